@@ -1,0 +1,57 @@
+//! Moments on a clock that never jumps and that also runs while the machine sleeps.
+
+use std::time::Duration;
+
+/// A moment on the machine's boot-time clock (Linux `CLOCK_BOOTTIME`), with nanosecond resolution.
+///
+/// Evidence that a slot is held is judged on this clock: unlike [`std::time::Instant`] it goes on
+/// during a suspend, as Consul's timers do, and unlike the wall clock nobody can set it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// The present.
+    pub fn now() -> Self {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Self(Duration::new(seconds, nanos))
+    }
+
+    /// The moment this long after the machine booted: for tests and models, which make their own time.
+    pub const fn from_boot(since: Duration) -> Self {
+        Self(since)
+    }
+
+    /// How long before `self` the moment `earlier` was; zero if it was not before.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl std::ops::Add<Duration> for Moment {
+    type Output = Self;
+
+    fn add(self, after: Duration) -> Self {
+        Self(self.0.saturating_add(after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn now_never_goes_back() {
+        let earlier = Moment::now();
+        assert!(Moment::now() >= earlier);
+    }
+
+    #[test]
+    fn an_interval_is_never_negative() {
+        let boot = Moment::from_boot(Duration::ZERO);
+        let later = boot + Duration::from_secs(3);
+        assert_eq!(later.since(boot), Duration::from_secs(3));
+        assert_eq!(boot.since(later), Duration::ZERO);
+    }
+}
