@@ -1,0 +1,49 @@
+//! Small values for the tests of this room.
+
+use super::{
+    fate::Ours,
+    identity::Identity,
+    job::{Granted, Job, Standing, Uid},
+};
+use crate::clock::Moment;
+
+pub(super) const LOCK_KEY: &str = "p/.lock";
+
+pub(super) fn job(
+    name: &str,
+    standing: Standing,
+    granted: Option<&str>,
+    reported: Option<&str>,
+) -> Job {
+    Job {
+        name: name.into(),
+        uid: Uid::from(name),
+        version: "1".into(),
+        seen: Moment::default(),
+        wants: Some("db".into()),
+        priority: 0,
+        hold: false,
+        since: 0,
+        standing,
+        granted: granted.map(|session| Granted {
+            lock_key: LOCK_KEY.into(),
+            session: session.into(),
+        }),
+        reported: reported.map(Into::into),
+    }
+}
+
+pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
+    Ours {
+        session: session.into(),
+        identity: Identity {
+            cluster: "c".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            job: "a".into(),
+            uid: "a".into(),
+        },
+        job,
+        pods_gone: false,
+    }
+}
