@@ -1,0 +1,225 @@
+//! The conditions of a `ConsulSemaphore`, after the Kubernetes API conventions.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use std::fmt;
+
+/// The type of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConditionType {
+    /// The summary: slots can be granted and released.
+    Ready,
+    /// Consul answers, and lets the operator read and write below the prefix.
+    ConsulReachable,
+    /// The limit in Consul is the spec's, or one that may be replaced by it.
+    LimitAgreed,
+    /// There is a free slot.
+    SlotsAvailable,
+}
+
+impl ConditionType {
+    /// All of them, in the order in which they stand in a status.
+    pub const ALL: [Self; 4] = [
+        Self::Ready,
+        Self::ConsulReachable,
+        Self::LimitAgreed,
+        Self::SlotsAvailable,
+    ];
+
+    /// The name in `type`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::ConsulReachable => "ConsulReachable",
+            Self::LimitAgreed => "LimitAgreed",
+            Self::SlotsAvailable => "SlotsAvailable",
+        }
+    }
+}
+
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionStatus {
+    /// It is so.
+    True,
+    /// It is not so.
+    False,
+    /// It can't be said.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// The word in `status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(is: bool) -> Self {
+        if is { Self::True } else { Self::False }
+    }
+}
+
+/// The reason of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// All is as the spec says.
+    Reconciled,
+    /// The operator has not yet read what Consul holds, or not yet taken over what it holds there.
+    Starting,
+    /// Consul answers.
+    Reachable,
+    /// Consul does not answer, or has no leader.
+    ConsulUnreachable,
+    /// Consul's ACL refuses something that is needed.
+    PermissionDenied,
+    /// The Consul has no such datacenter.
+    DatacenterNotFound,
+    /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
+    EnterpriseRequired,
+    /// The limit in Consul is the spec's.
+    LimitsMatch,
+    /// Consul holds another limit, which is not ours.
+    LimitConflict,
+    /// The lock key belongs to another use, or can't be read.
+    LockConflict,
+    /// The prefix is not one that this namespace may use.
+    PrefixNotAllowed,
+    /// The spec says to grant nothing for now.
+    Paused,
+    /// The `ConsulSemaphore` is being deleted.
+    Terminating,
+    /// There is a free slot.
+    SlotsFree,
+    /// All slots are held.
+    AllSlotsHeld,
+    /// Consul's raft index went back: it lost its data, and fencing tokens start again.
+    IndexWentBack,
+}
+
+impl Reason {
+    /// The word in `reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconciled => "Reconciled",
+            Self::Starting => "Starting",
+            Self::Reachable => "Reachable",
+            Self::ConsulUnreachable => "ConsulUnreachable",
+            Self::PermissionDenied => "PermissionDenied",
+            Self::DatacenterNotFound => "DatacenterNotFound",
+            Self::EnterpriseRequired => "EnterpriseRequired",
+            Self::LimitsMatch => "LimitsMatch",
+            Self::LimitConflict => "LimitConflict",
+            Self::LockConflict => "LockConflict",
+            Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::Paused => "Paused",
+            Self::Terminating => "Terminating",
+            Self::SlotsFree => "SlotsFree",
+            Self::AllSlotsHeld => "AllSlotsHeld",
+            Self::IndexWentBack => "IndexWentBack",
+        }
+    }
+}
+
+impl fmt::Display for ConditionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for ConditionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is to be said of one condition now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which condition.
+    pub type_: ConditionType,
+    /// Whether it is so.
+    pub status: ConditionStatus,
+    /// Why, for programs.
+    pub reason: Reason,
+    /// Why, and what to do, for people.
+    pub message: String,
+}
+
+impl Finding {
+    /// A finding of these parts.
+    pub fn new(
+        type_: ConditionType,
+        status: impl Into<ConditionStatus>,
+        reason: Reason,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            type_,
+            status: status.into(),
+            reason,
+            message: message.into(),
+        }
+    }
+}
+
+/// The conditions after `findings`, made at `now` on a spec of this generation.
+///
+/// `lastTransitionTime` changes only with the status. Our types come first, in the order of
+/// [`ConditionType::ALL`]; of these, one without a finding stays as it was. Conditions of other
+/// types are somebody else's: they stay, behind ours, in their order.
+pub fn merge(
+    old: &[Condition],
+    findings: &[Finding],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let before = |type_: ConditionType| {
+        old.iter()
+            .find(|condition| condition.type_ == type_.as_str())
+    };
+    let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
+        match findings.iter().find(|finding| finding.type_ == type_) {
+            Some(finding) => Some(to_condition(finding, before(type_), generation, now)),
+            None => before(type_).cloned(),
+        }
+    });
+    let is_ours = |condition: &Condition| {
+        ConditionType::ALL
+            .iter()
+            .any(|type_| condition.type_ == type_.as_str())
+    };
+    let others = old.iter().filter(|condition| !is_ours(condition)).cloned();
+    ours.chain(others).collect()
+}
+
+fn to_condition(
+    finding: &Finding,
+    before: Option<&Condition>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let status = finding.status.as_str();
+    let since = before
+        .filter(|before| before.status == status)
+        .map(|before| before.last_transition_time.clone());
+    Condition {
+        type_: finding.type_.to_string(),
+        status: status.to_owned(),
+        reason: finding.reason.to_string(),
+        message: finding.message.clone(),
+        observed_generation: generation,
+        last_transition_time: since.unwrap_or(Time(now)),
+    }
+}
