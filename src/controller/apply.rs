@@ -3,8 +3,8 @@
 use super::{
     CALL_TIMEOUT,
     events::Reason,
-    grantor::{ConsulTrouble, Grantor},
-    keeper::Life,
+    grantor::Grantor,
+    keeper::{Life, Session},
     steps::Step,
 };
 use crate::{
@@ -28,6 +28,7 @@ impl Grantor {
             return !blocked;
         }
         let mut again = plan.again;
+        self.troubles.retain(|uid, _| self.context.index.job(uid).is_some());
         if plan.record.is_some() {
             again &= self.record(plan).await;
         } else {
@@ -44,7 +45,9 @@ impl Grantor {
         plan.renames.iter().for_each(|rename| self.begin(Step::Rename(rename.clone())));
         if !blocked {
             plan.sessions.iter().for_each(|job| self.begin(Step::Session(job.clone())));
-            self.recover(plan);
+            if plan.transaction.is_none() && plan.sessions.is_empty() && self.making.is_empty() {
+                self.writing_works();
+            }
         }
         for uid in &plan.surplus {
             if let Some(session) = self.ahead.remove(uid) {
@@ -62,7 +65,7 @@ impl Grantor {
     async fn record(&mut self, plan: &Plan) -> bool {
         let Some(record) = &plan.record else { return true };
         let before = std::mem::replace(&mut self.applied, record.clone());
-        let report = self.compose_report(plan, 0);
+        let report = self.compose_report(plan);
         if let Err(error) = self.reporter.persist(report).await {
             tracing::warn!(semaphore = %self.reference, error, "a new limit waits for its record");
             self.applied = before;
@@ -77,6 +80,7 @@ impl Grantor {
         match self.consul.transaction(&transaction.operations).await {
             Ok(answer) => {
                 self.conflicts = 0;
+                self.writing_works();
                 self.committed(transaction, &answer, sent);
                 true
             }
@@ -89,7 +93,7 @@ impl Grantor {
                 tracing::warn!(semaphore = %self.reference, %error, "an answer was lost: looking it up");
                 self.look_again().await
             }
-            Err(consul::Error::TooLarge { .. }) => true,
+            Err(consul::Error::TooLarge(_)) => true,
             Err(error) => {
                 self.write_failed(error);
                 false
@@ -175,7 +179,7 @@ impl Grantor {
     /// Sends the PATCH that starts a Job, if the evidence for its slot outlives the PATCH.
     fn start(&mut self, start: Start) {
         let deadline = Moment::now() + self.patch_timeout();
-        let life = self.sessions.get(start.slot.session()).map(super::keeper::Session::life);
+        let life = self.sessions.get(start.slot.session()).map(Session::life);
         let session_lives = matches!(life, Some(Life::Until(end)) if end > deadline);
         let seen = self.reading.as_ref().is_some_and(|reading| reading.sent + self.ttl > deadline);
         if session_lives && seen {
@@ -214,15 +218,6 @@ impl Grantor {
                 self.ahead.retain(|_, ahead| ahead != session);
                 self.sessions.remove(session);
             }
-        }
-    }
-
-    /// Writing works again, or there is nothing to write any more.
-    fn recover(&mut self, plan: &Plan) {
-        let writing = self.trouble.as_ref().is_some_and(|ConsulTrouble { writing, .. }| *writing);
-        let idle = plan.transaction.is_none() && plan.sessions.is_empty();
-        if writing && (idle || self.conflicts == 0 && self.reading.is_some()) && !self.failed_now {
-            self.trouble = None;
         }
     }
 

@@ -1,7 +1,5 @@
 //! Events on Jobs and semaphores, written one after another beside everything else.
 
-use std::sync::Arc;
-
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,

@@ -10,9 +10,10 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use futures::StreamExt;
 use tokio::{
     sync::{Notify, watch},
+    task::JoinSet,
     time::sleep,
 };
 
@@ -21,7 +22,7 @@ use super::{
     index::SemaphoreRef,
     keeper::Session,
     observe::Proof,
-    report::{self, View},
+    report::Shown,
     reporter::Reporter,
     steps::{Outcome, Step},
 };
@@ -29,7 +30,7 @@ use crate::{
     api::{ConsulSemaphore, LimitPolicy},
     clock::Moment,
     consul::{self, Client, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Deaths, Identity, Lock, Plan, Prefix, Reading, Settings, Uid, decide},
+    semaphore::{Deaths, Identity, Plan, Prefix, Reading, Settings, Uid, decide},
     telemetry::SemaphoreLabels,
 };
 
@@ -41,6 +42,12 @@ const ROUNDS: usize = 32;
 
 /// How long to wait when there is nothing to wait for.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// When to try again what waits for something that wakes nobody.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The shortest time between passes that nothing but time has caused.
+const SOONEST: Duration = Duration::from_millis(10);
 
 /// Something that could not be done, and when it is tried again.
 #[derive(Debug)]
@@ -89,7 +96,7 @@ pub(super) struct Grantor {
     pub(super) generation: Option<i64>,
     pub(super) ttl: Duration,
     /// Which part of Consul it talks to.
-    pub(super) place: String,
+    pub(super) place: Scope,
     pub(super) consul: Client,
     pub(super) wake: Arc<Notify>,
     pub(super) labels: SemaphoreLabels,
@@ -112,14 +119,23 @@ pub(super) struct Grantor {
     pub(super) fencing_token: Option<u64>,
     /// Whether Consul's index went back.
     pub(super) went_back: bool,
-    pub(super) steps: FuturesUnordered<BoxFuture<'static, (Step, Outcome)>>,
+    pub(super) steps: JoinSet<(Step, Outcome)>,
     /// Jobs that a step is under way for.
     pub(super) busy: BTreeSet<Uid>,
     pub(super) troubles: HashMap<Uid, JobTrouble>,
     /// Whether the waiting Jobs were told that the semaphore goes.
     pub(super) told: bool,
+    /// Jobs that a session is being made for.
+    pub(super) making: BTreeSet<Uid>,
+    /// How often in a row somebody else was faster.
+    pub(super) conflicts: u32,
+    /// Whether something is to be tried again soon though nothing will happen before.
+    pub(super) retry_soon: bool,
+    /// How many Jobs are in line.
+    pub(super) waiting: usize,
+    pub(super) shown: Shown,
     /// When to look again if nothing happens before.
-    pub(super) next: Moment,
+    next: Moment,
     pub(super) finished: bool,
 }
 
@@ -128,12 +144,12 @@ impl Grantor {
     pub(super) fn new(context: Arc<Context>, semaphore: &ConsulSemaphore, wake: Arc<Notify>) -> Self {
         let reference = SemaphoreRef::of(semaphore);
         let scope = semaphore.spec.consul.clone().unwrap_or_default();
-        let place = format!("{:?}", (&scope.datacenter, &scope.namespace, &scope.partition));
-        let consul = context.consul.scoped(Scope {
+        let place = Scope {
             datacenter: scope.datacenter,
             namespace: scope.namespace,
             partition: scope.partition,
-        });
+        };
+        let consul = context.consul.scoped(place.clone());
         let status = semaphore.status.clone().unwrap_or_default();
         let applied = status.applied_limits.iter().filter_map(|limit| u32::try_from(*limit).ok());
         Self {
@@ -158,10 +174,15 @@ impl Grantor {
             proofs: HashMap::new(),
             enforced: 0,
             went_back: false,
-            steps: FuturesUnordered::new(),
+            steps: JoinSet::new(),
             busy: BTreeSet::new(),
             troubles: HashMap::new(),
             told: false,
+            making: BTreeSet::new(),
+            conflicts: 0,
+            retry_soon: false,
+            waiting: 0,
+            shown: Shown::default(),
             next: Moment::now(),
             finished: false,
         }
@@ -169,7 +190,7 @@ impl Grantor {
 
     /// Grants and releases until the semaphore is gone.
     pub(super) async fn run(mut self, mut specs: watch::Receiver<Arc<ConsulSemaphore>>) {
-        self.wait_for_finalizer(&mut specs).await;
+        self.ensure_finalizer(&mut specs).await;
         // A reading is evidence for a TTL, so a new one comes round well within it.
         let options = WatchOptions { wait: self.ttl / 3, ..WatchOptions::default() };
         let mut readings = Box::pin(self.consul.watch(&self.settings.prefix.folder(), options));
@@ -185,7 +206,7 @@ impl Grantor {
                     self.respec(&spec);
                 }
                 Some(listing) = readings.next() => self.note(listing),
-                Some((step, outcome)) = self.steps.next() => self.settle(step, outcome),
+                Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(step, outcome),
                 () = sleep(self.next.since(Moment::now())) => {}
             }
             self.pass().await;
@@ -226,7 +247,7 @@ impl Grantor {
         }
     }
 
-    fn read_failed(&mut self, error: consul::Error) {
+    pub(super) fn read_failed(&mut self, error: consul::Error) {
         if self.trouble.is_none() {
             tracing::warn!(semaphore = %self.reference, %error, "Consul can't be read");
         }
@@ -256,58 +277,50 @@ impl Grantor {
         }
     }
 
+    /// Consul can be written to again, or nothing is left to write.
+    pub(super) fn writing_works(&mut self) {
+        if self.trouble.as_ref().is_some_and(|trouble| trouble.writing) {
+            self.trouble = None;
+        }
+    }
+
     /// One pass: as many rounds of observing, deciding and applying as there is something to do.
     async fn pass(&mut self) {
         let started = Moment::now();
-        let mut reason = Ok(());
         for _ in 0..ROUNDS {
-            let blocked = self.trouble.as_ref().is_some_and(|trouble| {
-                trouble.setback.until > Moment::now()
-            });
+            self.retry_soon = false;
+            let blocked = self
+                .trouble
+                .as_ref()
+                .is_some_and(|trouble| trouble.setback.until > Moment::now());
             if self.reading.is_none() && !blocked {
                 self.reread().await;
             }
             let facts = self.observe().await;
             let plan = decide(&facts.observed(self));
-            let waiting = facts.waiting;
             let again = self.apply(&plan, blocked).await;
-            self.report(&plan, waiting);
+            let report = self.compose_report(&plan);
+            self.reporter.publish(report);
             self.plan_next(&plan);
-            reason = self.trouble.as_ref().map_or(Ok(()), |trouble| Err(trouble.error.reason()));
             if !again || self.finished {
                 break;
             }
         }
-        self.context.metrics.pass(Moment::now().since(started), reason);
+        let result = self.trouble.as_ref().map_or(Ok(()), |trouble| Err(trouble.error.reason()));
+        self.context.metrics.pass(Moment::now().since(started), result);
     }
 
     fn plan_next(&mut self, plan: &Plan) {
         let now = Moment::now();
+        let soon = self.retry_soon.then(|| now + SOON);
         let times = plan
             .wake
             .into_iter()
+            .chain(soon)
             .chain(self.trouble.iter().map(|trouble| trouble.setback.until))
             .chain(self.troubles.values().map(|trouble| trouble.setback.until))
             .chain(self.proofs.values().filter_map(Proof::due));
-        self.next = times.filter(|time| *time > now).min().unwrap_or(now + IDLE);
-        if plan.again && self.trouble.is_none() {
-            self.next = now;
-        }
-    }
-
-    /// What the status would say if nothing else came.
-    pub(super) fn view<'a>(&'a self, plan: &'a Plan, waiting: usize) -> View<'a> {
-        View { grantor: self, plan, waiting }
-    }
-
-    fn report(&mut self, plan: &Plan, waiting: usize) {
-        let report = report::compose(&self.view(plan, waiting));
-        let (held, limit) = match self.reading.as_ref().map(Reading::lock) {
-            Some(Lock::Semaphore { body, .. }) => (body.held(), body.limit()),
-            _ => (0, self.settings.limit),
-        };
-        self.context.metrics.semaphore(&self.labels, held, waiting, limit);
-        self.reporter.publish(report);
+        self.next = times.min().unwrap_or(now + IDLE).max(now + SOONEST);
     }
 }
 

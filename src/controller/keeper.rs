@@ -15,9 +15,12 @@ use tokio::{
 
 use crate::{
     clock::Moment,
-    consul::{self, Client, ExternalNode, NewSession, SessionId},
+    consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
     telemetry::Metrics,
 };
+
+/// The address of our external node: Consul wants one, and nobody connects to it.
+const ADDRESS: &str = "127.0.0.1";
 
 /// How many calls about sessions are under way at once, over all semaphores.
 const CONCURRENCY: usize = 32;
@@ -29,8 +32,8 @@ pub(super) struct Keeper(Arc<Shared>);
 struct Shared {
     /// The external node that owns the sessions, so that no restart of a Consul agent ends them.
     node: String,
-    /// Where that node was registered: an address of a part of Consul.
-    registered: Mutex<HashSet<String>>,
+    /// The parts of Consul where that node was registered.
+    registered: Mutex<HashSet<Scope>>,
     permits: Semaphore,
     kept: Mutex<usize>,
     metrics: Metrics,
@@ -90,7 +93,7 @@ impl Keeper {
     pub(super) async fn create(
         &self,
         consul: &Client,
-        place: &str,
+        place: &Scope,
         name: String,
         ttl: Duration,
         wake: Arc<Notify>,
@@ -105,7 +108,7 @@ impl Keeper {
         self.register(consul, place).await?;
         let mut sent = Moment::now();
         let mut created = consul.create_session(&request).await;
-        if matches!(created, Err(consul::Error::MissingNode { .. })) {
+        if matches!(created, Err(consul::Error::MissingNode)) {
             self.forget(place);
             self.register(consul, place).await?;
             sent = Moment::now();
@@ -166,21 +169,22 @@ impl Keeper {
     }
 
     /// Registers our node where it was not registered yet.
-    async fn register(&self, consul: &Client, place: &str) -> Result<(), consul::Error> {
-        let known = |registered: &mut HashSet<String>| registered.contains(place);
+    async fn register(&self, consul: &Client, place: &Scope) -> Result<(), consul::Error> {
+        let known = |registered: &mut HashSet<Scope>| registered.contains(place);
         if self.registered(known) {
             return Ok(());
         }
-        consul.register_node(&ExternalNode::new(&self.0.node)).await?;
-        self.registered(|registered| registered.insert(place.to_owned()));
+        let node = ExternalNode { name: self.0.node.clone(), address: ADDRESS.into() };
+        consul.register_node(&node).await?;
+        self.registered(|registered| registered.insert(place.clone()));
         Ok(())
     }
 
-    fn forget(&self, place: &str) {
+    fn forget(&self, place: &Scope) {
         self.registered(|registered| registered.remove(place));
     }
 
-    fn registered<T>(&self, with: impl FnOnce(&mut HashSet<String>) -> T) -> T {
+    fn registered<T>(&self, with: impl FnOnce(&mut HashSet<Scope>) -> T) -> T {
         with(&mut self.0.registered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -53,7 +53,6 @@ pub(super) struct Facts {
     ours: Vec<Ours>,
     bound: Vec<Job>,
     line: Vec<Job>,
-    pub(super) waiting: usize,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
 }
@@ -96,11 +95,11 @@ impl Grantor {
         let ours = self.ours().await;
         let head = self.consul.transaction_capacity() + ours.len() + busy.len() + barred.len() + 32;
         let slice = self.context.index.slice(&self.reference, head);
+        self.waiting = slice.waiting;
         Facts {
             ours,
             bound: slice.bound,
             line: slice.line,
-            waiting: slice.waiting,
             busy,
             barred,
         }

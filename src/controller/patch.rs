@@ -108,8 +108,8 @@ pub(super) async fn write(
     timeout: Duration,
 ) -> Result<Kept, PatchError> {
     let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), &namespace);
-    let params = PatchParams::default();
-    let patch = jobs.patch(&job.name, &params, &Patch::Merge(&body));
+    let (params, body) = (PatchParams::default(), Patch::Merge(body));
+    let patch = jobs.patch(&job.name, &params, &body);
     let refused = match tokio::time::timeout(timeout, patch).await {
         Ok(Ok(job)) => match Kept::read(&job, Moment::now()) {
             Some(kept) => return Ok(kept),

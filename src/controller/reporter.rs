@@ -147,9 +147,9 @@ impl Writer {
     }
 
     async fn write(&self, status: &ConsulSemaphoreStatus) -> Result<(), String> {
-        let body = json!({ "status": whole(status) });
+        let body = Patch::Merge(json!({ "status": whole(status) }));
         let params = PatchParams::default();
-        let patch = self.api.patch_status(&self.name, &params, &Patch::Merge(&body));
+        let patch = self.api.patch_status(&self.name, &params, &body);
         match timeout(super::CALL_TIMEOUT, patch).await {
             Ok(Ok(_)) => Ok(()),
             // There is nobody left to tell.

@@ -1,8 +1,6 @@
 //! What goes on beside the passes: writes to Jobs, and sessions in the making. Each is begun by a
 //! pass, and its outcome is the cause of another one.
 
-use futures::FutureExt;
-
 use super::{
     events::Reason,
     grantor::{Grantor, JobTrouble, Setback},
@@ -76,18 +74,17 @@ impl Grantor {
         };
         let namespace = self.reference.namespace.clone();
         let write = patch::write(self.context.clone(), namespace, job, body, self.patch_timeout());
-        self.steps.push(write.map(|result| (step, Outcome::Written(result))).boxed());
+        self.steps.spawn(async move { (step, Outcome::Written(write.await)) });
     }
 
     fn make_session(&mut self, step: Step, job: &Target) {
         let keeper = self.context.keeper.clone();
         let (consul, place, wake) = (self.consul.clone(), self.place.clone(), self.wake.clone());
         let (name, ttl) = (self.settings.identity(job).session_name(), self.ttl);
-        let make = async move {
+        self.steps.spawn(async move {
             let made = keeper.create(&consul, &place, name, ttl, wake).await;
             (step, Outcome::Made(made))
-        };
-        self.steps.push(make.boxed());
+        });
     }
 
     /// Takes note of how a step ended.
@@ -116,6 +113,7 @@ impl Grantor {
         let job = step.job();
         match made {
             Ok((id, session)) => {
+                self.writing_works();
                 self.identities.insert(id.clone(), Some(self.settings.identity(job)));
                 self.sessions.insert(id.clone(), session);
                 if let Some(other) = self.ahead.insert(job.uid.clone(), id) {
