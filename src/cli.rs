@@ -13,9 +13,6 @@ use clap::{
 };
 use consul_semaphore_operator::telemetry::{self, LogFormat};
 
-/// The exit code of a command line, or of an environment, that cannot be understood.
-pub(crate) const USAGE: u8 = 2;
-
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
 #[derive(Debug, Parser)]
 #[command(version, name = "consul-semaphore-operator")]
@@ -99,14 +96,19 @@ impl From<Format> for LogFormat {
 impl Cli {
     /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
     pub(crate) fn from_process() -> Self {
-        Self::try_parse().and_then(Self::checked).unwrap_or_else(|error| {
-            // Nobody is left to tell when these cannot be written.
-            let _ = error.print();
-            if let Some(variable) = variable_at_fault(&error) {
-                let _ = writeln!(io::stderr(), "\nThe value is that of the environment variable {variable}.");
-            }
-            process::exit(error.exit_code())
-        })
+        Self::try_parse()
+            .and_then(Self::checked)
+            .unwrap_or_else(|error| {
+                // Nobody is left to tell when these cannot be written.
+                let _ = error.print();
+                if let Some(variable) = variable_at_fault(&error) {
+                    let _ = writeln!(
+                        io::stderr(),
+                        "\nThe value is that of the environment variable {variable}."
+                    );
+                }
+                process::exit(error.exit_code())
+            })
     }
 
     fn checked(self) -> Result<Self, clap::Error> {
@@ -124,7 +126,8 @@ impl ConsulFlags {
     fn contradiction(&self) -> Option<String> {
         let addresses = self.consul_address.as_deref()?;
         self.consul_ca_file.as_ref()?;
-        let plain = |address: &&str| address.starts_with("http://") || address.starts_with("unix://");
+        let plain =
+            |address: &&str| address.starts_with("http://") || address.starts_with("unix://");
         let address = addresses.split(',').map(str::trim).find(plain)?;
         Some(format!(
             "--consul-ca-file is for TLS, and {address} does not use it: \
@@ -136,7 +139,10 @@ impl ConsulFlags {
 /// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
 fn name(text: &str) -> Result<String, String> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-    if !(1..=63).contains(&text.len()) || !text.chars().all(allowed) || text.chars().all(|character| character == '.') {
+    if !(1..=63).contains(&text.len())
+        || !text.chars().all(allowed)
+        || text.chars().all(|character| character == '.')
+    {
         return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
     }
     Ok(text.to_owned())
@@ -146,20 +152,29 @@ fn name(text: &str) -> Result<String, String> {
 fn filter(text: &str) -> Result<String, String> {
     match telemetry::parse_filter(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}; give a level such as info, or pairs such as info,kube=debug")),
+        Err(error) => Err(format!(
+            "{error}; give a level such as info, or pairs such as info,kube=debug"
+        )),
     }
 }
 
 /// The environment variable that a bad value came from, if it was not the command line.
 fn variable_at_fault(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    let cli = Cli::command();
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let mut cli = Cli::command();
+    cli.build();
     let run = cli.find_subcommand("run")?;
-    let argument = run.get_arguments().find(|argument| argument.to_string() == *shown)?;
+    let argument = run
+        .get_arguments()
+        .find(|argument| argument.to_string() == *shown)?;
     let flag = format!("--{}", argument.get_long()?);
     let mut words = env::args().skip(1);
     let on_command_line = words.any(|word| word.split('=').next() == Some(&flag));
-    let variable = argument.get_env().filter(|variable| env::var_os(variable).is_some())?;
+    let variable = argument
+        .get_env()
+        .filter(|variable| env::var_os(variable).is_some())?;
     (!on_command_line).then(|| variable.to_string_lossy().into_owned())
 }
 
