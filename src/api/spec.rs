@@ -81,13 +81,13 @@ pub struct ConsulSemaphoreSpec {
     pub limit: i32,
 
     /// What to do when Consul holds another limit that this ConsulSemaphore did not write.
-    /// Refuse: grant nothing until both agree. Enforce: write the limit of this spec.
+    /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
     /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
     /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
-    /// dots, none '.lock'. Defaults to semaphores/<namespace>/<name>. Can't be changed, added or
+    /// dots, none '.lock'. The default is semaphores/<namespace>/<name>. Can't be changed, added or
     /// removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
@@ -100,7 +100,7 @@ pub struct ConsulSemaphoreSpec {
     pub prefix: Option<Prefix>,
 
     /// Whether to grant nothing more for now. Jobs that hold a slot go on and give it back when
-    /// they are done.
+    /// they are done. The default is false.
     #[serde(default)]
     pub paused: bool,
 
@@ -131,6 +131,7 @@ pub struct SessionSpec {
     /// How long a slot is held for a Job after the operator's last sign of life: whole hours,
     /// minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer one lets Jobs run on
     /// while Consul or the operator is away; a shorter one frees the slots of a lost cluster sooner.
+    /// The default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -144,8 +145,8 @@ pub struct SessionSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConsulSpec {
-    /// The datacenter. Defaults to that of the Consul that the operator talks to. Can't be changed,
-    /// added or removed later.
+    /// The datacenter, such as dc1. The default is that of the Consul that the operator talks to.
+    /// Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9_-]+$')")
@@ -153,8 +154,8 @@ pub struct ConsulSpec {
     pub datacenter: Option<String>,
 
     /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise: this
-    /// operator was tested with it only as far as what it sends. Defaults to that of the operator's
-    /// configuration. Can't be changed, added or removed later.
+    /// operator was tested with it only as far as what it sends. The default is that of the
+    /// operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
@@ -162,8 +163,8 @@ pub struct ConsulSpec {
     pub namespace: Option<String>,
 
     /// The Consul admin partition. Needs Consul Enterprise: this operator was tested with it only
-    /// as far as what it sends. Defaults to that of the operator's configuration. Can't be changed,
-    /// added or removed later.
+    /// as far as what it sends. The default is that of the operator's configuration. Can't be
+    /// changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
