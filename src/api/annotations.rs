@@ -120,3 +120,158 @@ fn is_object_name(name: &str) -> bool {
     };
     name.len() <= 253 && name.split('.').all(is_label)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_of<const N: usize>(
+        annotations: [(&str, &str); N],
+    ) -> Option<Result<Request, AnnotationError>> {
+        let owned = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        parse(&BTreeMap::from(owned))
+    }
+
+    fn error_of<const N: usize>(annotations: [(&str, &str); N]) -> AnnotationError {
+        parse_of(annotations)
+            .expect("the Job is annotated")
+            .expect_err("the annotations are malformed")
+    }
+
+    #[test]
+    fn a_job_without_the_semaphore_annotation_is_not_ours() {
+        assert_eq!(parse_of([]), None);
+        assert_eq!(
+            parse_of([(PRIORITY, "high"), (HOLD, "maybe"), (SESSION, "s")]),
+            None
+        );
+    }
+
+    #[test]
+    fn the_semaphore_alone_is_enough() {
+        let request = Request {
+            semaphore: "db-migrations".to_owned(),
+            priority: 0,
+            hold: false,
+        };
+        assert_eq!(parse_of([(SEMAPHORE, "db-migrations")]), Some(Ok(request)));
+    }
+
+    #[test]
+    fn priority_and_hold_are_read() {
+        let request = Request {
+            semaphore: "a.b".to_owned(),
+            priority: -10,
+            hold: true,
+        };
+        assert_eq!(
+            parse_of([(SEMAPHORE, "a.b"), (PRIORITY, "-10"), (HOLD, "true")]),
+            Some(Ok(request))
+        );
+        let parsed = parse_of([(SEMAPHORE, "a"), (PRIORITY, "2147483647"), (HOLD, "false")]);
+        assert_eq!(
+            parsed,
+            Some(Ok(Request {
+                semaphore: "a".to_owned(),
+                priority: i32::MAX,
+                hold: false
+            }))
+        );
+    }
+
+    #[test]
+    fn every_object_name_is_a_name() {
+        let longest = "x".repeat(253);
+        for name in ["a", "0", "a-b", "a.b-c.0d", "a--b", &longest] {
+            let parsed = parse_of([(SEMAPHORE, name)]).and_then(Result::ok);
+            assert_eq!(
+                parsed.map(|request| request.semaphore).as_deref(),
+                Some(name)
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_a_name() {
+        let too_long = "x".repeat(254);
+        for name in [
+            "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a/b", " a", "a ", "a b", "\u{e4}",
+            "a\n", &too_long,
+        ] {
+            assert_eq!(
+                error_of([(SEMAPHORE, name)]),
+                AnnotationError::Name(name.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn no_name_and_several_names_are_told_apart_from_a_bad_one() {
+        assert_eq!(error_of([(SEMAPHORE, "")]), AnnotationError::Empty);
+        assert_eq!(error_of([(SEMAPHORE, "  ")]), AnnotationError::Empty);
+        assert_eq!(
+            error_of([(SEMAPHORE, "a,b")]),
+            AnnotationError::Several("a,b".to_owned())
+        );
+        assert_eq!(
+            error_of([(SEMAPHORE, "a, b")]),
+            AnnotationError::Several("a, b".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_priority_is_a_32_bit_integer() {
+        for text in ["", "high", "1.5", "1e3", " 1", "2147483648", "-2147483649"] {
+            assert_eq!(
+                error_of([(SEMAPHORE, "a"), (PRIORITY, text)]),
+                AnnotationError::Priority(text.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn hold_is_true_or_false() {
+        for text in ["", "True", "yes", "1", "true "] {
+            assert_eq!(
+                error_of([(SEMAPHORE, "a"), (HOLD, text)]),
+                AnnotationError::Hold(text.to_owned())
+            );
+        }
+    }
+
+    #[test]
+    fn every_error_names_its_annotation_and_says_what_to_do() {
+        let says = |error: AnnotationError, annotation: &str, what: &str| {
+            let sentence = error.to_string();
+            assert!(
+                sentence.contains(annotation) && sentence.contains(what),
+                "{sentence}"
+            );
+        };
+        says(
+            error_of([(SEMAPHORE, "")]),
+            SEMAPHORE,
+            "set it to the name of a ConsulSemaphore in the Job's namespace",
+        );
+        says(
+            error_of([(SEMAPHORE, "a,b")]),
+            SEMAPHORE,
+            "several semaphores for one Job are not supported yet",
+        );
+        says(
+            error_of([(SEMAPHORE, "A")]),
+            SEMAPHORE,
+            "use lower case letters, digits, '-' and '.'",
+        );
+        says(
+            error_of([(SEMAPHORE, "a"), (PRIORITY, "x")]),
+            PRIORITY,
+            "a whole number from -2147483648 to 2147483647",
+        );
+        says(
+            error_of([(SEMAPHORE, "a"), (HOLD, "x")]),
+            HOLD,
+            r#"set it to "true" or "false""#,
+        );
+    }
+}

@@ -223,3 +223,94 @@ fn to_condition(
         last_transition_time: since.unwrap_or(Time(now)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn ready(is: bool, reason: Reason) -> Finding {
+        Finding::new(ConditionType::Ready, is, reason, "what to do")
+    }
+
+    fn types(conditions: &[Condition]) -> Vec<&str> {
+        conditions
+            .iter()
+            .map(|condition| condition.type_.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn a_first_finding_becomes_a_condition() {
+        let conditions = merge(&[], &[ready(false, Reason::LimitConflict)], Some(4), at(10));
+        let expected = Condition {
+            type_: "Ready".to_owned(),
+            status: "False".to_owned(),
+            reason: "LimitConflict".to_owned(),
+            message: "what to do".to_owned(),
+            observed_generation: Some(4),
+            last_transition_time: Time(at(10)),
+        };
+        assert_eq!(conditions, [expected]);
+    }
+
+    #[test]
+    fn the_transition_time_changes_with_the_status_only() {
+        let first = merge(&[], &[ready(false, Reason::LimitConflict)], Some(1), at(10));
+        let other_reason = merge(&first, &[ready(false, Reason::Paused)], Some(2), at(20));
+        assert_eq!(other_reason[0].reason, "Paused");
+        assert_eq!(other_reason[0].observed_generation, Some(2));
+        assert_eq!(other_reason[0].last_transition_time, Time(at(10)));
+        let other_status = merge(
+            &other_reason,
+            &[ready(true, Reason::Reconciled)],
+            Some(2),
+            at(30),
+        );
+        assert_eq!(other_status[0].last_transition_time, Time(at(30)));
+    }
+
+    #[test]
+    fn the_same_findings_change_nothing() {
+        let findings = ConditionType::ALL
+            .map(|type_| Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, ""));
+        let once = merge(&[], &findings, Some(1), at(10));
+        assert_eq!(merge(&once, &findings, Some(1), at(20)), once);
+    }
+
+    #[test]
+    fn the_order_is_always_the_same() {
+        let mut findings =
+            ConditionType::ALL.map(|type_| Finding::new(type_, true, Reason::Reconciled, ""));
+        findings.reverse();
+        let expected = ["Ready", "ConsulReachable", "LimitAgreed", "SlotsAvailable"];
+        let conditions = merge(&[], &findings, None, at(10));
+        assert_eq!(types(&conditions), expected);
+        let mut shuffled = conditions;
+        shuffled.swap(0, 3);
+        assert_eq!(types(&merge(&shuffled, &findings, None, at(10))), expected);
+    }
+
+    #[test]
+    fn what_nobody_speaks_of_stays() {
+        let ours = merge(&[], &[ready(true, Reason::Reconciled)], None, at(10)).remove(0);
+        let theirs = Condition {
+            type_: "Theirs".to_owned(),
+            ..ours.clone()
+        };
+        let old = [theirs.clone(), ours.clone()];
+        let slots = Finding::new(
+            ConditionType::SlotsAvailable,
+            false,
+            Reason::AllSlotsHeld,
+            "",
+        );
+        let conditions = merge(&old, &[slots], None, at(20));
+        assert_eq!(types(&conditions), ["Ready", "SlotsAvailable", "Theirs"]);
+        assert_eq!(conditions[0], ours);
+        assert_eq!(conditions[2], theirs);
+    }
+}

@@ -15,6 +15,7 @@ pub mod annotations;
 pub mod conditions;
 pub mod crd;
 mod prefix;
+mod schema;
 mod spec;
 mod status;
 mod ttl;

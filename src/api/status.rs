@@ -5,6 +5,7 @@
     reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
 )]
 
+use super::schema::join_lines;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,12 @@ use serde::{Deserialize, Serialize};
 /// How many holders, and how many waiting Jobs, a status lists at most.
 pub const LISTED: usize = 20;
 
-/// What the operator last saw of a semaphore.
-///
-/// What is unknown is left out when it is written, so write it whole: by server-side apply or
-/// replace, since a merge patch would keep the old value.
+/// What the operator last saw of the semaphore.
+// What is unknown is left out, so it must be written whole, by server-side apply or replace: a merge
+// patch would keep the old value.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = join_lines)]
 pub struct ConsulSemaphoreStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
