@@ -1,4 +1,9 @@
 //! The command line. Every flag has an environment variable and a default that works.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
 use std::{
     env,
     io::{self, Write as _},
@@ -41,9 +46,6 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    #[command(flatten)]
-    pub(crate) consul: ConsulFlags,
-
     /// Where /livez, /readyz and /metrics are served
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
     pub(crate) http_address: SocketAddr,
@@ -55,6 +57,9 @@ pub(crate) struct Run {
     /// What is logged: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
 }
 
 /// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
@@ -62,16 +67,16 @@ pub(crate) struct Run {
 #[command(next_help_heading = "Consul (all CONSUL_* variables of Consul's own tools are read)")]
 pub(crate) struct ConsulFlags {
     /// Consul's address, or several joined by commas; instead of CONSUL_HTTP_ADDR
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) consul_address: Option<String>,
+    #[arg(long = "consul-address", value_name = "ADDRESS")]
+    pub(crate) address: Option<String>,
 
     /// A file with the token, read again when it changes; instead of CONSUL_HTTP_TOKEN_FILE and CONSUL_HTTP_TOKEN
-    #[arg(long, value_name = "FILE")]
-    pub(crate) consul_token_file: Option<PathBuf>,
+    #[arg(long = "consul-token-file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// The certificate authority that Consul's certificate is checked against; instead of CONSUL_CACERT and CONSUL_CAPATH
-    #[arg(long, value_name = "FILE")]
-    pub(crate) consul_ca_file: Option<PathBuf>,
+    #[arg(long = "consul-ca-file", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// How a log line looks.
@@ -124,8 +129,8 @@ impl Cli {
 impl ConsulFlags {
     /// What is wrong with these flags taken together.
     fn contradiction(&self) -> Option<String> {
-        let addresses = self.consul_address.as_deref()?;
-        self.consul_ca_file.as_ref()?;
+        let addresses = self.address.as_deref()?;
+        self.ca_file.as_ref()?;
         let plain =
             |address: &&str| address.starts_with("http://") || address.starts_with("unix://");
         let address = addresses.split(',').map(str::trim).find(plain)?;
@@ -200,9 +205,9 @@ mod tests {
     #[test]
     fn a_certificate_authority_needs_tls() {
         let flags = |address: &str| ConsulFlags {
-            consul_address: Some(address.to_owned()),
-            consul_token_file: None,
-            consul_ca_file: Some("ca.pem".into()),
+            address: Some(address.to_owned()),
+            token_file: None,
+            ca_file: Some("ca.pem".into()),
         };
         assert_eq!(flags("https://consul:8501").contradiction(), None);
         assert_eq!(flags("consul:8501").contradiction(), None);

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
             telemetry::CONSUL
         )),
     };
-    done.map_or_else(failed, |()| ExitCode::SUCCESS)
+    done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
 /// Runs the operator until it is asked to end.
@@ -67,7 +67,7 @@ async fn operate(
     tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
     let (controller_ended, ended) = oneshot::channel::<()>();
     let server = tokio::spawn(telemetry::serve(listener, telemetry.clone(), async {
-        drop(ended.await)
+        drop(ended.await);
     }));
     let overdue = async {
         shutdown.clone().await;
@@ -93,7 +93,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Tells why the program ends. Many libraries' errors say their causes already, so a cause is told only once.
-fn failed(error: anyhow::Error) -> ExitCode {
+fn failed(error: &anyhow::Error) -> ExitCode {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {

@@ -1,5 +1,7 @@
 //! The program as its user meets it: flags, environment, exit codes, and the HTTP endpoints.
 //! No server is needed.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
 use std::{
     fs,
     future::pending,

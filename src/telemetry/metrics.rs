@@ -1,4 +1,4 @@
-//! The operator's metrics, in the OpenMetrics text format.
+//! The operator's metrics, as Prometheus reads them (`OpenMetrics`).
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
 //! bounded: the namespaces and names of the semaphores that exist, and words of this program.
@@ -209,7 +209,7 @@ impl Metrics {
         self.0.events_dropped.inc();
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// All metrics in the text format of `OpenMetrics` 1.0.
     pub fn encode(&self) -> String {
         let mut page = String::new();
         if let Err(error) = text::encode(&mut page, &self.0.registry) {
@@ -327,7 +327,7 @@ mod tests {
                 format!("{PREFIX}_limit_slots{labels} 3"),
             ]
         );
-        metrics.granted(&migrations, Duration::from_secs(90_000));
+        metrics.granted(&migrations, Duration::from_hours(25));
         metrics.released(&migrations);
         metrics.lost(&migrations);
         assert_eq!(
