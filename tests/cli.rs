@@ -242,7 +242,7 @@ async fn it_stops_serving_when_it_is_asked_to() {
         .expect("a free port");
     let address = listener.local_addr().expect("an address");
     let serving = tokio::spawn(telemetry::serve(listener, Telemetry::default(), async {
-        drop(asked.await)
+        drop(asked.await);
     }));
     drop(stop);
     serving.await.expect("the server ends by itself");

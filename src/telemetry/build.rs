@@ -15,6 +15,13 @@ pub const KUBERNETES: &str = "v1.36.3";
 /// The Consul that the tests run against, as `testbed/servers/consul/go.mod` pins it.
 pub const CONSUL: &str = "v1.20.5";
 
+/// What `version` prints.
+pub fn version() -> String {
+    format!(
+        "consul-semaphore-operator {VERSION} (commit {COMMIT})\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
