@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition as it is shipped.
+//! The custom resource definition as it is shipped.
 
 use super::ConsulSemaphore;
 use kube::CustomResourceExt;
@@ -8,7 +8,7 @@ const HEADER: &str = "\
 # To write it anew: UPDATE_CRDS=1 cargo test --test crd_drift
 ";
 
-/// The CustomResourceDefinition of [`ConsulSemaphore`] as a YAML document, ready for
+/// The `CustomResourceDefinition` of [`ConsulSemaphore`] as a YAML document, ready for
 /// `kubectl apply`, with a comment that says where it comes from.
 pub fn crd_yaml() -> Result<String, serde_yaml_ng::Error> {
     Ok(format!(
