@@ -137,7 +137,7 @@ async fn checks_limits(api: &Semaphores) {
         assert_refused(
             create(api, &spec).await,
             &spec,
-            &["spec.limit", "must be of type integer"],
+            &["spec.limit", "must be of type int"],
         );
     }
 }

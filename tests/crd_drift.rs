@@ -1,4 +1,6 @@
-//! The shipped CustomResourceDefinition is the one that the types in `src/api` make.
+//! The shipped CRD is the one that the types in `src/api` make.
+
+#![expect(clippy::expect_used, reason = "this is how a test fails")]
 
 use consul_semaphore_operator::api::crd_yaml;
 use std::{env, fs, path::Path};

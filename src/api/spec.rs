@@ -4,8 +4,12 @@
     unreachable_pub,
     reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
 )]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printer column has a type"
+)]
 
-use super::{ConsulSemaphoreStatus, Prefix, Ttl, schema::join_lines};
+use super::{ConsulSemaphoreStatus, Prefix, Ttl, schema::plain_descriptions};
 use kube::{
     CustomResource, KubeSchema, ResourceExt,
     core::{Message, Rule},
@@ -18,7 +22,7 @@ use serde::{Deserialize, Serialize};
 // for "not set" everywhere in Kubernetes, would be kept as a value.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[schemars(transform = join_lines)]
+#[schemars(transform = plain_descriptions)]
 #[kube(
     group = "consul-semaphore.io",
     version = "v1alpha1",
@@ -80,14 +84,14 @@ pub struct ConsulSemaphoreSpec {
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
 
-    /// What to do when Consul holds another limit that this ConsulSemaphore did not write.
+    /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
     /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
     /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
     /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
-    /// dots, none '.lock'. The default is semaphores/<namespace>/<name>. Can't be changed, added or
+    /// dots, none '.lock'. The default is `semaphores/<namespace>/<name>`. Can't be changed, added or
     /// removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
