@@ -16,7 +16,10 @@ use clap::{
     Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use consul_semaphore_operator::telemetry::{self, LogFormat};
+use consul_semaphore_operator::{
+    consul,
+    telemetry::{self, LogFormat},
+};
 
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
 #[derive(Debug, Parser)]
@@ -67,8 +70,8 @@ pub(crate) struct Run {
 #[command(next_help_heading = "Consul (all CONSUL_* variables of Consul's own tools are read)")]
 pub(crate) struct ConsulFlags {
     /// Consul's address, or several joined by commas; instead of CONSUL_HTTP_ADDR
-    #[arg(long = "consul-address", value_name = "ADDRESS")]
-    pub(crate) address: Option<String>,
+    #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) address: Vec<consul::Address>,
 
     /// A file with the token, read again when it changes; instead of CONSUL_HTTP_TOKEN_FILE and CONSUL_HTTP_TOKEN
     #[arg(long = "consul-token-file", value_name = "FILE")]
@@ -101,44 +104,53 @@ impl From<Format> for LogFormat {
 impl Cli {
     /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
     pub(crate) fn from_process() -> Self {
-        Self::try_parse()
-            .and_then(Self::checked)
-            .unwrap_or_else(|error| {
-                // Nobody is left to tell when these cannot be written.
-                let _ = error.print();
-                if let Some(variable) = variable_at_fault(&error) {
-                    let _ = writeln!(
-                        io::stderr(),
-                        "\nThe value is that of the environment variable {variable}."
-                    );
-                }
-                process::exit(error.exit_code())
-            })
-    }
-
-    fn checked(self) -> Result<Self, clap::Error> {
-        if let Command::Run(run) = &self.command
-            && let Some(contradiction) = run.consul.contradiction()
-        {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, contradiction));
-        }
-        Ok(self)
+        Self::try_parse().unwrap_or_else(|error| {
+            // Nobody is left to tell when these cannot be written.
+            let _ = error.print();
+            if let Some(variable) = variable_at_fault(&error) {
+                let _ = writeln!(
+                    io::stderr(),
+                    "\nThe value is that of the environment variable {variable}."
+                );
+            }
+            process::exit(error.exit_code())
+        })
     }
 }
 
 impl ConsulFlags {
-    /// What is wrong with these flags taken together.
-    fn contradiction(&self) -> Option<String> {
-        let addresses = self.address.as_deref()?;
-        self.ca_file.as_ref()?;
-        let plain =
-            |address: &&str| address.starts_with("http://") || address.starts_with("unix://");
-        let address = addresses.split(',').map(str::trim).find(plain)?;
-        Some(format!(
-            "--consul-ca-file is for TLS, and {address} does not use it: \
-             give an https:// address, or leave --consul-ca-file out"
-        ))
+    /// Where Consul is: what the environment says, with these flags before it.
+    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
+        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
+        let from_env = consul::Config::from_env();
+        let mut config =
+            from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;
+        if !self.address.is_empty() {
+            config.addresses.clone_from(&self.address);
+        }
+        if self.token_file.is_some() {
+            config.token_file.clone_from(&self.token_file);
+        }
+        if self.ca_file.is_some() {
+            config.tls.ca_file.clone_from(&self.ca_file);
+            if let Some(plain) = without_tls(&config) {
+                let problem = format!(
+                    "--consul-ca-file is for TLS, and {plain} does not use it: \
+                     give an https:// address, or leave --consul-ca-file out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+        }
+        Ok(config)
     }
+}
+
+/// The first address that is spoken to without TLS.
+fn without_tls(config: &consul::Config) -> Option<String> {
+    let mut addresses = config.addresses.iter().map(ToString::to_string);
+    addresses.find(|address| {
+        address.starts_with("unix://") || (address.starts_with("http://") && !config.tls.enabled)
+    })
 }
 
 /// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
@@ -200,19 +212,5 @@ mod tests {
         for bad in ["", ".", "..", "a/b", "a b", "é", &"x".repeat(64)] {
             assert!(name(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_certificate_authority_needs_tls() {
-        let flags = |address: &str| ConsulFlags {
-            address: Some(address.to_owned()),
-            token_file: None,
-            ca_file: Some("ca.pem".into()),
-        };
-        assert_eq!(flags("https://consul:8501").contradiction(), None);
-        assert_eq!(flags("consul:8501").contradiction(), None);
-        let contradiction = flags("https://a:8501, http://b:8500").contradiction();
-        assert!(contradiction.is_some_and(|text| text.contains("http://b:8500 does not")));
-        assert!(flags("unix:///run/consul.sock").contradiction().is_some());
     }
 }

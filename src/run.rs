@@ -2,7 +2,10 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use consul_semaphore_operator::telemetry::{self, Telemetry};
+use consul_semaphore_operator::{
+    consul,
+    telemetry::{self, Telemetry},
+};
 use tokio::{sync::oneshot, time};
 
 use crate::{cli, shutdown};
@@ -15,6 +18,7 @@ const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
+    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     telemetry::init_logs(
         flags.log_format.into(),
         telemetry::parse_filter(&flags.log_filter)?,
@@ -24,7 +28,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let settings = controller::Settings {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
-        consul: flags.consul,
+        consul,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
@@ -60,12 +64,12 @@ async fn operate(http_address: SocketAddr, settings: controller::Settings) -> an
 
 /// Stands in until `consul_semaphore_operator::controller` is there.
 mod controller {
-    use super::{Future, Telemetry, cli};
+    use super::{Future, Telemetry, consul};
 
     pub(crate) struct Settings {
         pub(crate) cluster_name: Option<String>,
         pub(crate) consul_node: Option<String>,
-        pub(crate) consul: cli::ConsulFlags,
+        pub(crate) consul: consul::Config,
     }
 
     pub(crate) async fn run(

@@ -68,6 +68,7 @@ fn bad_values_say_what_is_allowed() {
         ("--http-address=8080", "IP:PORT"),
         ("--cluster-name=a/b", "1 to 63 letters"),
         ("--consul-node=", "1 to 63 letters"),
+        ("--consul-address=ftp://consul", "https://host:port"),
     ];
     for (argument, allowed) in cases {
         let said = refusal(&["run", argument], &[]);
@@ -102,23 +103,37 @@ fn a_flag_goes_before_the_environment() {
 }
 
 #[test]
+fn a_bad_value_of_consuls_environment_names_its_variable() {
+    let cases = [
+        ("CONSUL_HTTP_ADDR", "ftp://consul", "https://host:port"),
+        ("CONSUL_HTTP_SSL", "maybe", "true or false"),
+        ("CONSUL_CLIENT_CERT", "cert.pem", "CONSUL_CLIENT_KEY"),
+    ];
+    for (variable, value, allowed) in cases {
+        assert_says(
+            &refusal(&["run"], &[(variable, value)]),
+            &[variable, allowed],
+        );
+    }
+}
+
+#[test]
 fn flags_that_contradict_each_other_say_what_to_do() {
+    let plain = "http://consul:8500";
+    let advice = [
+        "--consul-ca-file",
+        "does not use it",
+        "leave --consul-ca-file out",
+    ];
+    let address = format!("--consul-address=https://consul:8501,{plain}");
+    let said = refusal(&["run", &address, "--consul-ca-file=ca.pem"], &[]);
+    assert_says(&said, &advice);
+    assert_says(&said, &[plain]);
     let said = refusal(
-        &[
-            "run",
-            "--consul-address=http://consul:8500",
-            "--consul-ca-file=ca.pem",
-        ],
-        &[],
+        &["run", "--consul-ca-file=ca.pem"],
+        &[("CONSUL_HTTP_ADDR", "unix:///run/consul.sock")],
     );
-    assert_says(
-        &said,
-        &[
-            "--consul-ca-file",
-            "http://consul:8500",
-            "leave --consul-ca-file out",
-        ],
-    );
+    assert_says(&said, &advice);
 }
 
 #[test]

@@ -184,13 +184,11 @@ fn read_path<'t, 's>(
             break;
         }
         path.push(token);
-        match rest {
-            [(_, "::"), after @ ..] => rest = after,
-            _ => {
-                paths.push((*line, path));
-                break;
-            }
-        }
+        let [(_, "::"), after @ ..] = rest else {
+            paths.push((*line, path));
+            break;
+        };
+        rest = after;
     }
     rest
 }
