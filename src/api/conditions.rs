@@ -65,7 +65,7 @@ impl From<bool> for ConditionStatus {
     }
 }
 
-/// The reason of a condition.
+/// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// All is as the spec says.
@@ -74,14 +74,20 @@ pub enum Reason {
     Starting,
     /// Consul answers.
     Reachable,
-    /// Consul does not answer, or has no leader.
+    /// Consul does not answer.
     ConsulUnreachable,
+    /// Consul answers, but has no leader at the moment.
+    NoLeader,
+    /// Consul refuses requests because there are too many.
+    TooManyRequests,
+    /// Consul's answer is an error of another kind, or can't be understood.
+    UnexpectedAnswer,
     /// Consul's ACL refuses something that is needed.
     PermissionDenied,
     /// The Consul has no such datacenter.
-    DatacenterNotFound,
+    UnknownDatacenter,
     /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
-    EnterpriseRequired,
+    EnterpriseOnly,
     /// The limit in Consul is the spec's.
     LimitsMatch,
     /// Consul holds another limit, which is not ours.
@@ -110,9 +116,12 @@ impl Reason {
             Self::Starting => "Starting",
             Self::Reachable => "Reachable",
             Self::ConsulUnreachable => "ConsulUnreachable",
+            Self::NoLeader => "NoLeader",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::UnexpectedAnswer => "UnexpectedAnswer",
             Self::PermissionDenied => "PermissionDenied",
-            Self::DatacenterNotFound => "DatacenterNotFound",
-            Self::EnterpriseRequired => "EnterpriseRequired",
+            Self::UnknownDatacenter => "UnknownDatacenter",
+            Self::EnterpriseOnly => "EnterpriseOnly",
             Self::LimitsMatch => "LimitsMatch",
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
