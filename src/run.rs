@@ -1,10 +1,10 @@
 //! Sets the process up and runs the controller in it.
-use std::{future::Future, net::SocketAddr, time::Duration};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
     consul,
-    telemetry::{self, Telemetry},
+    telemetry::{self, Metrics, Telemetry},
 };
 use tokio::{sync::oneshot, time};
 
@@ -18,13 +18,15 @@ const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
-    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    let mut consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     telemetry::init_logs(
         flags.log_format.into(),
         telemetry::parse_filter(&flags.log_filter)?,
     )?;
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let telemetry = Telemetry::default();
+    consul.observer = Some(Arc::new(ConsulCalls(telemetry.metrics.clone())));
     let settings = controller::Settings {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
@@ -34,15 +36,18 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .worker_threads(THREADS)
         .enable_all()
         .build()?;
-    let done = runtime.block_on(operate(flags.http_address, settings));
+    let done = runtime.block_on(operate(flags.http_address, settings, telemetry));
     runtime.shutdown_background();
     done
 }
 
 /// Serves the HTTP endpoints for as long as the controller runs, and bounds how long it takes to end.
-async fn operate(http_address: SocketAddr, settings: controller::Settings) -> anyhow::Result<()> {
+async fn operate(
+    http_address: SocketAddr,
+    settings: controller::Settings,
+    telemetry: Telemetry,
+) -> anyhow::Result<()> {
     let shutdown = shutdown::requested().context("cannot listen for signals")?;
-    let telemetry = Telemetry::default();
     let listener = telemetry::bind(http_address).await?;
     tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
     let (controller_ended, ended) = oneshot::channel::<()>();
@@ -60,6 +65,15 @@ async fn operate(http_address: SocketAddr, settings: controller::Settings) -> an
     drop(controller_ended);
     server.await.context("the HTTP server failed")?;
     done
+}
+
+/// Counts the calls to Consul: neither Consul's client nor telemetry knows of the other.
+struct ConsulCalls(Metrics);
+
+impl consul::Observer for ConsulCalls {
+    fn call(&self, kind: &'static str, result: &'static str, took: Duration) {
+        self.0.consul_call(kind, result, took);
+    }
 }
 
 /// Stands in until `consul_semaphore_operator::controller` is there.

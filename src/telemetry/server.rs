@@ -52,7 +52,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
         .map_err(|source| BindError { address, source })
 }
 
-/// Serves until `shutdown` ends, then finishes what is under way within [`GRACE`].
+/// Serves until `shutdown` ends, then for a moment longer, to finish what is under way.
 pub async fn serve(
     listener: TcpListener,
     telemetry: Telemetry,
