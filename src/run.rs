@@ -1,10 +1,10 @@
 //! Sets the process up and runs the controller in it.
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
     consul,
-    telemetry::{self, Metrics, Telemetry},
+    telemetry::{self, Telemetry},
 };
 use tokio::{sync::oneshot, time};
 
@@ -18,25 +18,22 @@ const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
-    let mut consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     telemetry::init_logs(
         flags.log_format.into(),
         telemetry::parse_filter(&flags.log_filter)?,
     )?;
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let telemetry = Telemetry::default();
-    consul.observer = Some(Arc::new(ConsulCalls(telemetry.metrics.clone())));
     let settings = controller::Settings {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
-        consul,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()
         .build()?;
-    let done = runtime.block_on(operate(flags.http_address, settings, telemetry));
+    let done = runtime.block_on(operate(flags.http_address, settings, consul));
     runtime.shutdown_background();
     done
 }
@@ -45,9 +42,10 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
 async fn operate(
     http_address: SocketAddr,
     settings: controller::Settings,
-    telemetry: Telemetry,
+    consul: consul::Config,
 ) -> anyhow::Result<()> {
     let shutdown = shutdown::requested().context("cannot listen for signals")?;
+    let telemetry = Telemetry::default();
     let listener = telemetry::bind(http_address).await?;
     tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
     let (controller_ended, ended) = oneshot::channel::<()>();
@@ -59,7 +57,7 @@ async fn operate(
         time::sleep(GRACE).await;
     };
     let done = tokio::select! {
-        done = controller::run(settings, telemetry, shutdown.clone()) => done,
+        done = controller::run(settings, consul, telemetry, shutdown.clone()) => done,
         () = overdue => Err(anyhow!("the controller did not end within {} s", GRACE.as_secs())),
     };
     drop(controller_ended);
@@ -67,36 +65,24 @@ async fn operate(
     done
 }
 
-/// Counts the calls to Consul: neither Consul's client nor telemetry knows of the other.
-struct ConsulCalls(Metrics);
-
-impl consul::Observer for ConsulCalls {
-    fn call(&self, kind: &'static str, result: &'static str, took: Duration) {
-        self.0.consul_call(kind, result, took);
-    }
-}
-
 /// Stands in until `consul_semaphore_operator::controller` is there.
 mod controller {
     use super::{Future, Telemetry, consul};
 
+    #[derive(Debug)]
+    #[allow(dead_code)]
     pub(crate) struct Settings {
         pub(crate) cluster_name: Option<String>,
         pub(crate) consul_node: Option<String>,
-        pub(crate) consul: consul::Config,
     }
 
     pub(crate) async fn run(
         settings: Settings,
+        consul: consul::Config,
         telemetry: Telemetry,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
-        let Settings {
-            cluster_name,
-            consul_node,
-            consul,
-        } = settings;
-        tracing::debug!(?cluster_name, ?consul_node, ?consul, "settings");
+        tracing::debug!(?settings, ?consul, "settings");
         let _jobs = telemetry.health.part("jobs");
         shutdown.await;
         Ok(())
