@@ -1,4 +1,9 @@
 //! The command line. Every flag has an environment variable and a default that works.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
 use std::{
     env,
     io::{self, Write as _},
@@ -11,10 +16,10 @@ use clap::{
     Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use consul_semaphore_operator::telemetry::{self, LogFormat};
-
-/// The exit code of a command line, or of an environment, that cannot be understood.
-pub(crate) const USAGE: u8 = 2;
+use consul_semaphore_operator::{
+    consul,
+    telemetry::{self, LogFormat},
+};
 
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
 #[derive(Debug, Parser)]
@@ -44,9 +49,6 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    #[command(flatten)]
-    pub(crate) consul: ConsulFlags,
-
     /// Where /livez, /readyz and /metrics are served
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
     pub(crate) http_address: SocketAddr,
@@ -58,6 +60,9 @@ pub(crate) struct Run {
     /// What is logged: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
 }
 
 /// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
@@ -65,16 +70,16 @@ pub(crate) struct Run {
 #[command(next_help_heading = "Consul (all CONSUL_* variables of Consul's own tools are read)")]
 pub(crate) struct ConsulFlags {
     /// Consul's address, or several joined by commas; instead of CONSUL_HTTP_ADDR
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) consul_address: Option<String>,
+    #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) address: Vec<consul::Address>,
 
     /// A file with the token, read again when it changes; instead of CONSUL_HTTP_TOKEN_FILE and CONSUL_HTTP_TOKEN
-    #[arg(long, value_name = "FILE")]
-    pub(crate) consul_token_file: Option<PathBuf>,
+    #[arg(long = "consul-token-file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
 
     /// The certificate authority that Consul's certificate is checked against; instead of CONSUL_CACERT and CONSUL_CAPATH
-    #[arg(long, value_name = "FILE")]
-    pub(crate) consul_ca_file: Option<PathBuf>,
+    #[arg(long = "consul-ca-file", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// How a log line looks.
@@ -99,44 +104,62 @@ impl From<Format> for LogFormat {
 impl Cli {
     /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
     pub(crate) fn from_process() -> Self {
-        Self::try_parse().and_then(Self::checked).unwrap_or_else(|error| {
+        Self::try_parse().unwrap_or_else(|error| {
             // Nobody is left to tell when these cannot be written.
             let _ = error.print();
             if let Some(variable) = variable_at_fault(&error) {
-                let _ = writeln!(io::stderr(), "\nThe value is that of the environment variable {variable}.");
+                let _ = writeln!(
+                    io::stderr(),
+                    "\nThe value is that of the environment variable {variable}."
+                );
             }
             process::exit(error.exit_code())
         })
     }
-
-    fn checked(self) -> Result<Self, clap::Error> {
-        if let Command::Run(run) = &self.command
-            && let Some(contradiction) = run.consul.contradiction()
-        {
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, contradiction));
-        }
-        Ok(self)
-    }
 }
 
 impl ConsulFlags {
-    /// What is wrong with these flags taken together.
-    fn contradiction(&self) -> Option<String> {
-        let addresses = self.consul_address.as_deref()?;
-        self.consul_ca_file.as_ref()?;
-        let plain = |address: &&str| address.starts_with("http://") || address.starts_with("unix://");
-        let address = addresses.split(',').map(str::trim).find(plain)?;
-        Some(format!(
-            "--consul-ca-file is for TLS, and {address} does not use it: \
-             give an https:// address, or leave --consul-ca-file out"
-        ))
+    /// Where Consul is: what the environment says, with these flags before it.
+    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
+        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
+        let from_env = consul::Config::from_env();
+        let mut config =
+            from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;
+        if !self.address.is_empty() {
+            config.addresses.clone_from(&self.address);
+        }
+        if self.token_file.is_some() {
+            config.token_file.clone_from(&self.token_file);
+        }
+        if self.ca_file.is_some() {
+            config.tls.ca_file.clone_from(&self.ca_file);
+            if let Some(plain) = without_tls(&config) {
+                let problem = format!(
+                    "--consul-ca-file is for TLS, and {plain} does not use it: \
+                     give an https:// address, or leave --consul-ca-file out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+        }
+        Ok(config)
     }
+}
+
+/// The first address that is spoken to without TLS.
+fn without_tls(config: &consul::Config) -> Option<String> {
+    let mut addresses = config.addresses.iter().map(ToString::to_string);
+    addresses.find(|address| {
+        address.starts_with("unix://") || (address.starts_with("http://") && !config.tls.enabled)
+    })
 }
 
 /// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
 fn name(text: &str) -> Result<String, String> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-    if !(1..=63).contains(&text.len()) || !text.chars().all(allowed) || text.chars().all(|character| character == '.') {
+    if !(1..=63).contains(&text.len())
+        || !text.chars().all(allowed)
+        || text.chars().all(|character| character == '.')
+    {
         return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
     }
     Ok(text.to_owned())
@@ -146,20 +169,29 @@ fn name(text: &str) -> Result<String, String> {
 fn filter(text: &str) -> Result<String, String> {
     match telemetry::parse_filter(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!("{error}; give a level such as info, or pairs such as info,kube=debug")),
+        Err(error) => Err(format!(
+            "{error}; give a level such as info, or pairs such as info,kube=debug"
+        )),
     }
 }
 
 /// The environment variable that a bad value came from, if it was not the command line.
 fn variable_at_fault(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return None };
-    let cli = Cli::command();
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let mut cli = Cli::command();
+    cli.build();
     let run = cli.find_subcommand("run")?;
-    let argument = run.get_arguments().find(|argument| argument.to_string() == *shown)?;
+    let argument = run
+        .get_arguments()
+        .find(|argument| argument.to_string() == *shown)?;
     let flag = format!("--{}", argument.get_long()?);
     let mut words = env::args().skip(1);
     let on_command_line = words.any(|word| word.split('=').next() == Some(&flag));
-    let variable = argument.get_env().filter(|variable| env::var_os(variable).is_some())?;
+    let variable = argument
+        .get_env()
+        .filter(|variable| env::var_os(variable).is_some())?;
     (!on_command_line).then(|| variable.to_string_lossy().into_owned())
 }
 
@@ -180,19 +212,5 @@ mod tests {
         for bad in ["", ".", "..", "a/b", "a b", "é", &"x".repeat(64)] {
             assert!(name(bad).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn a_certificate_authority_needs_tls() {
-        let flags = |address: &str| ConsulFlags {
-            consul_address: Some(address.to_owned()),
-            consul_token_file: None,
-            consul_ca_file: Some("ca.pem".into()),
-        };
-        assert_eq!(flags("https://consul:8501").contradiction(), None);
-        assert_eq!(flags("consul:8501").contradiction(), None);
-        let contradiction = flags("https://a:8501, http://b:8500").contradiction();
-        assert!(contradiction.is_some_and(|text| text.contains("http://b:8500 does not")));
-        assert!(flags("unix:///run/consul.sock").contradiction().is_some());
     }
 }

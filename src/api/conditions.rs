@@ -65,7 +65,7 @@ impl From<bool> for ConditionStatus {
     }
 }
 
-/// The reason of a condition.
+/// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// All is as the spec says.
@@ -74,14 +74,20 @@ pub enum Reason {
     Starting,
     /// Consul answers.
     Reachable,
-    /// Consul does not answer, or has no leader.
+    /// Consul does not answer.
     ConsulUnreachable,
+    /// Consul answers, but has no leader at the moment.
+    NoLeader,
+    /// Consul refuses requests because there are too many.
+    TooManyRequests,
+    /// Consul's answer is an error of another kind, or can't be understood.
+    UnexpectedAnswer,
     /// Consul's ACL refuses something that is needed.
     PermissionDenied,
     /// The Consul has no such datacenter.
-    DatacenterNotFound,
+    UnknownDatacenter,
     /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
-    EnterpriseRequired,
+    EnterpriseOnly,
     /// The limit in Consul is the spec's.
     LimitsMatch,
     /// Consul holds another limit, which is not ours.
@@ -110,9 +116,12 @@ impl Reason {
             Self::Starting => "Starting",
             Self::Reachable => "Reachable",
             Self::ConsulUnreachable => "ConsulUnreachable",
+            Self::NoLeader => "NoLeader",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::UnexpectedAnswer => "UnexpectedAnswer",
             Self::PermissionDenied => "PermissionDenied",
-            Self::DatacenterNotFound => "DatacenterNotFound",
-            Self::EnterpriseRequired => "EnterpriseRequired",
+            Self::UnknownDatacenter => "UnknownDatacenter",
+            Self::EnterpriseOnly => "EnterpriseOnly",
             Self::LimitsMatch => "LimitsMatch",
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
@@ -221,5 +230,96 @@ fn to_condition(
         message: finding.message.clone(),
         observed_generation: generation,
         last_transition_time: since.unwrap_or(Time(now)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn ready(is: bool, reason: Reason) -> Finding {
+        Finding::new(ConditionType::Ready, is, reason, "what to do")
+    }
+
+    fn types(conditions: &[Condition]) -> Vec<&str> {
+        conditions
+            .iter()
+            .map(|condition| condition.type_.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn a_first_finding_becomes_a_condition() {
+        let conditions = merge(&[], &[ready(false, Reason::LimitConflict)], Some(4), at(10));
+        let expected = Condition {
+            type_: "Ready".to_owned(),
+            status: "False".to_owned(),
+            reason: "LimitConflict".to_owned(),
+            message: "what to do".to_owned(),
+            observed_generation: Some(4),
+            last_transition_time: Time(at(10)),
+        };
+        assert_eq!(conditions, [expected]);
+    }
+
+    #[test]
+    fn the_transition_time_changes_with_the_status_only() {
+        let first = merge(&[], &[ready(false, Reason::LimitConflict)], Some(1), at(10));
+        let other_reason = merge(&first, &[ready(false, Reason::Paused)], Some(2), at(20));
+        assert_eq!(other_reason[0].reason, "Paused");
+        assert_eq!(other_reason[0].observed_generation, Some(2));
+        assert_eq!(other_reason[0].last_transition_time, Time(at(10)));
+        let other_status = merge(
+            &other_reason,
+            &[ready(true, Reason::Reconciled)],
+            Some(2),
+            at(30),
+        );
+        assert_eq!(other_status[0].last_transition_time, Time(at(30)));
+    }
+
+    #[test]
+    fn the_same_findings_change_nothing() {
+        let findings = ConditionType::ALL
+            .map(|type_| Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, ""));
+        let once = merge(&[], &findings, Some(1), at(10));
+        assert_eq!(merge(&once, &findings, Some(1), at(20)), once);
+    }
+
+    #[test]
+    fn the_order_is_always_the_same() {
+        let mut findings =
+            ConditionType::ALL.map(|type_| Finding::new(type_, true, Reason::Reconciled, ""));
+        findings.reverse();
+        let expected = ["Ready", "ConsulReachable", "LimitAgreed", "SlotsAvailable"];
+        let conditions = merge(&[], &findings, None, at(10));
+        assert_eq!(types(&conditions), expected);
+        let mut shuffled = conditions;
+        shuffled.swap(0, 3);
+        assert_eq!(types(&merge(&shuffled, &findings, None, at(10))), expected);
+    }
+
+    #[test]
+    fn what_nobody_speaks_of_stays() {
+        let ours = merge(&[], &[ready(true, Reason::Reconciled)], None, at(10)).remove(0);
+        let theirs = Condition {
+            type_: "Theirs".to_owned(),
+            ..ours.clone()
+        };
+        let old = [theirs.clone(), ours.clone()];
+        let slots = Finding::new(
+            ConditionType::SlotsAvailable,
+            false,
+            Reason::AllSlotsHeld,
+            "",
+        );
+        let conditions = merge(&old, &[slots], None, at(20));
+        assert_eq!(types(&conditions), ["Ready", "SlotsAvailable", "Theirs"]);
+        assert_eq!(conditions[0], ours);
+        assert_eq!(conditions[2], theirs);
     }
 }

@@ -8,13 +8,14 @@
 //! | [`annotations`] | what users ask for on a Job, and the names that a grant writes |
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
-//! | [`crd`] | the CustomResourceDefinition as YAML |
+//! | [`crd`] | the custom resource definition as YAML |
 //! | [`Prefix`], [`Ttl`] | values of the spec with rules of their own |
 
 pub mod annotations;
 pub mod conditions;
 pub mod crd;
 mod prefix;
+mod schema;
 mod spec;
 mod status;
 mod ttl;

@@ -4,9 +4,16 @@
     unreachable_pub,
     reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
 )]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printer column has a type"
+)]
 
-use super::{ConsulSemaphoreStatus, Prefix, Ttl};
-use kube::{CustomResource, KubeSchema, ResourceExt};
+use super::{ConsulSemaphoreStatus, Prefix, Ttl, schema::plain_descriptions};
+use kube::{
+    CustomResource, KubeSchema, ResourceExt,
+    core::{Message, Rule},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +22,7 @@ use serde::{Deserialize, Serialize};
 // for "not set" everywhere in Kubernetes, would be kept as a value.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = plain_descriptions)]
 #[kube(
     group = "consul-semaphore.io",
     version = "v1alpha1",
@@ -65,18 +73,10 @@ use serde::{Deserialize, Serialize};
     )
 )]
 #[x_kube(
-    validation = Rule::new("self.?prefix == oldSelf.?prefix")
-        .message("prefix can't be changed, added or removed: make another ConsulSemaphore for another place")
-        .field_path(".prefix"),
-    validation = Rule::new("self.?consul.?datacenter == oldSelf.?consul.?datacenter")
-        .message("consul.datacenter can't be changed, added or removed: make another ConsulSemaphore for another place")
-        .field_path(".consul.datacenter"),
-    validation = Rule::new("self.?consul.?namespace == oldSelf.?consul.?namespace")
-        .message("consul.namespace can't be changed, added or removed: make another ConsulSemaphore for another place")
-        .field_path(".consul.namespace"),
-    validation = Rule::new("self.?consul.?partition == oldSelf.?consul.?partition")
-        .message("consul.partition can't be changed, added or removed: make another ConsulSemaphore for another place")
-        .field_path(".consul.partition")
+    validation = immutable("prefix"),
+    validation = immutable("consul.datacenter"),
+    validation = immutable("consul.namespace"),
+    validation = immutable("consul.partition")
 )]
 pub struct ConsulSemaphoreSpec {
     /// How many may hold a slot at once, from 1 to 5000. May be changed at any time: a lower limit
@@ -84,14 +84,14 @@ pub struct ConsulSemaphoreSpec {
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
 
-    /// What to do when Consul holds another limit that this ConsulSemaphore did not write.
-    /// Refuse: grant nothing until both agree. Enforce: write the limit of this spec.
+    /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
+    /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
     /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
     /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
-    /// dots, none '.lock'. Defaults to semaphores/<namespace>/<name>. Can't be changed, added or
+    /// dots, none '.lock'. The default is `semaphores/<namespace>/<name>`. Can't be changed, added or
     /// removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
@@ -104,7 +104,7 @@ pub struct ConsulSemaphoreSpec {
     pub prefix: Option<Prefix>,
 
     /// Whether to grant nothing more for now. Jobs that hold a slot go on and give it back when
-    /// they are done.
+    /// they are done. The default is false.
     #[serde(default)]
     pub paused: bool,
 
@@ -135,6 +135,7 @@ pub struct SessionSpec {
     /// How long a slot is held for a Job after the operator's last sign of life: whole hours,
     /// minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer one lets Jobs run on
     /// while Consul or the operator is away; a shorter one frees the slots of a lost cluster sooner.
+    /// The default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -148,8 +149,8 @@ pub struct SessionSpec {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConsulSpec {
-    /// The datacenter. Defaults to that of the Consul that the operator talks to. Can't be changed,
-    /// added or removed later.
+    /// The datacenter, such as dc1. The default is that of the Consul that the operator talks to.
+    /// Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9_-]+$')")
@@ -157,8 +158,8 @@ pub struct ConsulSpec {
     pub datacenter: Option<String>,
 
     /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise: this
-    /// operator was tested with it only as far as what it sends. Defaults to that of the operator's
-    /// configuration. Can't be changed, added or removed later.
+    /// operator was tested with it only as far as what it sends. The default is that of the
+    /// operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
@@ -166,13 +167,37 @@ pub struct ConsulSpec {
     pub namespace: Option<String>,
 
     /// The Consul admin partition. Needs Consul Enterprise: this operator was tested with it only
-    /// as far as what it sends. Defaults to that of the operator's configuration. Can't be changed,
-    /// added or removed later.
+    /// as far as what it sends. The default is that of the operator's configuration. Can't be
+    /// changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("partition must be the name of a Consul partition: letters, digits and '-', such as default"))]
     pub partition: Option<String>,
+}
+
+/// A rule for the spec: this optional field, given by its path, is neither changed, added nor removed.
+///
+/// A rule on the field itself would not be asked when the field comes or goes, nor one on `consul`
+/// when that does. The field's own rules refuse an empty text, so that can stand for "not there".
+/// (Shorter with CEL's optional values, but the API server can't bound the cost of comparing these.)
+fn immutable(field: &str) -> Rule {
+    // A word that CEL reserves is written so in a rule.
+    let field_in_cel = field.replace("namespace", "__namespace__");
+    let value_in = |spec: &str| {
+        let path = format!("{spec}.{field_in_cel}");
+        let ends_of_parents = path.match_indices('.').skip(1).map(|(dot, _)| dot);
+        let there: Vec<_> = ends_of_parents
+            .chain([path.len()])
+            .map(|end| format!("has({})", &path[..end]))
+            .collect();
+        format!("({} ? {path} : '')", there.join(" && "))
+    };
+    Rule::new(format!("{} == {}", value_in("self"), value_in("oldSelf")))
+        .message(Message::Message(format!(
+            "{field} can't be changed, added or removed: make another ConsulSemaphore for another place"
+        )))
+        .field_path(format!(".{field}"))
 }
 
 impl ConsulSemaphore {

@@ -5,6 +5,7 @@
     reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
 )]
 
+use super::schema::plain_descriptions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -12,12 +13,12 @@ use serde::{Deserialize, Serialize};
 /// How many holders, and how many waiting Jobs, a status lists at most.
 pub const LISTED: usize = 20;
 
-/// What the operator last saw of a semaphore.
-///
-/// What is unknown is left out when it is written, so write it whole: by server-side apply or
-/// replace, since a merge patch would keep the old value.
+/// What the operator last saw of the semaphore.
+// What is unknown is left out, so it must be written whole, by server-side apply or replace: a merge
+// patch would keep the old value.
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[schemars(transform = plain_descriptions)]
 pub struct ConsulSemaphoreStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,7 +30,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// The limits that this ConsulSemaphore wrote to Consul or is about to write. Another one in
+    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write. Another one in
     /// Consul is somebody else's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_limits: Vec<i32>,
@@ -72,7 +73,7 @@ pub struct HolderStatus {
     /// The Consul session that holds the slot.
     pub session: String,
 
-    /// Who that is: <cluster> <namespace>/<name> of a Job, or what another program says of itself.
+    /// Who that is: `<cluster> <namespace>/<name>` of a Job, or what another program says of itself.
     /// Left out where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
@@ -88,7 +89,7 @@ pub struct HolderStatus {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
-    /// The name of the Job, in the namespace of the ConsulSemaphore.
+    /// The name of the Job, in the namespace of the `ConsulSemaphore`.
     pub job: String,
 
     /// When it came in line. Left out where it is unknown.

@@ -26,7 +26,7 @@ impl Ttl {
 
 impl Default for Ttl {
     fn default() -> Self {
-        Self(Duration::from_secs(120))
+        Self(Duration::from_mins(2))
     }
 }
 

@@ -15,12 +15,21 @@ pub const KUBERNETES: &str = "v1.36.3";
 /// The Consul that the tests run against, as `testbed/servers/consul/go.mod` pins it.
 pub const CONSUL: &str = "v1.20.5";
 
+/// What `version` prints.
+pub fn version() -> String {
+    format!(
+        "consul-semaphore-operator {VERSION} (commit {COMMIT})\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn pinned(go_mod: &str, module: &str) -> Option<String> {
-        let mut lines = go_mod.lines().map(|line| line.trim().trim_start_matches("require "));
+        let mut lines = go_mod
+            .lines()
+            .map(|line| line.trim().trim_start_matches("require "));
         lines.find_map(|line| {
             let mut words = line.split_whitespace();
             (words.next() == Some(module)).then(|| words.next().map(str::to_owned))?
@@ -31,7 +40,13 @@ mod tests {
     fn it_names_the_servers_that_the_test_bed_pins() {
         let kubernetes = include_str!("../../testbed/servers/kubernetes/go.mod");
         let consul = include_str!("../../testbed/servers/consul/go.mod");
-        assert_eq!(pinned(kubernetes, "k8s.io/kubernetes").as_deref(), Some(KUBERNETES));
-        assert_eq!(pinned(consul, "github.com/hashicorp/consul").as_deref(), Some(CONSUL));
+        assert_eq!(
+            pinned(kubernetes, "k8s.io/kubernetes").as_deref(),
+            Some(KUBERNETES)
+        );
+        assert_eq!(
+            pinned(consul, "github.com/hashicorp/consul").as_deref(),
+            Some(CONSUL)
+        );
     }
 }

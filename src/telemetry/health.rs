@@ -27,7 +27,10 @@ impl Health {
 
     /// Adds a part that has to be ready, and is not yet. Asked again for one name, it starts again.
     pub fn part(&self, name: &'static str) -> Part {
-        let part = Part { name, health: self.clone() };
+        let part = Part {
+            name,
+            health: self.clone(),
+        };
         part.not_ready(STARTING);
         part
     }

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal as _};
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
 /// What is logged when nothing else is asked for: our own lines, and warnings of the libraries.
-pub const DEFAULT_FILTER: &str = "info,kube=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
+pub const DEFAULT_FILTER: &str =
+    "info,kube=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +19,11 @@ pub enum LogFormat {
 
 /// Reads a filter as `RUST_LOG` takes it: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
 pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
-    let filter = if filter.trim().is_empty() { DEFAULT_FILTER } else { filter };
+    let filter = if filter.trim().is_empty() {
+        DEFAULT_FILTER
+    } else {
+        filter
+    };
     EnvFilter::builder().parse(filter)
 }
 
@@ -27,7 +32,9 @@ pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitErro
     let registry = tracing_subscriber::registry().with(filter);
     let lines = fmt::layer().with_writer(io::stderr);
     match format {
-        LogFormat::Json => registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init(),
+        LogFormat::Json => registry
+            .with(lines.json().flatten_event(true).with_current_span(false))
+            .try_init(),
         LogFormat::Text if io::stderr().is_terminal() => registry.with(lines).try_init(),
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
     }

@@ -1,4 +1,4 @@
-//! The operator's metrics, in the OpenMetrics text format.
+//! The operator's metrics, as Prometheus reads them (`OpenMetrics`).
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
 //! bounded: the namespaces and names of the semaphores that exist, and words of this program.
@@ -15,11 +15,14 @@ use super::build;
 const PREFIX: &str = "consul_semaphore_operator";
 
 /// Seconds a reconcile or one Consul call takes: a local round trip to a timeout.
-const DURATION_BUCKETS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+const DURATION_BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
 
 /// Seconds a Job waits for a slot: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 7 d.
 const WAIT_BUCKETS: [f64; 13] = [
-    0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0,
+    0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
+    604_800.0,
 ];
 
 /// Which `ConsulSemaphore` a figure is about.
@@ -32,7 +35,10 @@ pub struct SemaphoreLabels {
 impl SemaphoreLabels {
     /// The labels of the `ConsulSemaphore` of this name.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), semaphore: name.into() }
+        Self {
+            namespace: namespace.into(),
+            semaphore: name.into(),
+        }
     }
 }
 
@@ -93,7 +99,11 @@ impl Metrics {
         let inner = Inner {
             reconciles: make.plain("reconciles", "Passes over a ConsulSemaphore"),
             reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by reason"),
-            reconcile_duration: make.seconds("reconcile_duration", "How long a pass took", durations()),
+            reconcile_duration: make.seconds(
+                "reconcile_duration",
+                "How long a pass took",
+                durations(),
+            ),
             grants: make.plain("grants", "Slots granted to Jobs"),
             releases: make.plain("releases", "Slots given back"),
             losses: make.plain("losses", "Slots lost while their Jobs were running"),
@@ -112,7 +122,10 @@ impl Metrics {
                 "How long calls to Consul took; a watch waits for a change",
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
-            events_dropped: make.plain("events_dropped", "Kubernetes events not written because too many were due"),
+            events_dropped: make.plain(
+                "events_dropped",
+                "Kubernetes events not written because too many were due",
+            ),
             registry,
         };
         Self(Arc::new(inner))
@@ -123,14 +136,20 @@ impl Metrics {
         self.0.reconciles.inc();
         self.0.reconcile_duration.observe(took.as_secs_f64());
         if let Err(reason) = result {
-            self.0.reconcile_errors.get_or_create(&Reason { reason }).inc();
+            self.0
+                .reconcile_errors
+                .get_or_create(&Reason { reason })
+                .inc();
         }
     }
 
     /// A Job has its slot, after so long in line.
     pub fn granted(&self, semaphore: &SemaphoreLabels, waited: Duration) {
         self.0.grants.get_or_create(semaphore).inc();
-        self.0.waits.get_or_create(semaphore).observe(waited.as_secs_f64());
+        self.0
+            .waits
+            .get_or_create(semaphore)
+            .observe(waited.as_secs_f64());
     }
 
     /// A Job gave its slot back.
@@ -168,13 +187,21 @@ impl Metrics {
 
     /// How many sessions are kept renewed now.
     pub fn sessions(&self, count: usize) {
-        self.0.sessions.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.0
+            .sessions
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A call to Consul ended. Both words are of the client's bounded vocabulary: `txn`, `watch`; `ok`, `denied`.
     pub fn consul_call(&self, kind: &'static str, result: &'static str, took: Duration) {
-        self.0.consul_calls.get_or_create(&Call { kind, result }).inc();
-        self.0.consul_call_duration.get_or_create(&Kind { kind }).observe(took.as_secs_f64());
+        self.0
+            .consul_calls
+            .get_or_create(&Call { kind, result })
+            .inc();
+        self.0
+            .consul_call_duration
+            .get_or_create(&Kind { kind })
+            .observe(took.as_secs_f64());
     }
 
     /// A Kubernetes event was not written, because its queue was full.
@@ -182,7 +209,7 @@ impl Metrics {
         self.0.events_dropped.inc();
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// All metrics in the text format of `OpenMetrics` 1.0.
     pub fn encode(&self) -> String {
         let mut page = String::new();
         if let Err(error) = text::encode(&mut page, &self.0.registry) {
@@ -205,14 +232,24 @@ fn waits() -> Histogram {
 struct Register<'a>(&'a mut Registry);
 
 impl Register<'_> {
-    fn plain<M: prometheus_client::registry::Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+    fn plain<M: prometheus_client::registry::Metric + Clone + Default>(
+        &mut self,
+        name: &str,
+        help: &str,
+    ) -> M {
         let metric = M::default();
         self.0.register(name, help, metric.clone());
         metric
     }
 
-    fn seconds<M: prometheus_client::registry::Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    fn seconds<M: prometheus_client::registry::Metric + Clone>(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric: M,
+    ) -> M {
+        self.0
+            .register_with_unit(name, help, Unit::Seconds, metric.clone());
         metric
     }
 }
@@ -223,14 +260,20 @@ mod tests {
 
     fn lines(metrics: &Metrics, word: &str) -> Vec<String> {
         let page = metrics.encode();
-        page.lines().filter(|line| !line.starts_with('#') && line.contains(word)).map(str::to_owned).collect()
+        page.lines()
+            .filter(|line| !line.starts_with('#') && line.contains(word))
+            .map(str::to_owned)
+            .collect()
     }
 
     #[test]
     fn it_says_which_build_it_is() {
         let build = lines(&Metrics::new(), "build_info");
-        let expected =
-            format!("{PREFIX}_build_info{{version=\"{}\",commit=\"{}\"}} 1", build::VERSION, build::COMMIT);
+        let expected = format!(
+            "{PREFIX}_build_info{{version=\"{}\",commit=\"{}\"}} 1",
+            build::VERSION,
+            build::COMMIT
+        );
         assert_eq!(build, [expected]);
     }
 
@@ -239,21 +282,36 @@ mod tests {
         let metrics = Metrics::new();
         metrics.pass(Duration::from_millis(3), Ok(()));
         metrics.pass(Duration::from_millis(3), Err("ConsulUnreachable"));
-        assert_eq!(lines(&metrics, "_reconciles_total"), [format!("{PREFIX}_reconciles_total 2")]);
+        assert_eq!(
+            lines(&metrics, "_reconciles_total"),
+            [format!("{PREFIX}_reconciles_total 2")]
+        );
         assert_eq!(
             lines(&metrics, "reconcile_errors_total"),
-            [format!("{PREFIX}_reconcile_errors_total{{reason=\"ConsulUnreachable\"}} 1")]
+            [format!(
+                "{PREFIX}_reconcile_errors_total{{reason=\"ConsulUnreachable\"}} 1"
+            )]
         );
         let duration = format!("{PREFIX}_reconcile_duration_seconds");
-        assert_eq!(lines(&metrics, "duration_seconds_count"), [format!("{duration}_count 2")]);
-        assert!(lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.0025\"}} 0")));
-        assert!(lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.005\"}} 2")));
+        assert_eq!(
+            lines(&metrics, "duration_seconds_count"),
+            [format!("{duration}_count 2")]
+        );
+        assert!(
+            lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.0025\"}} 0"))
+        );
+        assert!(
+            lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.005\"}} 2"))
+        );
     }
 
     #[test]
     fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         let metrics = Metrics::new();
-        let (migrations, reports) = (SemaphoreLabels::new("batch", "migrations"), SemaphoreLabels::new("batch", "reports"));
+        let (migrations, reports) = (
+            SemaphoreLabels::new("batch", "migrations"),
+            SemaphoreLabels::new("batch", "reports"),
+        );
         for semaphore in [&migrations, &reports] {
             metrics.semaphore(semaphore, 2, 5, 3);
         }
@@ -269,10 +327,13 @@ mod tests {
                 format!("{PREFIX}_limit_slots{labels} 3"),
             ]
         );
-        metrics.granted(&migrations, Duration::from_secs(90_000));
+        metrics.granted(&migrations, Duration::from_hours(25));
         metrics.released(&migrations);
         metrics.lost(&migrations);
-        assert_eq!(lines(&metrics, "wait_seconds_sum"), [format!("{PREFIX}_wait_seconds_sum{labels} 90000.0")]);
+        assert_eq!(
+            lines(&metrics, "wait_seconds_sum"),
+            [format!("{PREFIX}_wait_seconds_sum{labels} 90000.0")]
+        );
         assert!(lines(&metrics, "_total").contains(&format!("{PREFIX}_losses_total{labels} 1")));
         metrics.forget(&migrations);
         assert_eq!(lines(&metrics, "migrations"), Vec::<String>::new());
@@ -287,15 +348,28 @@ mod tests {
         metrics.events_dropped();
         let calls = format!("{PREFIX}_consul_calls_total{{kind=\"txn\",result=\"conflict\"}} 1");
         assert_eq!(lines(&metrics, "consul_calls"), [calls]);
-        assert!(metrics.encode().contains("consul_call_duration_seconds_count{kind=\"txn\"} 1"));
-        assert_eq!(lines(&metrics, "_sessions"), [format!("{PREFIX}_sessions 4")]);
-        assert_eq!(lines(&metrics, "dropped"), [format!("{PREFIX}_events_dropped_total 1")]);
+        assert!(
+            metrics
+                .encode()
+                .contains("consul_call_duration_seconds_count{kind=\"txn\"} 1")
+        );
+        assert_eq!(
+            lines(&metrics, "_sessions"),
+            [format!("{PREFIX}_sessions 4")]
+        );
+        assert_eq!(
+            lines(&metrics, "dropped"),
+            [format!("{PREFIX}_events_dropped_total 1")]
+        );
     }
 
     #[test]
     fn clones_share_one_state() {
         let metrics = Metrics::new();
         metrics.clone().events_dropped();
-        assert_eq!(lines(&metrics, "dropped"), [format!("{PREFIX}_events_dropped_total 1")]);
+        assert_eq!(
+            lines(&metrics, "dropped"),
+            [format!("{PREFIX}_events_dropped_total 1")]
+        );
     }
 }

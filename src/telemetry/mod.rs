@@ -7,7 +7,7 @@ mod logs;
 mod metrics;
 mod server;
 
-pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION};
+pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
 pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, parse_filter};
 pub use metrics::{Metrics, SemaphoreLabels};

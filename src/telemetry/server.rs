@@ -37,7 +37,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS")]
+#[error(
+    "cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS"
+)]
 pub struct BindError {
     address: SocketAddr,
     source: io::Error,
@@ -45,11 +47,17 @@ pub struct BindError {
 
 /// Listens on an address; port 0 takes a free one.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
-    TcpListener::bind(address).await.map_err(|source| BindError { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| BindError { address, source })
 }
 
-/// Serves until `shutdown` ends, then finishes what is under way within [`GRACE`].
-pub async fn serve(listener: TcpListener, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
+/// Serves until `shutdown` ends, then for a moment longer, to finish what is under way.
+pub async fn serve(
+    listener: TcpListener,
+    telemetry: Telemetry,
+    shutdown: impl Future<Output = ()>,
+) {
     let routes = routes(telemetry);
     let mut shutdown = pin!(shutdown);
     let mut connections = JoinSet::new();
@@ -68,14 +76,18 @@ pub async fn serve(listener: TcpListener, telemetry: Telemetry, shutdown: impl F
     }
     drop(listener);
     // What is not finished by then is dropped with the set.
-    let _ = timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
+    let _ = timeout(GRACE, async {
+        while connections.join_next().await.is_some() {}
+    })
+    .await;
 }
 
 /// Answers one request on a new connection.
 async fn answer(stream: TcpStream, routes: Router) {
     let mut builder = Builder::new(TokioExecutor::new()).http1_only();
     builder.http1().keep_alive(false);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let connection =
+        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     match timeout(CONNECTION_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(error, "a connection failed"),
@@ -93,9 +105,16 @@ fn routes(telemetry: Telemetry) -> Router {
 
 async fn ready(State(telemetry): State<Telemetry>) -> impl IntoResponse {
     let obstacles = telemetry.health.obstacles();
-    if obstacles.is_empty() { (StatusCode::OK, "ok\n".to_owned()) } else { (StatusCode::SERVICE_UNAVAILABLE, obstacles) }
+    if obstacles.is_empty() {
+        (StatusCode::OK, "ok\n".to_owned())
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, obstacles)
+    }
 }
 
 async fn metrics(State(telemetry): State<Telemetry>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], telemetry.metrics.encode())
+    (
+        [(header::CONTENT_TYPE, OPEN_METRICS)],
+        telemetry.metrics.encode(),
+    )
 }
