@@ -1,9 +1,9 @@
 //! Sets the process up and runs the controller in it.
-use std::{future::Future, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
-    consul,
+    consul, controller,
     telemetry::{self, Telemetry},
 };
 use tokio::{sync::oneshot, time};
@@ -63,28 +63,4 @@ async fn operate(
     drop(controller_ended);
     server.await.context("the HTTP server failed")?;
     done
-}
-
-/// Stands in until `consul_semaphore_operator::controller` is there.
-mod controller {
-    use super::{Future, Telemetry, consul};
-
-    #[derive(Debug)]
-    #[allow(dead_code)]
-    pub(crate) struct Settings {
-        pub(crate) cluster_name: Option<String>,
-        pub(crate) consul_node: Option<String>,
-    }
-
-    pub(crate) async fn run(
-        settings: Settings,
-        consul: consul::Config,
-        telemetry: Telemetry,
-        shutdown: impl Future<Output = ()>,
-    ) -> anyhow::Result<()> {
-        tracing::debug!(?settings, ?consul, "settings");
-        let _jobs = telemetry.health.part("jobs");
-        shutdown.await;
-        Ok(())
-    }
 }

@@ -28,7 +28,8 @@ impl Grantor {
             return !blocked;
         }
         let mut again = plan.again;
-        self.troubles.retain(|uid, _| self.context.index.job(uid).is_some());
+        self.troubles
+            .retain(|uid, _| self.context.index.job(uid).is_some());
         if plan.record.is_some() {
             again &= self.record(plan).await;
         } else {
@@ -40,11 +41,19 @@ impl Grantor {
         for start in &plan.starts {
             self.start(start.clone());
         }
-        plan.suspends.iter().for_each(|suspend| self.begin(Step::Suspend(suspend.clone())));
-        plan.give_backs.iter().for_each(|back| self.begin(Step::GiveBack(back.clone())));
-        plan.renames.iter().for_each(|rename| self.begin(Step::Rename(rename.clone())));
+        plan.suspends
+            .iter()
+            .for_each(|suspend| self.begin(Step::Suspend(suspend.clone())));
+        plan.give_backs
+            .iter()
+            .for_each(|back| self.begin(Step::GiveBack(back.clone())));
+        plan.renames
+            .iter()
+            .for_each(|rename| self.begin(Step::Rename(rename.clone())));
         if !blocked {
-            plan.sessions.iter().for_each(|job| self.begin(Step::Session(job.clone())));
+            plan.sessions
+                .iter()
+                .for_each(|job| self.begin(Step::Session(job.clone())));
             if plan.transaction.is_none() && plan.sessions.is_empty() && self.making.is_empty() {
                 self.writing_works();
             }
@@ -63,7 +72,9 @@ impl Grantor {
 
     /// Takes note of a limit as ours, in the status, before it is written to Consul.
     async fn record(&mut self, plan: &Plan) -> bool {
-        let Some(record) = &plan.record else { return true };
+        let Some(record) = &plan.record else {
+            return true;
+        };
         let before = std::mem::replace(&mut self.applied, record.clone());
         let report = self.compose_report(plan);
         if let Err(error) = self.reporter.persist(report).await {
@@ -116,7 +127,10 @@ impl Grantor {
             self.deaths.observe(&reading, Moment::now());
             self.reading = Some(reading);
         }
-        transaction.releases.iter().for_each(|release| self.released(release));
+        transaction
+            .releases
+            .iter()
+            .for_each(|release| self.released(release));
         for session in &transaction.prunes {
             tracing::info!(semaphore = %self.reference, %session, "pruned a dead holder");
         }
@@ -124,10 +138,14 @@ impl Grantor {
             tracing::info!(semaphore = %self.reference, limit, enforced = transaction.enforced, "limit written");
             self.enforced += u32::from(transaction.enforced);
         }
-        transaction.grants.iter().for_each(|grant| self.granted(grant));
+        transaction
+            .grants
+            .iter()
+            .for_each(|grant| self.granted(grant));
         let prefix = &self.settings.prefix;
-        let starts =
-            transaction.starts(answer, &prefix.lock_key(), |session| prefix.contender_key(session));
+        let starts = transaction.starts(answer, &prefix.lock_key(), |session| {
+            prefix.contender_key(session)
+        });
         for start in starts {
             self.fencing_token = self.fencing_token.max(Some(start.slot.fencing_token()));
             self.start(start);
@@ -135,7 +153,12 @@ impl Grantor {
     }
 
     fn granted(&mut self, grant: &Grant) {
-        let Grant { job, session, starts, since } = grant;
+        let Grant {
+            job,
+            session,
+            starts,
+            since,
+        } = grant;
         self.ahead.remove(&job.uid);
         let waited = jiff::Timestamp::now().as_second().saturating_sub(*since);
         let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
@@ -158,7 +181,11 @@ impl Grantor {
     }
 
     fn released(&mut self, release: &Release) {
-        let Release { identity, session, held } = release;
+        let Release {
+            identity,
+            session,
+            held,
+        } = release;
         self.ahead.retain(|_, ahead| ahead != session);
         self.proofs.remove(session);
         self.end_session(session.clone());
@@ -172,7 +199,10 @@ impl Grantor {
             "released"
         );
         self.context.metrics.released(&self.labels);
-        let note = format!("gave its slot of {} back (session {session})", self.reference.name);
+        let note = format!(
+            "gave its slot of {} back (session {session})",
+            self.reference.name
+        );
         self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
     }
 
@@ -181,12 +211,15 @@ impl Grantor {
         let deadline = Moment::now() + self.patch_timeout();
         let life = self.sessions.get(start.slot.session()).map(Session::life);
         let session_lives = matches!(life, Some(Life::Until(end)) if end > deadline);
-        let seen = self.reading.as_ref().is_some_and(|reading| reading.sent + self.ttl > deadline);
+        let seen = self
+            .reading
+            .as_ref()
+            .is_some_and(|reading| reading.sent + self.ttl > deadline);
         if session_lives && seen {
             self.begin(Step::Start(start));
         } else {
             // A renewal, or a new reading, will say more.
-            self.retry_soon = true;
+            self.retry_soon();
         }
     }
 
@@ -204,9 +237,11 @@ impl Grantor {
 
     /// Forgets the sessions of which Consul says that they are gone.
     fn forget_dead_sessions(&mut self) {
-        self.sessions.retain(|_, session| session.life() != Life::Gone);
+        self.sessions
+            .retain(|_, session| session.life() != Life::Gone);
         let sessions = &self.sessions;
-        self.ahead.retain(|_, session| sessions.contains_key(session));
+        self.ahead
+            .retain(|_, session| sessions.contains_key(session));
     }
 
     /// A session that was made ahead can be gone before its renewal has found out.
@@ -251,6 +286,8 @@ impl Grantor {
         reason: Reason,
         note: String,
     ) {
-        self.context.events.job(&self.reference.namespace, name, uid, reason, note);
+        self.context
+            .events
+            .job(&self.reference.namespace, name, uid, reason, note);
     }
 }

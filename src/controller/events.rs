@@ -98,7 +98,11 @@ impl Events {
     /// Tells something about an object.
     pub(super) fn tell(&self, about: ObjectReference, reason: Reason, note: String) {
         let event = Event {
-            type_: if reason.is_warning() { EventType::Warning } else { EventType::Normal },
+            type_: if reason.is_warning() {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
             reason: format!("{reason:?}"),
             note: Some(shorten(note)),
             action: "Reconcile".into(),
@@ -114,10 +118,12 @@ impl Events {
 fn shorten(mut note: String) -> String {
     const LONGEST: usize = 1000;
     if note.len() > LONGEST {
-        let end = (0..=LONGEST).rev().find(|end| note.is_char_boundary(*end)).unwrap_or(0);
+        let end = (0..=LONGEST)
+            .rev()
+            .find(|end| note.is_char_boundary(*end))
+            .unwrap_or(0);
         note.truncate(end);
         note.push('…');
     }
     note
 }
-

@@ -31,7 +31,10 @@ impl Grantor {
         let mut setback: Option<Setback> = None;
         loop {
             let semaphore = specs.borrow_and_update().clone();
-            let has = semaphore.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+            let has = semaphore
+                .finalizers()
+                .iter()
+                .any(|finalizer| finalizer == FINALIZER);
             if has {
                 return;
             }
@@ -39,7 +42,11 @@ impl Grantor {
                 self.finished = true;
                 return;
             }
-            let finalizers = semaphore.finalizers().iter().map(String::as_str).chain([FINALIZER]);
+            let finalizers = semaphore
+                .finalizers()
+                .iter()
+                .map(String::as_str)
+                .chain([FINALIZER]);
             match self.set_finalizers(&semaphore, finalizers.collect()).await {
                 Ok(()) => return,
                 Err(error) => {
@@ -77,7 +84,7 @@ impl Grantor {
             }
             Err(error) => {
                 tracing::warn!(semaphore = %self.reference, error, "the finalizer can't be removed yet");
-                self.retry_soon = true;
+                self.retry_soon();
             }
         }
     }

@@ -41,7 +41,7 @@ const LOCK_DELAY: Duration = Duration::from_secs(15);
 const ROUNDS: usize = 32;
 
 /// How long to wait when there is nothing to wait for.
-const IDLE: Duration = Duration::from_secs(3600);
+const IDLE: Duration = Duration::from_hours(1);
 
 /// When to try again what waits for something that wakes nobody.
 const SOON: Duration = Duration::from_secs(1);
@@ -67,7 +67,10 @@ impl Setback {
             .without_max_times()
             .build();
         let pause = pauses.nth(attempts.min(16) as usize).unwrap_or(IDLE);
-        Self { attempts, until: now + pause }
+        Self {
+            attempts,
+            until: now + pause,
+        }
     }
 }
 
@@ -129,8 +132,8 @@ pub(super) struct Grantor {
     pub(super) making: BTreeSet<Uid>,
     /// How often in a row somebody else was faster.
     pub(super) conflicts: u32,
-    /// Whether something is to be tried again soon though nothing will happen before.
-    pub(super) retry_soon: bool,
+    /// When something is to be tried again that wakes nobody.
+    pub(super) again: Option<Moment>,
     /// How many Jobs are in line.
     pub(super) waiting: usize,
     pub(super) shown: Shown,
@@ -141,7 +144,11 @@ pub(super) struct Grantor {
 
 impl Grantor {
     /// Takes up the semaphore as it is.
-    pub(super) fn new(context: Arc<Context>, semaphore: &ConsulSemaphore, wake: Arc<Notify>) -> Self {
+    pub(super) fn new(
+        context: Arc<Context>,
+        semaphore: &ConsulSemaphore,
+        wake: Arc<Notify>,
+    ) -> Self {
         let reference = SemaphoreRef::of(semaphore);
         let scope = semaphore.spec.consul.clone().unwrap_or_default();
         let place = Scope {
@@ -151,7 +158,10 @@ impl Grantor {
         };
         let consul = context.consul.scoped(place.clone());
         let status = semaphore.status.clone().unwrap_or_default();
-        let applied = status.applied_limits.iter().filter_map(|limit| u32::try_from(*limit).ok());
+        let applied = status
+            .applied_limits
+            .iter()
+            .filter_map(|limit| u32::try_from(*limit).ok());
         Self {
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             settings: settings(&context, semaphore),
@@ -180,7 +190,7 @@ impl Grantor {
             told: false,
             making: BTreeSet::new(),
             conflicts: 0,
-            retry_soon: false,
+            again: None,
             waiting: 0,
             shown: Shown::default(),
             next: Moment::now(),
@@ -192,7 +202,10 @@ impl Grantor {
     pub(super) async fn run(mut self, mut specs: watch::Receiver<Arc<ConsulSemaphore>>) {
         self.ensure_finalizer(&mut specs).await;
         // A reading is evidence for a TTL, so a new one comes round well within it.
-        let options = WatchOptions { wait: self.ttl / 3, ..WatchOptions::default() };
+        let options = WatchOptions {
+            wait: self.ttl / 3,
+            ..WatchOptions::default()
+        };
         let mut readings = Box::pin(self.consul.watch(&self.settings.prefix.folder(), options));
         let wake = self.wake.clone();
         while !self.finished {
@@ -206,7 +219,7 @@ impl Grantor {
                     self.respec(&spec);
                 }
                 Some(listing) = readings.next() => self.note(listing),
-                Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(step, outcome),
+                Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(&step, outcome),
                 () = sleep(self.next.since(Moment::now())) => {}
             }
             self.pass().await;
@@ -227,7 +240,10 @@ impl Grantor {
     fn note(&mut self, listing: Result<Listing, consul::Error>) {
         match listing {
             Ok(listing) => {
-                let newer = self.reading.as_ref().is_none_or(|known| listing.index >= known.index);
+                let newer = self
+                    .reading
+                    .as_ref()
+                    .is_none_or(|known| listing.index >= known.index);
                 if newer || listing.reset {
                     self.went_back |= listing.reset;
                     self.adopt_reading(listing);
@@ -241,7 +257,11 @@ impl Grantor {
         let reading = Reading::new(self.settings.prefix.clone(), listing);
         self.deaths.observe(&reading, Moment::now());
         self.reading = Some(reading);
-        if self.trouble.as_ref().is_some_and(|trouble| !trouble.writing) {
+        if self
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| !trouble.writing)
+        {
             tracing::info!(semaphore = %self.reference, "Consul can be read again");
             self.trouble = None;
         }
@@ -266,7 +286,11 @@ impl Grantor {
     fn set_trouble(&mut self, error: consul::Error, writing: bool) {
         let before = self.trouble.as_ref().map(|trouble| &trouble.setback);
         let setback = Setback::after(before, Moment::now());
-        self.trouble = Some(ConsulTrouble { error, writing, setback });
+        self.trouble = Some(ConsulTrouble {
+            error,
+            writing,
+            setback,
+        });
     }
 
     /// Reads the prefix now.
@@ -275,6 +299,11 @@ impl Grantor {
             Ok(listing) => self.adopt_reading(listing),
             Err(error) => self.read_failed(error),
         }
+    }
+
+    /// Has something tried again in a while.
+    pub(super) fn retry_soon(&mut self) {
+        self.again = Some(Moment::now() + SOON);
     }
 
     /// Consul can be written to again, or nothing is left to write.
@@ -288,7 +317,7 @@ impl Grantor {
     async fn pass(&mut self) {
         let started = Moment::now();
         for _ in 0..ROUNDS {
-            self.retry_soon = false;
+            self.again = None;
             let blocked = self
                 .trouble
                 .as_ref()
@@ -306,17 +335,21 @@ impl Grantor {
                 break;
             }
         }
-        let result = self.trouble.as_ref().map_or(Ok(()), |trouble| Err(trouble.error.reason()));
-        self.context.metrics.pass(Moment::now().since(started), result);
+        let result = self
+            .trouble
+            .as_ref()
+            .map_or(Ok(()), |trouble| Err(trouble.error.reason()));
+        self.context
+            .metrics
+            .pass(Moment::now().since(started), result);
     }
 
     fn plan_next(&mut self, plan: &Plan) {
         let now = Moment::now();
-        let soon = self.retry_soon.then(|| now + SOON);
         let times = plan
             .wake
             .into_iter()
-            .chain(soon)
+            .chain(self.again)
             .chain(self.trouble.iter().map(|trouble| trouble.setback.until))
             .chain(self.troubles.values().map(|trouble| trouble.setback.until))
             .chain(self.proofs.values().filter_map(Proof::due));

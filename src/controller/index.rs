@@ -92,9 +92,15 @@ impl Index {
     pub(super) fn list_ends(&self) {
         let mut state = self.state();
         if let Some(listed) = state.listed.take() {
-            let gone: Vec<Uid> =
-                state.jobs.keys().filter(|uid| !listed.contains(uid)).cloned().collect();
-            gone.iter().for_each(|uid| state.remove(uid));
+            let gone: Vec<Uid> = state
+                .jobs
+                .keys()
+                .filter(|uid| !listed.contains(uid))
+                .cloned()
+                .collect();
+            for uid in &gone {
+                state.remove(uid);
+            }
         }
         drop(state);
         self.0.strays_changed.notify_one();
@@ -103,7 +109,11 @@ impl Index {
     /// A Job as the watch shows it; `None` if it does not concern the operator (any more).
     pub(super) fn put(&self, uid: &Uid, kept: Option<Kept>) {
         let mut state = self.state();
-        let listing = state.listed.as_mut().map(|listed| listed.insert(uid.clone())).is_some();
+        let listing = state
+            .listed
+            .as_mut()
+            .map(|listed| listed.insert(uid.clone()))
+            .is_some();
         match kept {
             Some(kept) => state.put(kept, !listing),
             None => state.remove(uid),
@@ -135,8 +145,16 @@ impl Index {
     /// A pod of a Job has ended, or is gone.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, job: &Uid) {
         let mut state = self.state();
-        let State { semaphores, by_lock_key, .. } = &mut *state;
-        for reference in by_lock_key.get(&(namespace.into(), lock_key.into())).into_iter().flatten() {
+        let State {
+            semaphores,
+            by_lock_key,
+            ..
+        } = &mut *state;
+        for reference in by_lock_key
+            .get(&(namespace.into(), lock_key.into()))
+            .into_iter()
+            .flatten()
+        {
             if let Some(semaphore) = semaphores.get_mut(reference) {
                 semaphore.touched.insert(job.clone());
                 semaphore.wake.notify_one();
@@ -145,10 +163,17 @@ impl Index {
     }
 
     /// A semaphore has a grantor from now on, which is woken by `wake`.
-    pub(super) fn add_semaphore(&self, reference: SemaphoreRef, lock_key: String, wake: Arc<Notify>) {
+    pub(super) fn add_semaphore(
+        &self,
+        reference: SemaphoreRef,
+        lock_key: String,
+        wake: Arc<Notify>,
+    ) {
         let mut state = self.state();
         let namespace = reference.namespace.clone();
-        let by_lock_key = state.by_lock_key.entry((namespace.clone(), lock_key.clone()));
+        let by_lock_key = state
+            .by_lock_key
+            .entry((namespace.clone(), lock_key.clone()));
         by_lock_key.or_default().insert(reference.clone());
         let semaphore = Semaphore {
             lock_key,
@@ -208,14 +233,18 @@ impl Index {
         };
         let newcomers = std::mem::take(&mut semaphore.newcomers);
         let jobs = newcomers.iter().filter_map(|uid| state.jobs.get(uid));
-        jobs.map(|kept| kept.job.clone()).filter(Job::in_line).collect()
+        jobs.map(|kept| kept.job.clone())
+            .filter(Job::in_line)
+            .collect()
     }
 
     /// The Jobs of which a pod has ended since this was last asked.
     pub(super) fn touched(&self, reference: &SemaphoreRef) -> BTreeSet<Uid> {
         let mut state = self.state();
         let semaphore = state.semaphores.get_mut(reference);
-        semaphore.map(|semaphore| std::mem::take(&mut semaphore.touched)).unwrap_or_default()
+        semaphore
+            .map(|semaphore| std::mem::take(&mut semaphore.touched))
+            .unwrap_or_default()
     }
 
     /// All in line of a semaphore, in order.
@@ -233,7 +262,10 @@ impl Index {
                 let must_wait = !managed
                     && kept.job.standing == Standing::Running
                     && kept.job.granted.is_none();
-                Stray { kept: kept.clone(), must_wait }
+                Stray {
+                    kept: kept.clone(),
+                    must_wait,
+                }
             })
             .collect()
     }
@@ -264,7 +296,9 @@ impl State {
 
     /// Takes a Job out of its place, and wakes whoever looked after it.
     fn withdraw(&mut self, uid: &Uid) {
-        let Some(kept) = self.jobs.get(uid) else { return };
+        let Some(kept) = self.jobs.get(uid) else {
+            return;
+        };
         self.strays.remove(uid);
         let looks_after = self.looks_after(kept);
         if let Some(semaphore) = looks_after.and_then(|by| self.semaphores.get_mut(&by)) {
@@ -288,7 +322,12 @@ impl State {
         let job = &kept.job;
         if job.in_line() && job.wants.as_ref() == Some(&reference.name) {
             semaphore.line.insert(job.place(), uid.clone());
-            if announce && !self.jobs.get(uid).is_some_and(|before| before.job.in_line()) {
+            if announce
+                && !self
+                    .jobs
+                    .get(uid)
+                    .is_some_and(|before| before.job.in_line())
+            {
                 semaphore.newcomers.insert(uid.clone());
             }
         } else if job.standing == Standing::Running
@@ -307,8 +346,12 @@ impl State {
                 semaphore.bound.clear();
             }
         }
-        let jobs: Vec<Kept> =
-            self.jobs.values().filter(|kept| kept.namespace.as_ref() == namespace).cloned().collect();
+        let jobs: Vec<Kept> = self
+            .jobs
+            .values()
+            .filter(|kept| kept.namespace.as_ref() == namespace)
+            .cloned()
+            .collect();
         for kept in jobs {
             self.strays.remove(&kept.job.uid);
             self.arrange(&kept, false);
@@ -318,7 +361,11 @@ impl State {
     /// The semaphore that looks after a Job: the one that started it, until its grant is cleared,
     /// else the one that it asks for.
     fn looks_after(&self, kept: &Kept) -> Option<SemaphoreRef> {
-        let Kept { namespace, job, obstacle } = kept;
+        let Kept {
+            namespace,
+            job,
+            obstacle,
+        } = kept;
         let named = |name: &Arc<str>| SemaphoreRef {
             namespace: namespace.clone(),
             name: name.clone(),
@@ -328,11 +375,15 @@ impl State {
         let Some(granted) = &job.granted else {
             return wanted;
         };
-        let started = self.by_lock_key.get(&(namespace.clone(), granted.lock_key.clone()));
+        let started = self
+            .by_lock_key
+            .get(&(namespace.clone(), granted.lock_key.clone()));
         let Some(started) = started else {
             return wanted;
         };
-        wanted.filter(|wanted| started.contains(wanted)).or_else(|| started.first().cloned())
+        wanted
+            .filter(|wanted| started.contains(wanted))
+            .or_else(|| started.first().cloned())
     }
 }
 

@@ -35,25 +35,32 @@ pub(super) async fn run(context: Arc<Context>) {
     loop {
         let strays = context.index.strays();
         told.retain(|uid, _| strays.iter().any(|stray| stray.kept.job.uid == *uid));
-        let mut next = Duration::from_secs(3600);
+        let mut next = Duration::from_hours(1);
         for stray in &strays {
             if stray.must_wait && !suspend(&context, stray).await {
                 next = next.min(AGAIN);
             }
             let (reason, note, grace) = explain(stray);
             let job = &stray.kept.job;
-            let known = told
-                .entry(job.uid.clone())
-                .or_insert_with(|| Told { since: Moment::now(), note: None });
+            let known = told.entry(job.uid.clone()).or_insert_with(|| Told {
+                since: Moment::now(),
+                note: None,
+            });
             let age = Moment::now().since(known.since);
             if known.note.as_ref() == Some(&note) {
                 continue;
             }
             if age < grace {
-                next = next.min(grace - age);
+                next = next.min(grace.saturating_sub(age));
                 continue;
             }
-            context.events.job(&stray.kept.namespace, &job.name, &job.uid, reason, note.clone());
+            context.events.job(
+                &stray.kept.namespace,
+                &job.name,
+                &job.uid,
+                reason,
+                note.clone(),
+            );
             known.note = Some(note);
         }
         tokio::select! {
@@ -91,13 +98,31 @@ fn explain(stray: &Stray) -> (Reason, String, Duration) {
 /// Suspends a Job that runs although it has no slot; says whether that is done.
 async fn suspend(context: &Arc<Context>, stray: &Stray) -> bool {
     let job = &stray.kept.job;
-    let order = Suspend { job: Target::from(job), why: Suspended::NotGranted, unhold: false };
+    let order = Suspend {
+        job: Target::from(job),
+        why: Suspended::NotGranted,
+        unhold: false,
+    };
     let namespace = stray.kept.namespace.clone();
     let body = patch::suspend(&order);
-    match patch::write(context.clone(), namespace.clone(), order.job, body, CALL_TIMEOUT).await {
+    match patch::write(
+        context.clone(),
+        namespace.clone(),
+        order.job,
+        body,
+        CALL_TIMEOUT,
+    )
+    .await
+    {
         Ok(kept) => {
             let note = "suspended: it asks for a slot of a semaphore and has none";
-            context.events.job(&namespace, &job.name, &job.uid, Reason::Suspended, note.into());
+            context.events.job(
+                &namespace,
+                &job.name,
+                &job.uid,
+                Reason::Suspended,
+                note.into(),
+            );
             context.index.refresh(kept);
             true
         }

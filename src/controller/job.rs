@@ -58,7 +58,9 @@ impl Kept {
             uid: uid.into(),
             version: metadata.resource_version.clone()?,
             seen,
-            wants: request.as_ref().map(|request| request.semaphore.as_str().into()),
+            wants: request
+                .as_ref()
+                .map(|request| request.semaphore.as_str().into()),
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: since(job, reported.is_some()),
@@ -66,14 +68,25 @@ impl Kept {
             granted,
             reported: reported.map(|session| session.as_str().into()),
         };
-        Some(Self { namespace: metadata.namespace.as_deref()?.into(), job, obstacle })
+        Some(Self {
+            namespace: metadata.namespace.as_deref()?.into(),
+            job,
+            obstacle,
+        })
     }
 }
 
 /// The grant that the template names, if it was made for this very Job and not for one that this
 /// is a copy of.
 fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
-    let template = job.spec.as_ref()?.template.metadata.as_ref()?.annotations.as_ref()?;
+    let template = job
+        .spec
+        .as_ref()?
+        .template
+        .metadata
+        .as_ref()?
+        .annotations
+        .as_ref()?;
     if template.get(annotations::GRANTED_TO)? != uid {
         return None;
     }
@@ -85,18 +98,24 @@ fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
 
 /// What starts and stops this Job, if that is neither the Job controller nor this operator.
 fn manager(job: &batch::Job) -> Option<String> {
-    let managed_by = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+    let managed_by = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.managed_by.as_deref());
     if let Some(manager) = managed_by.filter(|manager| *manager != JOB_CONTROLLER) {
         return Some(format!("spec.managedBy names {manager}"));
     }
     let labels = job.metadata.labels.as_ref()?;
     let queue = labels.get(KUEUE_QUEUE)?;
-    Some(format!("the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"))
+    Some(format!(
+        "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
+    ))
 }
 
 fn standing(job: &batch::Job) -> Standing {
     let status = job.status.as_ref();
-    let is = |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
+    let is =
+        |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
     let pods = status.map_or(0, |status| {
         status.active.unwrap_or(0) + status.terminating.unwrap_or(0)
     });
@@ -106,12 +125,21 @@ fn standing(job: &batch::Job) -> Standing {
     if job.metadata.deletion_timestamp.is_some() {
         return Standing::Deleting;
     }
-    if !job.spec.as_ref().and_then(|spec| spec.suspend).unwrap_or(false) {
+    if !job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.suspend)
+        .unwrap_or(false)
+    {
         return Standing::Running;
     }
     // The template of a Job can be changed once its start time is cleared.
     let started = status.is_some_and(|status| status.start_time.is_some());
-    if is("Suspended") && pods == 0 && !started { Standing::Idle } else { Standing::Stopping }
+    if is("Suspended") && pods == 0 && !started {
+        Standing::Idle
+    } else {
+        Standing::Stopping
+    }
 }
 
 /// When it came in line: when it was made, or when it was suspended if it has had a slot before.
@@ -168,7 +196,10 @@ mod tests {
 
     #[test]
     fn a_job_that_asks_for_nothing_is_not_kept() {
-        assert_eq!(read(waiting(|job| job["metadata"]["annotations"] = json!({}))), None);
+        assert_eq!(
+            read(waiting(|job| job["metadata"]["annotations"] = json!({}))),
+            None
+        );
     }
 
     #[test]
@@ -198,15 +229,39 @@ mod tests {
             ("/status", json!({}), Standing::Stopping),
             ("/status/active", json!(1), Standing::Stopping),
             ("/status/terminating", json!(1), Standing::Stopping),
-            ("/status/startTime", json!("2026-01-01T00:00:10Z"), Standing::Stopping),
-            ("/status/conditions", condition("Complete"), Standing::Finished { at_rest: true }),
-            ("/status/conditions", condition("Failed"), Standing::Finished { at_rest: true }),
-            ("/status/conditions", condition("SuccessCriteriaMet"), Standing::Stopping),
-            ("/metadata/deletionTimestamp", json!("2026-01-01T00:00:10Z"), Standing::Deleting),
+            (
+                "/status/startTime",
+                json!("2026-01-01T00:00:10Z"),
+                Standing::Stopping,
+            ),
+            (
+                "/status/conditions",
+                condition("Complete"),
+                Standing::Finished { at_rest: true },
+            ),
+            (
+                "/status/conditions",
+                condition("Failed"),
+                Standing::Finished { at_rest: true },
+            ),
+            (
+                "/status/conditions",
+                condition("SuccessCriteriaMet"),
+                Standing::Stopping,
+            ),
+            (
+                "/metadata/deletionTimestamp",
+                json!("2026-01-01T00:00:10Z"),
+                Standing::Deleting,
+            ),
         ] {
             let job = waiting(|job| {
                 let (parent, name) = field.rsplit_once('/').unwrap();
-                let parent = if parent.is_empty() { job } else { job.pointer_mut(parent).unwrap() };
+                let parent = if parent.is_empty() {
+                    job
+                } else {
+                    job.pointer_mut(parent).unwrap()
+                };
                 parent[name] = value.clone();
             });
             assert_eq!(read(job).unwrap().job.standing, expected, "{field} {value}");
@@ -224,15 +279,24 @@ mod tests {
                 });
             })
         };
-        let granted = Granted { lock_key: "p/.lock".into(), session: "s".into() };
+        let granted = Granted {
+            lock_key: "p/.lock".into(),
+            session: "s".into(),
+        };
         assert_eq!(read(granted_to("u")).unwrap().job.granted, Some(granted));
-        assert_eq!(read(granted_to("the original's")).unwrap().job.granted, None);
+        assert_eq!(
+            read(granted_to("the original's")).unwrap().job.granted,
+            None
+        );
     }
 
     #[test]
     fn one_of_another_manager_is_not_in_line() {
         for (field, value) in [
-            ("/metadata/labels", json!({ "kueue.x-k8s.io/queue-name": "q" })),
+            (
+                "/metadata/labels",
+                json!({ "kueue.x-k8s.io/queue-name": "q" }),
+            ),
             ("/spec/managedBy", json!("example.com/other")),
         ] {
             let job = waiting(|job| {
@@ -240,7 +304,10 @@ mod tests {
                 job.pointer_mut(parent).unwrap()[name] = value.clone();
             });
             let kept = read(job).unwrap();
-            assert!(matches!(kept.obstacle, Some(Obstacle::Managed(_))), "{field}");
+            assert!(
+                matches!(kept.obstacle, Some(Obstacle::Managed(_))),
+                "{field}"
+            );
             assert!(!kept.job.in_line());
         }
         let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));

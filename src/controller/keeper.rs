@@ -138,7 +138,9 @@ impl Keeper {
         tokio::spawn(async move {
             for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
                 let permit = keeper.0.permits.acquire().await;
-                let Err(error) = consul.destroy_session(&id).await else { return };
+                let Err(error) = consul.destroy_session(&id).await else {
+                    return;
+                };
                 drop(permit);
                 tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
                 sleep(pause).await;
@@ -165,7 +167,11 @@ impl Keeper {
         let life = renewal.life.clone();
         self.count(|kept| kept + 1);
         let renewing = tokio::spawn(renewal.run()).abort_handle();
-        Session { life, renewing, keeper: self.clone() }
+        Session {
+            life,
+            renewing,
+            keeper: self.clone(),
+        }
     }
 
     /// Registers our node where it was not registered yet.
@@ -174,7 +180,10 @@ impl Keeper {
         if self.registered(known) {
             return Ok(());
         }
-        let node = ExternalNode { name: self.0.node.clone(), address: ADDRESS.into() };
+        let node = ExternalNode {
+            name: self.0.node.clone(),
+            address: ADDRESS.into(),
+        };
         consul.register_node(&node).await?;
         self.registered(|registered| registered.insert(place.clone()));
         Ok(())
@@ -185,7 +194,13 @@ impl Keeper {
     }
 
     fn registered<T>(&self, with: impl FnOnce(&mut HashSet<Scope>) -> T) -> T {
-        with(&mut self.0.registered.lock().unwrap_or_else(PoisonError::into_inner))
+        with(
+            &mut self
+                .0
+                .registered
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     fn count(&self, change: impl FnOnce(usize) -> usize) {
@@ -214,7 +229,9 @@ impl Renewal {
         loop {
             let mut pauses = backoff(self.ttl / 6).without_max_times().build();
             loop {
-                let Ok(permit) = self.keeper.0.permits.acquire().await else { return };
+                let Ok(permit) = self.keeper.0.permits.acquire().await else {
+                    return;
+                };
                 let sent = Moment::now();
                 let answer = self.consul.renew_session(&self.id).await;
                 drop(permit);

@@ -87,7 +87,9 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_name) => cluster,
         () = &mut shutdown => return Ok(()),
     };
-    let node = settings.consul_node.unwrap_or_else(|| format!("k8s-{}", cluster.id));
+    let node = settings
+        .consul_node
+        .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
     let (events, write_events) = Events::new(client.clone(), metrics.clone());
     let context = Arc::new(Context {
@@ -123,7 +125,10 @@ async fn cluster(client: &Client, name: Option<String>) -> Cluster {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the API server did not answer in time".to_owned(),
         };
-        tracing::warn!(problem, "can't see which cluster this is (namespace kube-system): trying again");
+        tracing::warn!(
+            problem,
+            "can't see which cluster this is (namespace kube-system): trying again"
+        );
         let now = crate::clock::Moment::now();
         let next = grantor::Setback::after(setback.as_ref(), now);
         tokio::time::sleep(next.until.since(now)).await;

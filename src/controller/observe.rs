@@ -90,7 +90,12 @@ impl Grantor {
             if trouble.setback.until <= now {
                 continue;
             }
-            if trouble.refused { &mut barred } else { &mut busy }.insert(uid.clone());
+            if trouble.refused {
+                &mut barred
+            } else {
+                &mut busy
+            }
+            .insert(uid.clone());
         }
         let ours = self.ours().await;
         let head = self.consul.transaction_capacity() + ours.len() + busy.len() + barred.len() + 32;
@@ -138,7 +143,8 @@ impl Grantor {
             }
         }
         let kept = &self.sessions;
-        self.identities.retain(|session, _| current.contains(session) || kept.contains_key(session));
+        self.identities
+            .retain(|session, _| current.contains(session) || kept.contains_key(session));
     }
 
     /// Renews the sessions of our contenders that are not renewed yet: after a start, before
@@ -146,7 +152,9 @@ impl Grantor {
     fn adopt(&mut self) {
         let Some(reading) = &self.reading else { return };
         for (session, _) in reading.contenders() {
-            let Some(Some(identity)) = self.identities.get(session) else { continue };
+            let Some(Some(identity)) = self.identities.get(session) else {
+                continue;
+            };
             self.ahead.retain(|_, ahead| ahead != session);
             if self.sessions.contains_key(session) {
                 continue;
@@ -169,12 +177,16 @@ impl Grantor {
 
     /// Our contenders, each with its Job, and with a proof where what happens to it depends on one.
     async fn ours(&mut self) -> Vec<Ours> {
-        let Some(reading) = &self.reading else { return Vec::new() };
+        let Some(reading) = &self.reading else {
+            return Vec::new();
+        };
         let touched = self.context.index.touched(&self.reference);
         let mut ours = Vec::new();
         let mut in_doubt = Vec::new();
         for (session, _) in reading.contenders() {
-            let Some(Some(identity)) = self.identities.get(session) else { continue };
+            let Some(Some(identity)) = self.identities.get(session) else {
+                continue;
+            };
             let mut contender = Ours {
                 session: session.clone(),
                 identity: identity.clone(),
@@ -200,7 +212,10 @@ impl Grantor {
     }
 
     fn needs_proof(&self, reading: &Reading, ours: &Ours) -> bool {
-        let may_start = ours.job.as_ref().is_some_and(|job| self.settings.may_start(job));
+        let may_start = ours
+            .job
+            .as_ref()
+            .is_some_and(|job| self.settings.may_start(job));
         ours.needs_proof(reading.holds(&ours.session), may_start)
     }
 
@@ -215,7 +230,9 @@ impl Grantor {
             .collect()
             .await;
         for contender in ours {
-            let Some((answer, asked)) = answers.get(&contender.session) else { continue };
+            let Some((answer, asked)) = answers.get(&contender.session) else {
+                continue;
+            };
             let before = self.proofs.remove(&contender.session);
             let now = Moment::now();
             let mut proof = Proof {
@@ -242,7 +259,12 @@ impl Grantor {
     }
 
     async fn ask(&self, ours: &Ours) -> Result<(Option<Job>, Vec<String>), String> {
-        let Identity { namespace, job, uid, .. } = &ours.identity;
+        let Identity {
+            namespace,
+            job,
+            uid,
+            ..
+        } = &ours.identity;
         let target = Target {
             name: job.as_str().into(),
             uid: uid.clone(),
@@ -256,17 +278,23 @@ impl Grantor {
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err("the API server did not answer in time".into()),
         };
-        let left = listed.items.iter().filter(|pod| !has_ended(pod)).map(|pod| {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            format!("{name} on node {}", node.unwrap_or("(none yet)"))
-        });
+        let left = listed
+            .items
+            .iter()
+            .filter(|pod| !has_ended(pod))
+            .map(|pod| {
+                let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                format!("{name} on node {}", node.unwrap_or("(none yet)"))
+            });
         Ok((found.map(|found| found.job), left.collect()))
     }
 
     /// Says which pods keep a slot that should be free by now.
     fn warn_if_overdue(&self, identity: &Identity, proof: &mut Proof) {
-        let Some(pods) = proof.pods.as_ref().filter(|pods| !pods.is_empty()) else { return };
+        let Some(pods) = proof.pods.as_ref().filter(|pods| !pods.is_empty()) else {
+            return;
+        };
         if proof.warned || proof.taken.since(proof.first) < OVERDUE {
             return;
         }
@@ -278,8 +306,15 @@ impl Grantor {
             pods.join(", ")
         );
         tracing::warn!(job = %identity.job, semaphore = %self.reference, "{note}");
-        let Identity { namespace, job, uid, .. } = identity;
-        self.context.events.job(namespace, job, uid, Reason::PodsRemain, note);
+        let Identity {
+            namespace,
+            job,
+            uid,
+            ..
+        } = identity;
+        self.context
+            .events
+            .job(namespace, job, uid, Reason::PodsRemain, note);
     }
 }
 
@@ -292,6 +327,9 @@ impl Proof {
 
 /// Whether none of a pod's containers runs, or will.
 pub(super) fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }

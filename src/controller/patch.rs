@@ -39,7 +39,11 @@ pub(super) fn start(start: &Start) -> Value {
 
 /// Suspends a Job; the Job controller ends its pods.
 pub(super) fn suspend(suspend: &Suspend) -> Value {
-    let annotations = if suspend.unhold { json!({ (a::HOLD): null }) } else { json!({}) };
+    let annotations = if suspend.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
     json!({
         "metadata": metadata(&suspend.job, &annotations),
         "spec": { "suspend": true },
@@ -116,17 +120,23 @@ pub(super) async fn write(
             None => return Err(PatchError::Outdated(None)),
         },
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => None,
-        Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
+        Ok(Err(kube::Error::Api(status)))
+            if (400..500).contains(&status.code) && status.code != 429 =>
+        {
             Some(PatchError::Refused(status.message.clone()))
         }
         Ok(Err(error)) => Some(PatchError::Unanswered(error.to_string())),
-        Err(_) => Some(PatchError::Unanswered(format!("no answer within {timeout:?}"))),
+        Err(_) => Some(PatchError::Unanswered(format!(
+            "no answer within {timeout:?}"
+        ))),
     };
     let now = match read(&context, &namespace, &job).await {
         Ok(now) => now,
         Err(error) => return Err(refused.unwrap_or(PatchError::Unanswered(error))),
     };
-    let same = now.as_ref().is_some_and(|now| now.job.version == job.version);
+    let same = now
+        .as_ref()
+        .is_some_and(|now| now.job.version == job.version);
     match refused {
         Some(refused) if same => Err(refused),
         // Another version answers the question; so does another Job under the same name.

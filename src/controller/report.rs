@@ -49,15 +49,20 @@ impl Grantor {
             self.waiting,
             shown.limit.unwrap_or(self.settings.limit),
         );
-        Report { status, findings: self.findings(plan) }
+        Report {
+            status,
+            findings: self.findings(plan),
+        }
     }
 
     fn show(&self, reading: &Reading) -> Shown {
         let Lock::Semaphore { body, .. } = reading.lock() else {
             return Shown::default();
         };
-        let mut holders: Vec<_> =
-            body.holders().map(|session| (session, reading.contender(session))).collect();
+        let mut holders: Vec<_> = body
+            .holders()
+            .map(|session| (session, reading.contender(session)))
+            .collect();
         let ours = |session| matches!(self.identities.get(session), Some(Some(_)));
         let held_here = holders.iter().filter(|(session, _)| ours(session)).count();
         holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.create_index));
@@ -88,14 +93,18 @@ impl Grantor {
 
     /// The summary: whether slots can be granted and released.
     fn ready(&self, plan: &Plan, reachable: &Finding) -> Finding {
-        let not = |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
+        let not =
+            |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
         if self.settings.terminating {
             let message = "being deleted: nothing more is granted; it goes when the last Job that \
                            holds a slot is done";
             return not(Reason::Terminating, message.into());
         }
         if reachable.status != ConditionStatus::True {
-            return Finding { type_: ConditionType::Ready, ..reachable.clone() };
+            return Finding {
+                type_: ConditionType::Ready,
+                ..reachable.clone()
+            };
         }
         if let Some(Lock::Unreadable(why)) = self.reading.as_ref().map(Reading::lock) {
             let message = format!(
@@ -138,20 +147,33 @@ impl Grantor {
                            tokens start again; tell whatever compares them";
             return finding(ConditionStatus::True, Reason::IndexWentBack, message.into());
         }
-        finding(ConditionStatus::True, Reason::Reachable, "Consul can be read and written".into())
+        finding(
+            ConditionStatus::True,
+            Reason::Reachable,
+            "Consul can be read and written".into(),
+        )
     }
 
     fn limit_agreed(&self, plan: &Plan) -> Option<Finding> {
         let (agreed, reason, message) = match plan.agreement? {
             Agreement::Agreed | Agreement::Write { .. } => {
                 let limit = self.settings.limit;
-                (true, Reason::LimitsMatch, format!("Consul's limit is the spec's: {limit}"))
+                (
+                    true,
+                    Reason::LimitsMatch,
+                    format!("Consul's limit is the spec's: {limit}"),
+                )
             }
             Agreement::Conflict { theirs } => {
                 (false, Reason::LimitConflict, self.limit_conflict(theirs))
             }
         };
-        Some(Finding::new(ConditionType::LimitAgreed, agreed, reason, message))
+        Some(Finding::new(
+            ConditionType::LimitAgreed,
+            agreed,
+            reason,
+            message,
+        ))
     }
 
     fn limit_conflict(&self, theirs: u32) -> String {
@@ -168,10 +190,18 @@ impl Grantor {
             return None;
         };
         let (held, limit, room) = (body.held(), body.limit(), body.room());
-        let (free, reason) =
-            if room > 0 { (true, Reason::SlotsFree) } else { (false, Reason::AllSlotsHeld) };
+        let (free, reason) = if room > 0 {
+            (true, Reason::SlotsFree)
+        } else {
+            (false, Reason::AllSlotsHeld)
+        };
         let message = format!("{held} of {limit} slots are held");
-        Some(Finding::new(ConditionType::SlotsAvailable, free, reason, message))
+        Some(Finding::new(
+            ConditionType::SlotsAvailable,
+            free,
+            reason,
+            message,
+        ))
     }
 }
 
@@ -184,20 +214,22 @@ fn explain(error: &consul::Error) -> (Reason, &'static str) {
              node write on the operator's node",
         ),
         consul::Error::Unsupported(_) => (
-            Reason::EnterpriseRequired,
+            Reason::EnterpriseOnly,
             "spec.consul.namespace and partition need Consul Enterprise: make another \
              ConsulSemaphore without them",
         ),
         consul::Error::UnknownDatacenter => (
-            Reason::DatacenterNotFound,
+            Reason::UnknownDatacenter,
             "Make another ConsulSemaphore with a datacenter that this Consul knows",
         ),
-        _ => (
-            Reason::ConsulUnreachable,
-            "Nothing is granted; running Jobs go on. It is tried again by itself",
-        ),
+        consul::Error::Unreachable { .. } => (Reason::ConsulUnreachable, BY_ITSELF),
+        consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
+        consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
+        _ => (Reason::UnexpectedAnswer, BY_ITSELF),
     }
 }
+
+const BY_ITSELF: &str = "Nothing is granted; running Jobs go on. It is tried again by itself";
 
 fn queued(job: &Job) -> QueueStatus {
     QueueStatus {

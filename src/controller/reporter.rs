@@ -65,7 +65,12 @@ impl Reporter {
             urgent: urgent.clone(),
         };
         let writing = tokio::spawn(writer.run()).abort_handle();
-        Self { reports, written, urgent, writing }
+        Self {
+            reports,
+            written,
+            urgent,
+            writing,
+        }
     }
 
     /// Hands a report in; it replaces one that is not written yet.

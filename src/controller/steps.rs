@@ -73,8 +73,15 @@ impl Grantor {
             Step::Session(_) => return,
         };
         let namespace = self.reference.namespace.clone();
-        let write = patch::write(self.context.clone(), namespace, job, body, self.patch_timeout());
-        self.steps.spawn(async move { (step, Outcome::Written(write.await)) });
+        let write = patch::write(
+            self.context.clone(),
+            namespace,
+            job,
+            body,
+            self.patch_timeout(),
+        );
+        self.steps
+            .spawn(async move { (step, Outcome::Written(write.await)) });
     }
 
     fn make_session(&mut self, step: Step, job: &Target) {
@@ -88,12 +95,12 @@ impl Grantor {
     }
 
     /// Takes note of how a step ended.
-    pub(super) fn settle(&mut self, step: Step, outcome: Outcome) {
+    pub(super) fn settle(&mut self, step: &Step, outcome: Outcome) {
         let uid = step.job().uid.clone();
         match outcome {
             Outcome::Made(made) => {
                 self.making.remove(&uid);
-                self.made(&step, made);
+                self.made(step, made);
             }
             Outcome::Written(written) => {
                 self.busy.remove(&uid);
@@ -101,9 +108,9 @@ impl Grantor {
                     Ok(kept) => {
                         self.troubles.remove(&uid);
                         self.context.index.refresh(kept);
-                        self.done(&step);
+                        self.done(step);
                     }
-                    Err(error) => self.not_done(&step, &uid, error),
+                    Err(error) => self.not_done(step, &uid, error),
                 }
             }
         }
@@ -114,7 +121,8 @@ impl Grantor {
         match made {
             Ok((id, session)) => {
                 self.writing_works();
-                self.identities.insert(id.clone(), Some(self.settings.identity(job)));
+                self.identities
+                    .insert(id.clone(), Some(self.settings.identity(job)));
                 self.sessions.insert(id.clone(), session);
                 if let Some(other) = self.ahead.insert(job.uid.clone(), id) {
                     self.end_session(other);
@@ -129,13 +137,24 @@ impl Grantor {
         let (reason, note) = match step {
             Step::Start(Start { slot, .. }) => (
                 Reason::SlotGranted,
-                format!("started in a slot of {semaphore} (session {})", slot.session()),
+                format!(
+                    "started in a slot of {semaphore} (session {})",
+                    slot.session()
+                ),
             ),
-            Step::Suspend(Suspend { why: Suspended::NotGranted, .. }) => (
+            Step::Suspend(Suspend {
+                why: Suspended::NotGranted,
+                ..
+            }) => (
                 Reason::Suspended,
-                format!("suspended because it ran without a slot of {semaphore}; it is in line for one"),
+                format!(
+                    "suspended because it ran without a slot of {semaphore}; it is in line for one"
+                ),
             ),
-            Step::Suspend(Suspend { why: Suspended::SlotLost, .. }) => {
+            Step::Suspend(Suspend {
+                why: Suspended::SlotLost,
+                ..
+            }) => {
                 self.context.metrics.lost(&self.labels);
                 (
                     Reason::SlotLost,
@@ -185,6 +204,7 @@ impl Grantor {
             self.tell_job(&job.name, uid, Reason::StartRefused, note);
         }
         let refused = refused.is_some() && matches!(step, Step::Start(_));
-        self.troubles.insert(uid.clone(), JobTrouble { setback, refused });
+        self.troubles
+            .insert(uid.clone(), JobTrouble { setback, refused });
     }
 }

@@ -87,7 +87,9 @@ async fn watch_jobs(context: Arc<Context>, part: Part, synced: watch::Sender<boo
             }
             Ok(Event::Apply(job) | Event::InitApply(job)) => {
                 if let Some(uid) = job.metadata.uid.as_deref() {
-                    context.index.put(&uid.into(), Kept::read(&job, Moment::now()));
+                    context
+                        .index
+                        .put(&uid.into(), Kept::read(&job, Moment::now()));
                 }
             }
             Ok(Event::Delete(job)) => {
@@ -104,7 +106,11 @@ async fn watch_jobs(context: Arc<Context>, part: Part, synced: watch::Sender<boo
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>) {
     let pods: Api<Pod> = Api::all(context.client.clone());
-    let holders = format!("{}={}", annotations::HOLDER_LABEL, annotations::HOLDER_VALUE);
+    let holders = format!(
+        "{}={}",
+        annotations::HOLDER_LABEL,
+        annotations::HOLDER_VALUE
+    );
     let mut events = std::pin::pin!(watcher(pods, config().labels(&holders)).default_backoff());
     while let Some(event) = events.next().await {
         let pod = match event {
@@ -118,7 +124,9 @@ async fn watch_pods(context: Arc<Context>) {
         };
         let lock_key = pod.annotations().get(annotations::LOCK_KEY);
         if let (Some(uid), Some(lock_key)) = (controller_uid(pod.labels()), lock_key) {
-            context.index.pod_ended(&pod.namespace().unwrap_or_default(), lock_key, &uid);
+            context
+                .index
+                .pod_ended(&pod.namespace().unwrap_or_default(), lock_key, &uid);
         }
     }
 }
@@ -141,7 +149,13 @@ async fn watch_semaphores(
     }
     let semaphores: Api<DeserializeGuard<ConsulSemaphore>> = Api::all(context.client.clone());
     let events = watcher(semaphores, config()).default_backoff();
-    Grantors { context, at_work: HashMap::new(), tasks: JoinSet::new() }.run(events, part).await;
+    Grantors {
+        context,
+        at_work: HashMap::new(),
+        tasks: JoinSet::new(),
+    }
+    .run(events, part)
+    .await;
 }
 
 struct Grantors {
@@ -174,9 +188,15 @@ impl Grantors {
                 }
                 Some(Ok(Event::InitDone)) => {
                     let listed = listed.take().unwrap_or_default();
-                    let gone: Vec<_> =
-                        self.at_work.keys().filter(|known| !listed.contains(known)).cloned().collect();
-                    gone.iter().for_each(|reference| self.remove(reference));
+                    let gone: Vec<_> = self
+                        .at_work
+                        .keys()
+                        .filter(|known| !listed.contains(known))
+                        .cloned()
+                        .collect();
+                    for reference in &gone {
+                        self.remove(reference);
+                    }
                     part.ready();
                     if !std::mem::replace(&mut intake, true) {
                         self.tasks.spawn(intake::run(self.context.clone()));
@@ -206,7 +226,9 @@ impl Grantors {
         }
         let wake = Arc::new(Notify::new());
         let lock_key = format!("{}/.lock", semaphore.prefix());
-        self.context.index.add_semaphore(reference.clone(), lock_key, wake.clone());
+        self.context
+            .index
+            .add_semaphore(reference.clone(), lock_key, wake.clone());
         let grantor = Grantor::new(self.context.clone(), &semaphore, wake);
         let (specs, changes) = watch::channel(semaphore);
         let task = self.tasks.spawn(grantor.run(changes));
@@ -233,9 +255,14 @@ impl Grantors {
             uid: invalid.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        let note = format!("this ConsulSemaphore can't be read, correct it: {}", invalid.error);
+        let note = format!(
+            "this ConsulSemaphore can't be read, correct it: {}",
+            invalid.error
+        );
         tracing::warn!(name = invalid.metadata.name, "{note}");
-        self.context.events.tell(about, Reason::InvalidSemaphore, note);
+        self.context
+            .events
+            .tell(about, Reason::InvalidSemaphore, note);
     }
 }
 
