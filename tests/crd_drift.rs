@@ -1,7 +1,5 @@
 //! The shipped CRD is the one that the types in `src/api` make.
 
-#![expect(clippy::expect_used, reason = "this is how a test fails")]
-
 use consul_semaphore_operator::api::crd_yaml;
 use std::{env, fs, path::Path};
 

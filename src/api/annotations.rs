@@ -39,7 +39,8 @@ pub struct Request {
     pub hold: bool,
 }
 
-/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job.
+/// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job; of the
+/// value it repeats the beginning only, because an annotation may be longer than an event's note.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationError {
     /// [`SEMAPHORE`] is there, without a value.
@@ -91,22 +92,31 @@ fn parse_semaphore(text: &str) -> Result<String, AnnotationError> {
     if text.trim().is_empty() {
         Err(AnnotationError::Empty)
     } else if text.contains(',') {
-        Err(AnnotationError::Several(text.to_owned()))
+        Err(AnnotationError::Several(beginning(text)))
     } else if is_object_name(text) {
         Ok(text.to_owned())
     } else {
-        Err(AnnotationError::Name(text.to_owned()))
+        Err(AnnotationError::Name(beginning(text)))
     }
 }
 
 fn parse_priority(text: &str) -> Result<i32, AnnotationError> {
     text.parse()
-        .map_err(|_| AnnotationError::Priority(text.to_owned()))
+        .map_err(|_| AnnotationError::Priority(beginning(text)))
 }
 
 fn parse_hold(text: &str) -> Result<bool, AnnotationError> {
     text.parse()
-        .map_err(|_| AnnotationError::Hold(text.to_owned()))
+        .map_err(|_| AnnotationError::Hold(beginning(text)))
+}
+
+/// As much of a value as an error repeats.
+fn beginning(text: &str) -> String {
+    const SHOWN: usize = 64;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Whether this is a DNS-1123 subdomain, as the names of most Kubernetes objects are.
@@ -193,16 +203,29 @@ mod tests {
 
     #[test]
     fn nothing_else_is_a_name() {
-        let too_long = "x".repeat(254);
         for name in [
             "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a.-b", "a/b", " a", "a ", "a b", "\u{e4}",
-            "a\n", &too_long,
+            "a\n",
         ] {
             assert_eq!(
                 error_of([(SEMAPHORE, name)]),
                 AnnotationError::Name(name.to_owned())
             );
         }
+    }
+
+    #[test]
+    fn of_a_long_value_only_the_beginning_is_repeated() {
+        let error = error_of([(SEMAPHORE, &"x".repeat(254))]);
+        assert_eq!(
+            error,
+            AnnotationError::Name(format!("{}...", "x".repeat(64)))
+        );
+        let error = error_of([(SEMAPHORE, "a"), (HOLD, &"ä".repeat(100_000))]);
+        assert_eq!(
+            error,
+            AnnotationError::Hold(format!("{}...", "ä".repeat(64)))
+        );
     }
 
     #[test]
