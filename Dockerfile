@@ -3,7 +3,7 @@
 
 # Alpine's Rust links with musl: one static file.
 FROM rust:1.95-alpine AS build
-RUN apk add --no-cache musl-dev
+RUN apk add --no-cache ca-certificates musl-dev
 WORKDIR /src
 COPY . .
 ARG GIT_COMMIT=unknown

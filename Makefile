@@ -21,7 +21,7 @@ lint:
 deny: $(CARGO_DENY)
 	$(CARGO_DENY) --locked check bans licenses sources
 
-# Without optimization it is built in a third of the time, and checks as well.
+# Built without optimization: the checks take a second either way.
 $(CARGO_DENY):
 	cargo install --locked --debug --version $(CARGO_DENY_VERSION) --root .tools/cargo-deny-$(CARGO_DENY_VERSION) cargo-deny
 

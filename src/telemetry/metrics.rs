@@ -10,7 +10,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::build;
+use super::{build, process::Process};
 
 const PREFIX: &str = "consul_semaphore_operator";
 
@@ -92,10 +92,12 @@ impl Default for Metrics {
 impl Metrics {
     /// A new set, all at zero.
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix(PREFIX);
+        let mut all = Registry::default();
+        all.register_collector(Box::new(Process::new()));
+        let registry = all.sub_registry_with_prefix(PREFIX);
         let build = Info::new(vec![("version", build::VERSION), ("commit", build::COMMIT)]);
         registry.register("build", "The operator's build", build);
-        let mut make = Register(&mut registry);
+        let mut make = Register(registry);
         let inner = Inner {
             reconciles: make.plain("reconciles", "Passes over a ConsulSemaphore"),
             reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by reason"),
@@ -126,7 +128,7 @@ impl Metrics {
                 "events_dropped",
                 "Kubernetes events not written because too many were due",
             ),
-            registry,
+            registry: all,
         };
         Self(Arc::new(inner))
     }
@@ -361,6 +363,22 @@ mod tests {
             lines(&metrics, "dropped"),
             [format!("{PREFIX}_events_dropped_total 1")]
         );
+    }
+
+    #[test]
+    fn it_says_what_the_process_takes() {
+        let page = Metrics::new().encode();
+        for name in [
+            "process_start_time_seconds ",
+            "process_cpu_seconds_total ",
+            "process_resident_memory_bytes ",
+            "process_open_fds ",
+        ] {
+            assert!(
+                page.lines().any(|line| line.starts_with(name)),
+                "{name} is not in:\n{page}"
+            );
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod build;
 mod health;
 mod logs;
 mod metrics;
+mod process;
 mod server;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
