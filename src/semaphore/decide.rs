@@ -476,3 +476,6 @@ fn grant(job: &Job, session: SessionId, starts: bool) -> Grant {
         since: job.since,
     }
 }
+
+#[cfg(test)]
+mod tests;
