@@ -156,8 +156,8 @@ impl<'a> Pass<'a> {
 
     fn run(mut self) {
         self.judge_contenders();
-        self.prune();
         let lost = self.find_lost();
+        self.prune();
         self.settle_limit(lost.is_empty());
         self.regrant(&lost);
         self.grant();
@@ -268,9 +268,16 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay.
+    /// Drops the holders that have been dead for the lock-delay, except those that a running Job
+    /// of ours is to be swapped for: nobody else may come in between.
     fn prune(&mut self) {
-        for (session, check) in self.reading.dead_holders() {
+        let mut dead = self.reading.dead_holders();
+        for job in self.observed.bound {
+            if job.standing == Standing::Running && !self.settled.contains(&job.uid) {
+                dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
+            }
+        }
+        for (session, check) in dead {
             let since = self
                 .observed
                 .deaths
@@ -364,10 +371,12 @@ impl<'a> Pass<'a> {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
         }
+        let dead = self.reading.dead_holders();
         for job in lost {
-            let old = job.granted.as_ref().map(|granted| &granted.session);
-            let swap = old.filter(|old| self.reading.contender(old).is_none());
-            if !self.composer.has_room(swap) {
+            let swap = job
+                .held_by()
+                .find_map(|session| dead.get_key_value(session));
+            if !self.composer.has_room(swap.map(|(session, _)| session)) {
                 self.plan.suspends.push(Suspend {
                     job: (*job).into(),
                     why: Suspended::SlotLost,
@@ -376,7 +385,12 @@ impl<'a> Pass<'a> {
             } else if let Some(session) = self.session_of(&job.uid) {
                 self.composer.grant(grant(job, session, false), swap);
             } else {
+                // Until its session is made its slot is kept for it: by its dead holder, if it has
+                // one yet.
                 self.plan.sessions.push((*job).into());
+                if swap.is_none() {
+                    self.composer.reserve();
+                }
             }
         }
     }
@@ -391,7 +405,8 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        if settings.paused || settings.terminating || !agreed {
+        // Before the prefix is read again, what looks free may be a running Job's.
+        if settings.paused || settings.terminating || !agreed || self.plan.reread {
             return;
         }
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
@@ -428,6 +443,9 @@ impl<'a> Pass<'a> {
 
     /// Gives up the sessions that were made ahead for Jobs that are not in line any more.
     fn drop_surplus(&mut self, lost: &[&Job]) {
+        if self.plan.reread {
+            return;
+        }
         let needed: BTreeSet<&Uid> = if self.observed.settings.terminating {
             BTreeSet::new()
         } else {

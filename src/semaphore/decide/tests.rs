@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     consul::{Entry, Listing, Op},
-    semaphore::{job::Granted, lock::SEMAPHORE_FLAGS, samples},
+    semaphore::{lock::SEMAPHORE_FLAGS, samples},
 };
 
 /// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
@@ -243,6 +243,62 @@ fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
 }
 
 #[test]
+fn a_job_that_lost_its_slot_twice_has_it_again() {
+    // Its template names the first session, its annotation the second.
+    let twice = samples::job("a", Standing::Running, Some("first"), Some("second"));
+    let mut facts = Facts::new(1, &["second"]);
+    facts.bound(twice).session("a", "third");
+    let plan = facts.decide();
+    assert_eq!(granted(&plan), ["a"]);
+    assert_eq!(
+        written(&plan),
+        serde_json::json!({"Limit": 1, "Holders": {"third": true}})
+    );
+}
+
+#[test]
+fn a_swapped_holder_must_still_be_dead() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.bound(running("a", "sa")).session("a", "new");
+    let operations = facts.decide().transaction.unwrap().operations;
+    assert!(operations.contains(&Op::CheckNotExists { key: "p/sa".into() }));
+}
+
+#[test]
+fn a_dead_holder_that_is_to_be_swapped_is_not_pruned() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.settings.lock_delay = Duration::ZERO;
+    facts.bound(running("a", "sa"));
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None);
+    assert_eq!(asks_sessions(&plan), ["a"]);
+}
+
+#[test]
+fn a_lost_slot_is_kept_for_its_job_while_its_session_is_being_made() {
+    let mut facts = Facts::new(1, &[]);
+    facts.bound(running("a", "sa"));
+    facts.line(&[waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert_eq!(granted(&plan), [""; 0]);
+    assert_eq!(asks_sessions(&plan), ["a"]);
+}
+
+#[test]
+fn nobody_is_suspended_because_a_transaction_is_full() {
+    let mut facts = Facts::new(9, &[]);
+    facts.operations = 3;
+    for name in ["a", "b", "c"] {
+        facts.bound(running(name, &format!("s{name}")));
+        facts.session(name, &format!("new-{name}"));
+    }
+    let plan = facts.decide();
+    assert_eq!(granted(&plan), ["a", "b"]);
+    assert!(plan.suspends.is_empty());
+    assert!(plan.again, "the rest follows");
+}
+
+#[test]
 fn a_job_without_room_is_suspended_and_others_keep_theirs() {
     let mut facts = Facts::new(1, &["foreign"]);
     facts.contender("foreign");
@@ -251,6 +307,20 @@ fn a_job_without_room_is_suspended_and_others_keep_theirs() {
     assert_eq!(plan.transaction, None);
     assert_eq!(plan.suspends.len(), 1);
     assert_eq!(plan.suspends[0].why, Suspended::SlotLost);
+}
+
+#[test]
+fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place() {
+    let mut late = running("a", "sa");
+    late.seen = second(READ + 1);
+    let mut facts = Facts::new(1, &[]);
+    facts.bound(late).session("a", "new");
+    facts.line(&[waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert!(plan.reread);
+    assert_eq!(granted(&plan), [""; 0]);
+    assert_eq!(plan.surplus, []);
+    assert!(plan.suspends.is_empty());
 }
 
 #[test]
