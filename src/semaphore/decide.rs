@@ -214,8 +214,8 @@ impl<'a> Pass<'a> {
             self.waiting.insert(uid, &ours.session);
             return;
         }
-        let lost = fate == Fate::Keep && !held;
-        if lost {
+        let running = |job: &Job| job.standing == Standing::Running;
+        if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
             self.waiting.insert(uid, &ours.session);
         } else {

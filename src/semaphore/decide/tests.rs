@@ -324,6 +324,38 @@ fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place()
 }
 
 #[test]
+fn a_job_that_the_operator_suspended_is_not_put_on_hold() {
+    // Somebody took its session out of Holders; its contender lives.
+    let lost = stopped("a", "sa");
+    let mut facts = Facts::new(1, &[]);
+    facts
+        .ours("sa", &lost, true)
+        .bound(lost.clone())
+        .line(&[lost]);
+    let plan = facts.decide();
+    assert_eq!(plan.give_backs, []);
+    assert_eq!(
+        released(&plan),
+        ["sa"],
+        "it waits with a session of its own"
+    );
+}
+
+#[test]
+fn a_session_that_a_job_ran_under_is_not_granted_again_to_start_it() {
+    // As its template names the session, the start could not be told from a suspension.
+    let lost = stopped("a", "sa");
+    let mut facts = Facts::new(1, &[]);
+    facts
+        .ours("sa", &lost, false)
+        .bound(lost.clone())
+        .line(&[lost]);
+    let plan = facts.decide();
+    assert_eq!(granted(&plan), [""; 0]);
+    assert_eq!(plan.give_backs, []);
+}
+
+#[test]
 fn a_user_s_suspension_is_a_hold() {
     let job = stopped("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
