@@ -77,15 +77,24 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The contender key goes, and the session leaves `Holders`. Where `.lock` can't be understood
-    /// the key goes alone: nobody counts a holder without a contender.
+    /// The contender key goes, and the session leaves `Holders`. Where it is not in `Holders`, or
+    /// `.lock` can't be understood, the key goes alone: nobody counts a holder without a contender.
+    /// There is no CAS of `.lock` then, so the key itself must not have been granted a slot since.
     pub(super) fn release(&mut self, release: Release) {
         if !self.fits(1) {
             return;
         }
         self.take_out(&release.session);
         let key = self.reading.prefix().contender_key(&release.session);
-        self.deletes.push(Op::Delete { key });
+        let contender = self.reading.contender(&release.session);
+        self.deletes
+            .push(match contender.filter(|_| !release.held) {
+                Some(contender) => Op::DeleteCas {
+                    key,
+                    index: contender.modify_index,
+                },
+                None => Op::Delete { key },
+            });
         self.transaction.releases.push(release);
     }
 

@@ -356,6 +356,20 @@ fn a_session_that_a_job_ran_under_is_not_granted_again_to_start_it() {
 }
 
 #[test]
+fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
+    let mut gone = waiting("a");
+    gone.hold = true;
+    let mut facts = Facts::new(1, &[]);
+    facts.ours("sa", &gone, false);
+    let transaction = facts.decide().transaction.unwrap();
+    let delete = Op::DeleteCas {
+        key: "p/sa".into(),
+        index: 5,
+    };
+    assert_eq!(transaction.operations, [delete]);
+}
+
+#[test]
 fn a_user_s_suspension_is_a_hold() {
     let job = stopped("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
@@ -419,6 +433,25 @@ fn a_foreign_limit_stops_grants_and_nothing_else() {
     assert_eq!(plan.agreement, Some(Agreement::Conflict { theirs: 7 }));
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec![]));
     assert_eq!(written(&plan)["Limit"], 7);
+}
+
+#[test]
+fn what_is_not_understood_is_left_alone() {
+    let done = samples::job(
+        "a",
+        Standing::Finished { at_rest: true },
+        Some("sa"),
+        Some("sa"),
+    );
+    let mut facts = Facts::new(1, &[]);
+    facts.raw_lock("not json").ours("sa", &done, false);
+    facts.line(&[waiting("b")]).session("b", "sb");
+    let transaction = facts.decide().transaction.unwrap();
+    let delete = Op::DeleteCas {
+        key: "p/sa".into(),
+        index: 5,
+    };
+    assert_eq!(transaction.operations, [delete], "only the contender goes");
 }
 
 #[test]
