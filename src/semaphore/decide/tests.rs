@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     consul::{Entry, Listing, Op},
-    semaphore::{lock::SEMAPHORE_FLAGS, samples},
+    semaphore::{job::Granted, lock::SEMAPHORE_FLAGS, samples},
 };
 
 /// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
@@ -230,6 +230,16 @@ fn one_that_cannot_be_started_blocks_nobody() {
 }
 
 #[test]
+fn a_slot_is_not_released_while_its_job_is_written_to() {
+    // Another PATCH that would start it may still be on its way.
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false).line(&[waiting("a")]);
+    facts.barred.insert("a".into());
+    facts.busy.insert("a".into());
+    assert_eq!(released(&facts.decide()), [""; 0]);
+}
+
+#[test]
 fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.bound(running("a", "sa")).session("a", "new");
@@ -367,6 +377,28 @@ fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
         index: 5,
     };
     assert_eq!(transaction.operations, [delete]);
+}
+
+#[test]
+fn a_job_that_runs_in_another_semaphores_slot_is_not_renamed() {
+    // Each of the two would name its own session, and wake the other, for ever.
+    let mut elsewhere = running("a", "other");
+    elsewhere.granted = Some(Granted {
+        lock_key: "elsewhere/.lock".into(),
+        session: "other".into(),
+    });
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &elsewhere, false).bound(elsewhere);
+    assert_eq!(facts.decide().renames, []);
+}
+
+#[test]
+fn a_session_with_a_contender_is_never_surplus() {
+    // The answer to its grant was lost, so it still counts as made ahead.
+    let job = running("a", "sa");
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &job, false).bound(job).session("a", "sa");
+    assert_eq!(facts.decide().surplus, []);
 }
 
 #[test]
