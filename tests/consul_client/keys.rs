@@ -1,8 +1,8 @@
 //! Keys and values.
 
-use consul_semaphore_operator::consul::{Error, NewSession, PutMode};
+use consul_semaphore_operator::consul::{Error, PutMode};
 
-use crate::server::Consul;
+use crate::server::{Consul, on_server};
 
 #[tokio::test]
 async fn a_prefix_is_listed_as_it_is_given() {
@@ -70,14 +70,8 @@ async fn any_key_and_any_value_comes_back_as_it_was() {
 #[tokio::test]
 async fn a_lock_is_acquired_by_one_session_and_released_by_it() {
     let (_consul, client) = Consul::start().await;
-    let request = NewSession {
-        name: "holder".to_owned(),
-        node: "server".to_owned(),
-        ttl: None,
-        lock_delay: std::time::Duration::ZERO,
-    };
-    let one = client.create_session(&request).await.unwrap();
-    let two = client.create_session(&request).await.unwrap();
+    let one = client.create_session(&on_server()).await.unwrap();
+    let two = client.create_session(&on_server()).await.unwrap();
     let put = |mode| client.put("lock", b"me", 0, mode);
     assert!(put(PutMode::Acquire(one.clone())).await.unwrap());
     assert!(!put(PutMode::Acquire(two.clone())).await.unwrap());

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::consul::{Client, Config, PutMode};
+use consul_semaphore_operator::consul::{Client, Config, NewSession};
 
 /// How long anything may take: far more than it does.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -120,9 +120,9 @@ impl Consul {
                 if self.child.try_wait().unwrap().is_some() {
                     return false;
                 }
-                // A write too: it shows that the leader's work is done.
-                if client.put("ready", b"", 0, PutMode::Set).await == Ok(true) {
-                    return client.delete("ready", None).await == Ok(true);
+                // A new leader's work is done when it has registered itself.
+                if let Ok(session) = client.create_session(&on_server()).await {
+                    return client.destroy_session(&session).await.is_ok();
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -138,6 +138,16 @@ impl Consul {
         let answer = request.body(body.to_owned()).send().await.unwrap();
         let answer = answer.error_for_status().unwrap();
         answer.json().await.unwrap()
+    }
+}
+
+/// A session on the server's own node, that nothing but its destruction ends.
+pub(crate) fn on_server() -> NewSession {
+    NewSession {
+        name: "holder".to_owned(),
+        node: "server".to_owned(),
+        ttl: None,
+        lock_delay: Duration::ZERO,
     }
 }
 

@@ -6,7 +6,7 @@ use consul_semaphore_operator::consul::{
     Behavior, Error, ExternalNode, NewSession, PutMode, SessionId,
 };
 
-use crate::server::{Consul, client, new_folder};
+use crate::server::{Consul, client, new_folder, on_server};
 
 fn on(node: &str) -> NewSession {
     NewSession {
@@ -62,11 +62,7 @@ async fn an_id_that_never_was_is_gone() {
 #[tokio::test]
 async fn a_session_without_ttl_has_none() {
     let (_consul, client) = Consul::start().await;
-    let for_ever = NewSession {
-        ttl: None,
-        ..on("server")
-    };
-    let id = client.create_session(&for_ever).await.unwrap();
+    let id = client.create_session(&on_server()).await.unwrap();
     assert_eq!(client.session(&id).await.unwrap().unwrap().ttl, None);
 }
 

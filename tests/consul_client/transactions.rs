@@ -1,10 +1,8 @@
 //! Transactions.
 
-use std::time::Duration;
+use consul_semaphore_operator::consul::{Error, Op};
 
-use consul_semaphore_operator::consul::{Error, NewSession, Op};
-
-use crate::server::Consul;
+use crate::server::{Consul, on_server};
 
 fn set(key: impl ToString) -> Op {
     Op::Set {
@@ -17,13 +15,7 @@ fn set(key: impl ToString) -> Op {
 #[tokio::test]
 async fn a_contender_is_locked_and_the_lock_body_made_in_one_step() {
     let (_consul, client) = Consul::start().await;
-    let request = NewSession {
-        name: String::new(),
-        node: "server".to_owned(),
-        ttl: None,
-        lock_delay: Duration::ZERO,
-    };
-    let session = client.create_session(&request).await.unwrap();
+    let session = client.create_session(&on_server()).await.unwrap();
     let contender = format!("p/{session}");
     let lock = Op::Lock {
         key: contender.clone(),

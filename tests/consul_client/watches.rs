@@ -2,13 +2,11 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{
-    Client, Error, Listing, NewSession, PutMode, WatchOptions,
-};
+use consul_semaphore_operator::consul::{Error, Listing, PutMode, WatchOptions};
 use futures::{Stream, StreamExt};
 use tokio::time::timeout;
 
-use crate::server::{Consul, DEADLINE, client, new_folder};
+use crate::server::{Consul, DEADLINE, client, new_folder, on_server};
 
 /// The first reading that is as wanted.
 async fn until(
@@ -27,23 +25,6 @@ async fn until(
     timeout(DEADLINE, search).await.expect("in time")
 }
 
-async fn lock(client: &Client, key: &str) -> consul_semaphore_operator::consul::SessionId {
-    let request = NewSession {
-        name: String::new(),
-        node: "server".to_owned(),
-        ttl: None,
-        lock_delay: Duration::ZERO,
-    };
-    let session = client.create_session(&request).await.unwrap();
-    assert!(
-        client
-            .put(key, b"", 0, PutMode::Acquire(session.clone()))
-            .await
-            .unwrap()
-    );
-    session
-}
-
 #[tokio::test]
 async fn a_watch_sees_changes_and_the_end_of_a_session() {
     let (_consul, client) = Consul::start().await;
@@ -55,7 +36,9 @@ async fn a_watch_sees_changes_and_the_end_of_a_session() {
     let made = until(&mut readings, |l| l.entries.len() == 1).await;
     assert!(made.index > first.index && made.sent >= first.sent && !made.reset);
 
-    let session = lock(&client, "p/b").await;
+    let session = client.create_session(&on_server()).await.unwrap();
+    let acquire = PutMode::Acquire(session.clone());
+    assert!(client.put("p/b", b"", 0, acquire).await.unwrap());
     let locked = |l: &Listing| l.entries.last().is_some_and(|e| e.session.is_some());
     until(&mut readings, locked).await;
     client.destroy_session(&session).await.unwrap();
