@@ -1,10 +1,10 @@
 //! What a call asks, and what is answered.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
 
-use super::Error;
+use super::{Error, endpoints::Target};
 use crate::clock::Moment;
 
 /// One call of the API.
@@ -17,8 +17,17 @@ pub(super) struct Call {
     pub(super) body: Option<Vec<u8>>,
     /// Whether it may be done again though it may have been done.
     pub(super) idempotent: bool,
-    /// How long a blocking query may wait, on top of the client's timeout.
-    pub(super) wait: Option<Duration>,
+    /// For a blocking query.
+    pub(super) wait: Option<Wait>,
+}
+
+/// The patience of a blocking query.
+pub(super) struct Wait {
+    /// How long it may wait, on top of the client's timeout.
+    pub(super) most: Duration,
+    /// The server that its index is from. To wait at another one for an index that it may not have
+    /// for long would be to see nothing, so it is never repeated elsewhere as it is.
+    pub(super) server: Arc<Target>,
 }
 
 impl Call {
@@ -69,6 +78,8 @@ pub(super) struct Answer {
     pub(super) filtered: bool,
     pub(super) body: Vec<u8>,
     pub(super) sent: Moment,
+    /// Who answered.
+    pub(super) server: Arc<Target>,
 }
 
 impl Answer {

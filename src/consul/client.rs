@@ -54,7 +54,7 @@ pub(super) struct Shared {
 }
 
 /// Calls at the same time, without watches.
-const CALLS: usize = 64;
+const CALLS: usize = 32;
 
 /// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
 const LONGEST: usize = 64 << 20;
@@ -116,7 +116,8 @@ impl Client {
     /// Makes the call, again and elsewhere where that is safe and may help, until its time is up.
     pub(super) async fn send(&self, call: Call) -> Result<Answer, Error> {
         let began = Instant::now();
-        let limit = self.shared.timeout + call.wait.unwrap_or_default();
+        let wait = call.wait.as_ref().map(|wait| wait.most);
+        let limit = self.shared.timeout + wait.unwrap_or_default();
         let deadline = began + limit;
         // One server that hangs must leave time for another, unless hanging is what was asked for.
         let patience = if call.idempotent && call.wait.is_none() {
@@ -132,7 +133,7 @@ impl Client {
                 Err(error) => error,
             };
             tracing::debug!(call = call.kind, %error, "a call of Consul failed");
-            let safe = call.idempotent || !error.may_have_been_applied();
+            let safe = call.wait.is_none() && (call.idempotent || !error.may_have_been_applied());
             if !safe || !error.is_transient() {
                 return Err(repeat.worst(error));
             }
@@ -165,12 +166,19 @@ impl Client {
                 .map_err(|_| late("no server was found in time"))?;
             let target = target?;
             repeat.tried.push(target.clone());
-            let result = self.ask(&target, call, until).await;
+            let result = match &call.wait {
+                None => self.ask(&target, call, until).await,
+                Some(wait) if Arc::ptr_eq(&wait.server, &target) => tokio::select! {
+                    result = self.ask(&target, call, until) => result,
+                    () = target.lost.notified() => Err(late("it did not answer another call")),
+                },
+                Some(_) => return Err(late("another server is asked now")),
+            };
             if let Err(error) = &result
                 && error.is_transient()
                 && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
             {
-                shared.endpoints.failed(&target).await;
+                shared.endpoints.failed(&target, error).await;
             }
             result
         }
@@ -186,7 +194,12 @@ impl Client {
     }
 
     /// One request to one server.
-    async fn ask(&self, target: &Target, call: &Call, until: Instant) -> Result<Answer, Error> {
+    async fn ask(
+        &self,
+        target: &Arc<Target>,
+        call: &Call,
+        until: Instant,
+    ) -> Result<Answer, Error> {
         let shared = &self.shared;
         let token = shared.token.current().await;
         let mut url = target
@@ -243,6 +256,7 @@ impl Client {
             filtered,
             body,
             sent,
+            server: target.clone(),
         })
     }
 }

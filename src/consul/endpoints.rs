@@ -14,7 +14,7 @@ use std::{
 };
 
 use reqwest::{Client, ClientBuilder, Url};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 
 use super::{
     Config, ConfigError, Error,
@@ -30,6 +30,8 @@ pub(super) struct Target {
     /// For messages: the address, and what its name resolved to.
     pub(super) name: String,
     pub(super) http: Client,
+    /// Tells the blocking queries that wait there when it has failed another call.
+    pub(super) lost: Notify,
     /// The beginning of every URL, without a slash at its end.
     base: String,
 }
@@ -108,7 +110,10 @@ impl Endpoints {
 
     /// The target did not work: the next one is asked from now on, unless another call has seen to
     /// that already.
-    pub(super) async fn failed(&self, target: &Arc<Target>) {
+    pub(super) async fn failed(&self, target: &Arc<Target>, error: &Error) {
+        if let Error::Unreachable { .. } = error {
+            target.lost.notify_waiters();
+        }
         let mut list = self.list.lock().await;
         let current = list.targets.get(list.at);
         if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
@@ -167,6 +172,7 @@ impl Endpoints {
             .http2_keep_alive_interval(Duration::from_secs(15))
             .http2_keep_alive_timeout(Duration::from_secs(10))
             .tcp_nodelay(true)
+            .pool_max_idle_per_host(32)
             .pool_idle_timeout(Duration::from_mins(1));
         builder = if site.base.scheme() == "https" {
             self.trust.apply(builder)
@@ -187,6 +193,7 @@ impl Endpoints {
         Ok(Target {
             name,
             http: builder.build().map_err(|error| root_cause(&error))?,
+            lost: Notify::new(),
             base: site.base.as_str().trim_end_matches('/').to_owned(),
         })
     }
@@ -283,18 +290,19 @@ mod tests {
     #[tokio::test]
     async fn a_target_is_kept_until_it_fails_and_the_first_comes_after_the_last() {
         let endpoints = endpoints(&["http://127.0.0.1:1", "http://127.0.0.1:2/consul/"]);
+        let error = unreachable("test".to_owned());
         let first = endpoints.current().await.unwrap();
         assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
-        endpoints.failed(&first).await;
+        endpoints.failed(&first, &error).await;
         let second = endpoints.current().await.unwrap();
         assert_eq!(
             second.url("/v1/kv/a").unwrap().as_str(),
             "http://127.0.0.1:2/consul/v1/kv/a"
         );
         // Many calls fail at once; only the first of them moves on.
-        endpoints.failed(&first).await;
+        endpoints.failed(&first, &error).await;
         assert!(Arc::ptr_eq(&second, &endpoints.current().await.unwrap()));
-        endpoints.failed(&second).await;
+        endpoints.failed(&second, &error).await;
         assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
     }
 

@@ -139,7 +139,7 @@ impl Error {
         let message = text(body);
         let says = |part: &str| message.contains(part);
         match status {
-            403 => Self::Denied(message),
+            401 | 403 => Self::Denied(message),
             413 => Self::TooLarge(message),
             429 => Self::TooManyRequests(message),
             400 if says("Consul Enterprise feature") => Self::Unsupported(message),

@@ -1,5 +1,7 @@
 //! Keys and values.
 
+use std::sync::Arc;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
@@ -8,6 +10,7 @@ use serde::Deserialize;
 use super::{
     Client, Entry, Error, Listing, SessionId,
     call::{Answer, Call},
+    endpoints::Target,
 };
 
 /// Under which condition a key is written.
@@ -30,8 +33,8 @@ impl Client {
     /// A listing from which entries are missing because the token must not read them would be taken
     /// for the truth, so it is [`Error::Denied`].
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
-        self.list_with(prefix, Call::get("kv_list", list_path(prefix)?))
-            .await
+        let call = Call::get("kv_list", list_path(prefix)?);
+        Ok(self.list_with(prefix, call).await?.0)
     }
 
     /// The value of one key, if there is one.
@@ -79,8 +82,12 @@ impl Client {
         self.send(call).await?.json()
     }
 
-    /// A listing by this call, which reads the prefix.
-    pub(super) async fn list_with(&self, prefix: &str, call: Call) -> Result<Listing, Error> {
+    /// A listing by this call, which reads the prefix, and who answered.
+    pub(super) async fn list_with(
+        &self,
+        prefix: &str,
+        call: Call,
+    ) -> Result<(Listing, Arc<Target>), Error> {
         let kind = call.kind;
         let answer = self.send(call.with("recurse", "")).await?;
         if answer.filtered {
@@ -93,7 +100,7 @@ impl Client {
             // Not every Consul says that it left entries out. One key is denied aloud.
             self.table_index(kind, prefix).await?;
         }
-        Ok(listing)
+        Ok((listing, answer.server))
     }
 
     /// The index of the whole store, or of a prefix that a token may not read the denial of it.

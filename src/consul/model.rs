@@ -45,7 +45,7 @@ impl From<&str> for SessionId {
 pub struct Entry {
     /// The full key.
     pub key: String,
-    /// The value; empty where Consul has none. Answers of writing operations carry none either.
+    /// The value; empty where Consul has none. What a transaction wrote or checked has none either.
     pub value: Vec<u8>,
     /// A number of the writer's choice, by which clients mark what a key is for.
     pub flags: u64,

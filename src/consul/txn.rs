@@ -14,8 +14,9 @@ pub(super) const CAPACITY: usize = 128;
 const OLD_CAPACITY: usize = 64;
 
 impl Client {
-    /// Applies all operations, or none. The entries that were read or written come back in order,
-    /// without those of deletes and checks, so an entry's place says nothing: look for its key.
+    /// Applies all operations, or none. The entries that were read, written or checked come back in
+    /// order, and only those that were read with a value. Keys that were deleted, and those that
+    /// must not exist, have no entry, so an entry's place says nothing: look for its key.
     ///
     /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: fewer
     /// operations, at most [`Client::transaction_capacity`] and fewer than these. Never done again

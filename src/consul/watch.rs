@@ -1,12 +1,18 @@
 //! Blocking queries as a stream of readings.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::{Stream, stream};
 use tokio::time::{Instant, sleep};
 
-use super::{Client, Error, Listing, call::Call, kv::list_path, session::write_duration};
+use super::{
+    Client, Error, Listing,
+    call::{Call, Wait},
+    endpoints::Target,
+    kv::list_path,
+    session::write_duration,
+};
 
 /// How a prefix is watched.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,7 +63,7 @@ impl Client {
             client: self.clone(),
             prefix: prefix.to_owned(),
             wait: options.wait.min(LONGEST),
-            index: 0,
+            since: None,
             seen: 0,
             bucket: Bucket::new(options),
             failures: None,
@@ -73,8 +79,8 @@ struct Watch {
     client: Client,
     prefix: String,
     wait: Duration,
-    /// The index that a change must pass; 0: do not wait.
-    index: u64,
+    /// The index that a change must pass, and the server that it is from; `None`: do not wait.
+    since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
     seen: u64,
     bucket: Bucket,
@@ -98,24 +104,44 @@ impl Watch {
     }
 
     async fn read(&mut self) -> Result<Listing, Error> {
-        let mut call = Call::get("kv_watch", list_path(&self.prefix)?);
-        if self.index > 0 {
-            call = call
-                .with("index", self.index.to_string())
-                .with("wait", write_duration(self.wait));
-            // Consul adds up to a sixteenth, lest all waits end at the same moment.
-            call.wait = Some(self.wait + self.wait / 16);
-        }
-        let mut listing = self.client.list_with(&self.prefix, call).await?;
-        let back = listing.index < self.seen;
-        if back {
-            // Only a store whose own index went back has lost data.
+        let waited = match self.since.take() {
+            Some((index, server)) => Some(self.wait_for_change(index, server).await),
+            None => None,
+        };
+        let (mut listing, server) = match waited {
+            Some(Ok(reading)) => reading,
+            Some(Err(error)) if !error.is_transient() => return Err(error),
+            // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
+            Some(Err(_)) | None => self.client.list_with(&self.prefix, self.call()?).await?,
+        };
+        if listing.index < self.seen {
+            // Only a store whose own index went back has lost data. Begin again, without waiting.
             let store = self.client.table_index("kv_watch", &self.prefix).await?;
             listing.reset = store < self.seen;
+        } else {
+            self.since = Some((listing.index, server));
         }
-        self.index = if back { 0 } else { listing.index };
         self.seen = listing.index;
         Ok(listing)
+    }
+
+    /// The blocking query.
+    async fn wait_for_change(
+        &self,
+        index: u64,
+        server: Arc<Target>,
+    ) -> Result<(Listing, Arc<Target>), Error> {
+        let mut call = self.call()?;
+        call = call.with("index", index.to_string());
+        call = call.with("wait", write_duration(self.wait));
+        // Consul adds up to a sixteenth, lest all waits end at the same moment.
+        let most = self.wait + self.wait / 16;
+        call.wait = Some(Wait { most, server });
+        self.client.list_with(&self.prefix, call).await
+    }
+
+    fn call(&self) -> Result<Call, Error> {
+        Ok(Call::get("kv_watch", list_path(&self.prefix)?))
     }
 }
 

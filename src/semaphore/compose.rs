@@ -61,9 +61,9 @@ impl<'a> Composer<'a> {
         self.cut_short
     }
 
-    /// Counts an operation, if it fits in.
-    fn fits(&mut self) -> bool {
-        match self.left.checked_sub(1) {
+    /// Counts operations, if they fit in.
+    fn fits(&mut self, operations: usize) -> bool {
+        match self.left.checked_sub(operations) {
             Some(left) => self.left = left,
             None => self.cut_short = true,
         }
@@ -77,21 +77,30 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The contender key goes, and the session leaves `Holders`. Where `.lock` can't be understood
-    /// the key goes alone: nobody counts a holder without a contender.
+    /// The contender key goes, and the session leaves `Holders`. Where it is not in `Holders`, or
+    /// `.lock` can't be understood, the key goes alone: nobody counts a holder without a contender.
+    /// There is no CAS of `.lock` then, so the key itself must not have been granted a slot since.
     pub(super) fn release(&mut self, release: Release) {
-        if !self.fits() {
+        if !self.fits(1) {
             return;
         }
         self.take_out(&release.session);
         let key = self.reading.prefix().contender_key(&release.session);
-        self.deletes.push(Op::Delete { key });
+        let contender = self.reading.contender(&release.session);
+        self.deletes
+            .push(match contender.filter(|_| !release.held) {
+                Some(contender) => Op::DeleteCas {
+                    key,
+                    index: contender.modify_index,
+                },
+                None => Op::Delete { key },
+            });
         self.transaction.releases.push(release);
     }
 
     /// A dead holder leaves `Holders`, provided that it is still dead.
     pub(super) fn prune(&mut self, session: SessionId, check: Op) {
-        if self.fits() {
+        if self.fits(1) {
             self.take_out(&session);
             self.checks.push(check);
             self.transaction.prunes.push(session);
@@ -124,9 +133,10 @@ impl<'a> Composer<'a> {
         self.reserved += 1;
     }
 
-    /// Whether one more holder may be added, if this dead one goes for it.
+    /// Whether one more holder may be added, if this dead one goes for it. It says nothing about
+    /// room in the transaction: what does not fit in now follows.
     pub(super) fn has_room(&self, swap: Option<&SessionId>) -> bool {
-        let Some(body) = self.body.as_ref().filter(|_| !self.closed && self.left > 0) else {
+        let Some(body) = self.body.as_ref().filter(|_| !self.closed) else {
             return false;
         };
         let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
@@ -134,13 +144,16 @@ impl<'a> Composer<'a> {
         body.held() - freed + self.reserved < limit
     }
 
-    /// Adds a holder, in place of a dead one of the same Job if there is one.
-    pub(super) fn grant(&mut self, grant: Grant, swap: Option<&SessionId>) {
-        if !self.has_room(swap) || !self.fits() {
+    /// Adds a holder, in place of a dead one of the same Job if there is one, provided that it is
+    /// still dead.
+    pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, &Op)>) {
+        let operations = 1 + usize::from(swap.is_some());
+        if !self.has_room(swap.map(|(session, _)| session)) || !self.fits(operations) {
             return;
         }
-        if let Some(swap) = swap {
-            self.take_out(swap);
+        if let Some((session, check)) = swap {
+            self.take_out(session);
+            self.checks.push(check.clone());
         }
         let added = self
             .body

@@ -134,6 +134,7 @@ fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
 struct Pass<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
+    lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
     /// The Jobs that have a slot, or have a contender that is not theirs to use again.
@@ -147,6 +148,7 @@ impl<'a> Pass<'a> {
         Self {
             observed,
             reading,
+            lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
             settled: BTreeSet::new(),
@@ -156,8 +158,8 @@ impl<'a> Pass<'a> {
 
     fn run(mut self) {
         self.judge_contenders();
-        self.prune();
         let lost = self.find_lost();
+        self.prune();
         self.settle_limit(lost.is_empty());
         self.regrant(&lost);
         self.grant();
@@ -203,19 +205,20 @@ impl<'a> Pass<'a> {
         let uid = &ours.identity.uid;
         let settings = self.observed.settings;
         let held = self.reading.holds(&ours.session);
+        let busy = self.observed.busy.contains(uid);
         let barred = self.observed.barred.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
         let fate = match ours.fate(held, may_start) {
-            // Refused for good: no PATCH can still start it.
-            Fate::Start if barred => Fate::Release,
+            // Refused for good, and no other PATCH is on its way that could still start it.
+            Fate::Start if barred && !busy => Fate::Release,
             fate => fate,
         };
         if fate == Fate::Wait {
             self.waiting.insert(uid, &ours.session);
             return;
         }
-        let lost = fate == Fate::Keep && !held;
-        if lost {
+        let running = |job: &Job| job.standing == Standing::Running;
+        if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
             self.waiting.insert(uid, &ours.session);
         } else {
@@ -224,11 +227,7 @@ impl<'a> Pass<'a> {
         if fate == Fate::Release {
             return self.release(ours);
         }
-        let Some(job) = ours
-            .job
-            .as_ref()
-            .filter(|_| !self.observed.busy.contains(uid))
-        else {
+        let Some(job) = ours.job.as_ref().filter(|_| !busy) else {
             return;
         };
         let session = ours.session.clone();
@@ -238,7 +237,7 @@ impl<'a> Pass<'a> {
                 let job = job.into();
                 self.plan.give_backs.push(GiveBack { job, session, hold });
             }
-            _ if held && job.granted.is_some() && job.standing == Standing::Running => {
+            _ if held && self.started_here(job) && job.standing == Standing::Running => {
                 if job.reported.as_ref() != Some(&session) {
                     self.plan.renames.push(Rename {
                         job: job.into(),
@@ -250,9 +249,15 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Whether a grant of this semaphore is what started the Job.
+    fn started_here(&self, job: &Job) -> bool {
+        let granted = job.granted.as_ref();
+        granted.is_some_and(|granted| granted.lock_key == self.lock_key)
+    }
+
     fn start(&mut self, job: &Job, session: SessionId) {
         if let Some(contender) = self.reading.contender(&session) {
-            let slot = Slot::new(self.reading.prefix().lock_key(), session, contender);
+            let slot = Slot::new(self.lock_key.clone(), session, contender);
             self.plan.starts.push(Start {
                 job: job.into(),
                 slot,
@@ -268,9 +273,16 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay.
+    /// Drops the holders that have been dead for the lock-delay, except those that a running Job
+    /// of ours is to be swapped for: nobody else may come in between.
     fn prune(&mut self) {
-        for (session, check) in self.reading.dead_holders() {
+        let mut dead = self.reading.dead_holders();
+        for job in self.observed.bound {
+            if job.standing == Standing::Running && !self.settled.contains(&job.uid) {
+                dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
+            }
+        }
+        for (session, check) in dead {
             let since = self
                 .observed
                 .deaths
@@ -322,15 +334,10 @@ impl<'a> Pass<'a> {
 
     /// The running Jobs that this semaphore started and that have no slot any more.
     fn find_lost(&mut self) -> Vec<&'a Job> {
-        let lock_key = self.reading.prefix().lock_key();
-        let here = |job: &Job| {
-            job.granted
-                .as_ref()
-                .is_some_and(|granted| granted.lock_key == lock_key)
-        };
         let mut lost = Vec::new();
-        for job in self.observed.bound.iter().filter(|job| here(job)) {
-            if self.settled.contains(&job.uid) || self.observed.busy.contains(&job.uid) {
+        for job in self.observed.bound {
+            let judged = self.settled.contains(&job.uid) || self.observed.busy.contains(&job.uid);
+            if judged || !self.started_here(job) {
                 continue;
             }
             match job.standing {
@@ -364,10 +371,12 @@ impl<'a> Pass<'a> {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
         }
+        let dead = self.reading.dead_holders();
         for job in lost {
-            let old = job.granted.as_ref().map(|granted| &granted.session);
-            let swap = old.filter(|old| self.reading.contender(old).is_none());
-            if !self.composer.has_room(swap) {
+            let swap = job
+                .held_by()
+                .find_map(|session| dead.get_key_value(session));
+            if !self.composer.has_room(swap.map(|(session, _)| session)) {
                 self.plan.suspends.push(Suspend {
                     job: (*job).into(),
                     why: Suspended::SlotLost,
@@ -376,7 +385,12 @@ impl<'a> Pass<'a> {
             } else if let Some(session) = self.session_of(&job.uid) {
                 self.composer.grant(grant(job, session, false), swap);
             } else {
+                // Until its session is made its slot is kept for it: by its dead holder, if it has
+                // one yet.
                 self.plan.sessions.push((*job).into());
+                if swap.is_none() {
+                    self.composer.reserve();
+                }
             }
         }
     }
@@ -391,7 +405,8 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        if settings.paused || settings.terminating || !agreed {
+        // Before the prefix is read again, what looks free may be a running Job's.
+        if settings.paused || settings.terminating || !agreed || self.plan.reread {
             return;
         }
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
@@ -428,28 +443,27 @@ impl<'a> Pass<'a> {
 
     /// Gives up the sessions that were made ahead for Jobs that are not in line any more.
     fn drop_surplus(&mut self, lost: &[&Job]) {
+        if self.plan.reread {
+            return;
+        }
         let needed: BTreeSet<&Uid> = if self.observed.settings.terminating {
             BTreeSet::new()
         } else {
             self.observed.line.iter().map(|job| &job.uid).collect()
         };
-        let surplus = self
-            .observed
-            .sessions
-            .keys()
-            .filter(|uid| !needed.contains(uid) && !lost.iter().any(|job| job.uid == **uid));
-        self.plan.surplus = surplus.cloned().collect();
+        let ahead = self.observed.sessions.iter();
+        let surplus = ahead.filter(|(uid, session)| {
+            // One with a contender has been granted a slot, even if the answer was lost.
+            let granted = self.reading.contender(session).is_some();
+            !granted && !needed.contains(uid) && !lost.iter().any(|job| job.uid == **uid)
+        });
+        self.plan.surplus = surplus.map(|(uid, _)| uid.clone()).collect();
     }
 
     /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
     fn finish(&mut self) {
-        let lock_key = self.reading.prefix().lock_key();
         let bound = self.observed.bound.iter().any(|job| {
-            matches!(job.standing, Standing::Running | Standing::Stopping)
-                && job
-                    .granted
-                    .as_ref()
-                    .is_some_and(|granted| granted.lock_key == lock_key)
+            matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
         });
         if !self.observed.settings.terminating || bound || !self.observed.ours.is_empty() {
             return;
@@ -476,3 +490,6 @@ fn grant(job: &Job, session: SessionId, starts: bool) -> Grant {
         since: job.since,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,11 @@ impl Ours {
             // A terminal condition is proof by itself.
             Standing::Finished { at_rest: true } => Fate::Release,
             Standing::Finished { at_rest: false } | Standing::Deleting => gone(Fate::Release),
-            Standing::Idle if self.ran(job) => gone(Fate::GiveBack { hold: true }),
+            // Its user suspended it.
+            Standing::Idle if self.ran(job) && held => gone(Fate::GiveBack { hold: true }),
+            // The operator suspended it, because its slot was lost. It waits under a new session:
+            // granted again, this one could not tell a start cut short from a suspension.
+            Standing::Idle if self.ran(job) => gone(Fate::Release),
             Standing::Idle if self.gave_back(job) => gone(Fate::Release),
             Standing::Idle if !held && may_start => Fate::Wait,
             Standing::Idle if !held => Fate::Release,
@@ -132,6 +136,9 @@ mod tests {
             (Idle, None, OLD, true, true, Start, Start),
             (Idle, OLD, OLD, true, true, Start, Start),
             (Idle, None, None, true, false, Keep, give_back),
+            // It lost its slot, and the operator suspended it.
+            (Idle, MINE, MINE, false, true, Keep, Release),
+            (Idle, OLD, MINE, false, false, Keep, Release),
             // A contender without a slot.
             (Idle, None, None, false, true, Wait, Wait),
             (Idle, None, None, false, false, Release, Release),

@@ -118,4 +118,11 @@ impl Job {
             .as_ref()
             .is_some_and(|granted| granted.session == *session)
     }
+
+    /// The sessions by which it held its slot while it ran, the latest first: its annotation names
+    /// another one than its template if it had its slot again without being stopped.
+    pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
+        let granted = self.granted.iter();
+        granted.flat_map(|granted| self.reported.iter().chain([&granted.session]))
+    }
 }

@@ -13,6 +13,9 @@ const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 const LIMIT: &str = "Limit";
 const HOLDERS: &str = "Holders";
 
+/// What is wrong with `Holders` that name anything else.
+const NO_SESSION: &str = "`Holders` lists something else than sessions";
+
 /// How a client writes `Holders`; the shape that is there is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
@@ -135,7 +138,7 @@ impl LockBody {
             .and_then(|limit| u32::try_from(limit).ok())
             .filter(|limit| *limit > 0)
             .ok_or(Unreadable::OtherShape("`Limit` is not a positive number"))?;
-        let (shape, holders) = match unknown.remove(HOLDERS) {
+        let (shape, holders): (_, Vec<(SessionId, _)>) = match unknown.remove(HOLDERS) {
             // Go writes null for a map that was never made.
             None | Some(Value::Null) => (Shape::Map, Vec::new()),
             Some(Value::Object(map)) => {
@@ -147,9 +150,7 @@ impl LockBody {
             Some(Value::Array(list)) => {
                 let holders = list.into_iter().map(|session| match session {
                     Value::String(session) => Ok((session.into(), Value::Bool(true))),
-                    _ => Err(Unreadable::OtherShape(
-                        "`Holders` lists something else than sessions",
-                    )),
+                    _ => Err(Unreadable::OtherShape(NO_SESSION)),
                 });
                 (Shape::Array, holders.collect::<Result<_, _>>()?)
             }
@@ -159,6 +160,11 @@ impl LockBody {
                 ));
             }
         };
+        // A name that no contender key below the prefix can have stands for no session.
+        let session = |name: &str| !name.is_empty() && !name.contains('/');
+        if !holders.iter().all(|(holder, _)| session(holder.as_ref())) {
+            return Err(Unreadable::OtherShape(NO_SESSION));
+        }
         Ok(Self {
             limit,
             shape,
@@ -348,7 +354,16 @@ mod tests {
             ),
             (
                 entry(br#"{"Limit":1,"Holders":[1]}"#, 0),
-                Unreadable::OtherShape("`Holders` lists something else than sessions"),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            // The check that a prune makes would name a key that can be there for another reason.
+            (
+                entry(br#"{"Limit":1,"Holders":{"":true}}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            (
+                entry(br#"{"Limit":1,"Holders":["b/.lock"]}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
             ),
             (
                 entry(br#"{"Limit":1,"Holders":"a"}"#, 0),

@@ -135,7 +135,8 @@ impl Reading {
     /// to be there, so there is no need to wait for the watch.
     ///
     /// `answer` has the written entries, without their values, and `sent` is when the transaction
-    /// was sent.
+    /// was sent: it counts as the reading's time only if `.lock` was written, because the CAS of it
+    /// proves that nobody else has changed it since it was read.
     #[must_use]
     pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
         let written: BTreeMap<&str, &Entry> = answer
@@ -157,8 +158,10 @@ impl Reading {
                 _ => {}
             }
         }
+        if written.contains_key(self.prefix.lock_key().as_str()) {
+            self.sent = sent;
+        }
         self.lock = Lock::read(self.entries.get(LOCK));
-        self.sent = sent;
         self
     }
 
@@ -266,6 +269,56 @@ mod tests {
         assert_eq!(reading.dead_holders(), expected.into());
         assert!(reading.holds(&"s1".into()));
         assert!(!reading.holds(&"s2".into()));
+    }
+
+    #[test]
+    fn what_a_transaction_wrote_is_known_at_once() {
+        let before = reading(vec![
+            entry("a/.lock", None, r#"{"Limit":1,"Holders":{"s":true}}"#),
+            entry("a/s", Some("s"), ""),
+        ]);
+        let index = 9;
+        let answer = |key: &str, session: Option<&str>| Entry {
+            modify_index: index,
+            ..entry(key, session, "")
+        };
+        let handed_over = r#"{"Limit":1,"Holders":{"t":true}}"#;
+        let operations = [
+            Op::Lock {
+                key: "a/t".into(),
+                value: b"body".into(),
+                flags: SEMAPHORE_FLAGS,
+                session: "t".into(),
+            },
+            Op::Cas {
+                key: "a/.lock".into(),
+                value: handed_over.into(),
+                flags: SEMAPHORE_FLAGS,
+                index: 5,
+            },
+            Op::Delete { key: "a/s".into() },
+        ];
+        let answers = [answer("a/t", Some("t")), answer("a/.lock", None)];
+        let sent = Moment::from_boot(Duration::from_secs(2));
+        let after = before.after(&operations, &answers, sent);
+        assert!(after.holds(&"t".into()));
+        assert_eq!(after.contender(&"s".into()), None);
+        assert_eq!(after.contender(&"t".into()).unwrap().value, b"body");
+        assert!(matches!(after.lock(), Lock::Semaphore { index: 9, .. }));
+        assert_eq!((after.index, after.sent), (index, sent));
+    }
+
+    #[test]
+    fn a_transaction_that_leaves_the_lock_alone_proves_nothing_about_it() {
+        let before = reading(vec![entry("a/s", Some("s"), "")]);
+        let sent = before.sent;
+        let delete = Op::DeleteCas {
+            key: "a/s".into(),
+            index: 5,
+        };
+        let after = before.after(&[delete], &[], sent + Duration::from_secs(1));
+        assert_eq!(after.contender(&"s".into()), None);
+        assert_eq!(after.sent, sent);
     }
 
     #[test]

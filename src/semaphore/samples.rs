@@ -1,9 +1,14 @@
 //! Small values for the tests of this room.
 
+use std::time::Duration;
+
 use super::{
+    decide::Settings,
     fate::Ours,
-    identity::Identity,
+    identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
+    limit::LimitPolicy,
+    reading::Prefix,
 };
 use crate::clock::Moment;
 
@@ -45,5 +50,22 @@ pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
         },
         job,
         pods_gone: false,
+    }
+}
+
+pub(super) fn settings(limit: u32) -> Settings {
+    Settings {
+        cluster: Cluster {
+            name: "prod-eu".into(),
+            id: "c".into(),
+        },
+        namespace: "batch".into(),
+        name: "db".into(),
+        prefix: Prefix::new("p"),
+        limit,
+        policy: LimitPolicy::Refuse,
+        paused: false,
+        terminating: false,
+        lock_delay: Duration::from_secs(15),
     }
 }
