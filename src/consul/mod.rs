@@ -1,1 +1,42 @@
-//! Placeholder.
+//! A client for Consul's HTTP API: keys and values, sessions, transactions, blocking queries.
+//!
+//! It knows nothing of Kubernetes or of semaphores: what the keys mean is its caller's business.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `config` | where Consul is and who asks: `CONSUL_*` variables, addresses, TLS, token |
+//! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
+//! | `error` | what can go wrong, and how an answer of Consul is told to be which |
+//! | `call` | what a call asks and what is answered |
+//! | `client` | the one way a call takes: deadline, attempts, retries, bounded answers |
+//! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
+//! | `token`, `tls` | files read from disk: the token (again when it changes), certificates |
+//! | `kv`, `session`, `txn`, `catalog` | the calls |
+//! | `watch` | blocking queries as a stream |
+//!
+//! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
+//! register) always; a write only when it is certain that nothing was written. Everything is bounded
+//! by the timeout of [`Config`].
+
+mod call;
+mod catalog;
+mod client;
+mod config;
+mod endpoints;
+mod error;
+mod kv;
+mod model;
+mod session;
+mod tls;
+mod token;
+mod txn;
+mod watch;
+
+pub use catalog::ExternalNode;
+pub use client::{Client, Observer};
+pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
+pub use error::{Error, OpError};
+pub use kv::PutMode;
+pub use model::{Entry, Listing, Op, SessionId};
+pub use session::{Behavior, NewSession, Session};
+pub use watch::WatchOptions;
