@@ -99,7 +99,10 @@ async fn a_cron_job_makes_a_job() {
         .await;
 
     // It names them by the minute: there is one in each.
-    eventually("a Job is made", || async { same(team.jobs().await.is_empty(), false) }).await;
+    eventually("a Job is made", || async {
+        same(team.jobs().await.is_empty(), false)
+    })
+    .await;
 }
 
 #[tokio::test]
