@@ -100,12 +100,16 @@ impl Grantor {
                 self.drop_invalid_sessions(transaction, &errors);
                 self.look_again().await
             }
-            Err(error) if error.may_have_been_applied() => {
-                tracing::warn!(semaphore = %self.reference, %error, "an answer was lost: looking it up");
-                self.look_again().await
+            // There are fewer at once from now on.
+            Err(consul::Error::TooLarge(_))
+                if transaction.operations.len() > self.consul.transaction_capacity() =>
+            {
+                true
             }
-            Err(consul::Error::TooLarge(_)) => true,
             Err(error) => {
+                if error.may_have_been_applied() {
+                    self.reading = None;
+                }
                 self.write_failed(error);
                 false
             }

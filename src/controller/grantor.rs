@@ -27,10 +27,10 @@ use super::{
     steps::{Outcome, Step},
 };
 use crate::{
-    api::{ConsulSemaphore, LimitPolicy},
+    api::ConsulSemaphore,
     clock::Moment,
     consul::{self, Client, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Deaths, Identity, Plan, Prefix, Reading, Settings, Uid, decide},
+    semaphore::{Deaths, Identity, Plan, Reading, Settings, Uid, decide},
     telemetry::SemaphoreLabels,
 };
 
@@ -373,12 +373,9 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         cluster: context.cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
-        prefix: Prefix::new(semaphore.prefix().as_str()),
+        prefix: semaphore.prefix(),
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
-        policy: match semaphore.spec.limit_policy {
-            LimitPolicy::Refuse => crate::semaphore::LimitPolicy::Refuse,
-            LimitPolicy::Enforce => crate::semaphore::LimitPolicy::Enforce,
-        },
+        policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         lock_delay: LOCK_DELAY,
