@@ -448,3 +448,23 @@ async fn a_watch_whose_readings_return_at_once_is_slowed_down() {
     let _ = timeout(Duration::from_secs(2), readings).await;
     assert!(calls.all().len() <= 5, "{}", calls.all().len());
 }
+
+#[tokio::test]
+async fn a_watch_does_not_wait_at_a_server_that_hangs_for_others() {
+    let (bad, _, _) = bed().await;
+    let (good, _, calls) = bed().await;
+    let client = connect(&format!("{},{}", bad.uri(), good.uri()), &calls);
+    let first = Mock::given(method("GET")).respond_with(listing(9, &["p/a"]));
+    first.up_to_n_times(1).mount(&bad).await;
+    let for_ever = says(200, "true").set_delay(10 * DEADLINE);
+    Mock::given(any()).respond_with(for_ever).mount(&bad).await;
+    let second = listing(20, &["p/a"]);
+    Mock::given(any()).respond_with(second).mount(&good).await;
+
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    assert_eq!(readings.next().await.unwrap().unwrap().index, 9);
+    let write = async { client.put("k", b"", 0, PutMode::Set).await };
+    let (written, reading) = tokio::join!(write, timeout(DEADLINE, readings.next()));
+    assert!(written.unwrap_err().may_have_been_applied());
+    assert_eq!(reading.unwrap().unwrap().unwrap().index, 20);
+}

@@ -12,7 +12,7 @@ use std::{
 use consul_semaphore_operator::consul::{Client, Config, NewSession};
 
 /// How long anything may take: far more than it does.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A `consul agent` on free ports of 127.0.0.1, in a folder of its own.
 pub(crate) struct Consul {

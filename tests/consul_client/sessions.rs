@@ -29,12 +29,10 @@ async fn a_session_is_made_renewed_read_and_destroyed() {
     assert_eq!(session.lock_delay, Duration::from_secs(1));
     assert_eq!(session.behavior, Behavior::Delete);
     assert_eq!(client.session(&id).await.unwrap(), Some(session.clone()));
-    assert_eq!(
-        client.node_sessions("server").await.unwrap(),
-        [session.clone()]
-    );
+    let all = [session];
+    assert_eq!(client.node_sessions("server").await.unwrap(), all);
     assert_eq!(client.node_sessions("other").await.unwrap(), []);
-    assert_eq!(client.sessions().await.unwrap(), [session]);
+    assert_eq!(client.sessions().await.unwrap(), all);
 
     // What it holds goes with it.
     assert!(

@@ -4,9 +4,9 @@ use consul_semaphore_operator::consul::{Error, Op};
 
 use crate::server::{Consul, on_server};
 
-fn set(key: impl ToString) -> Op {
+fn set(key: &str) -> Op {
     Op::Set {
-        key: key.to_string(),
+        key: key.to_owned(),
         value: b"x".to_vec(),
         flags: 0,
     }
@@ -127,7 +127,7 @@ async fn none_is_none() {
 #[tokio::test]
 async fn as_many_operations_as_the_capacity_says_and_not_one_more() {
     let (_consul, client) = Consul::start().await;
-    let operations: Vec<_> = (0..129).map(set).collect();
+    let operations: Vec<_> = (0..129).map(|n| set(&n.to_string())).collect();
     assert_eq!(client.transaction_capacity(), 128);
     let written = client.transaction(&operations[..128]).await.unwrap();
     assert_eq!(written.len(), 128);
