@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The semaphore algorithm: from what was observed to what is to be done.
+//!
+//! It is pure: no IO, no clock, nothing asynchronous. Time comes in as an argument, and what comes
+//! out is a [`Plan`] that says what to write, to Consul and to Jobs. It is wire-compatible with
+//! HashiCorp's guide "Distributed semaphore" and with Consul's Go client.
+//!
+//! - [`lock`]: the body of `.lock`
+//! - [`reading`]: a prefix as it was read
+//! - [`identity`]: who a session stands for
+//! - [`job`]: what there is to know of a Job, and the order of the line
+//! - [`limit`]: the three-way rule on limits
+//! - [`fate`]: what becomes of a contender of ours
+//! - [`decide`]: a pass, which puts all of these together
+//! - [`plan`]: what a pass decided, as types that prove the order of things
+
+mod compose;
+pub mod decide;
+pub mod fate;
+pub mod identity;
+pub mod job;
+pub mod limit;
+pub mod lock;
+#[cfg(test)]
+mod model;
+pub mod plan;
+pub mod reading;
+#[cfg(test)]
+mod samples;
+
+pub use decide::{Observed, Settings, decide};
+pub use fate::Ours;
+pub use identity::{Cluster, ContenderBody, Identity};
+pub use job::{Granted, Job, Place, Standing, Uid};
+pub use limit::{Agreement, LimitPolicy};
+pub use lock::Lock;
+pub use plan::Plan;
+pub use reading::{Deaths, Prefix, Reading};

@@ -1,0 +1,495 @@
+//! One pass: from what was observed to what is to be done. The same facts give the same plan.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{
+    compose::Composer,
+    fate::{Fate, Ours},
+    identity::{Cluster, Identity},
+    job::{Job, Standing, Uid},
+    limit::{Agreement, LimitPolicy, agree},
+    lock::Lock,
+    plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended, Target},
+    reading::{Deaths, Prefix, Reading},
+};
+use crate::{clock::Moment, consul::SessionId};
+
+/// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
+/// then costs one transaction and one PATCH.
+const AHEAD: usize = 16;
+
+/// What a user asked for, with what the operator adds to it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The operator's cluster.
+    pub cluster: Cluster,
+    /// The namespace of the `ConsulSemaphore` and of its Jobs.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it lives in Consul.
+    pub prefix: Prefix,
+    /// How many may hold at once.
+    pub limit: u32,
+    /// What to do about another limit in Consul.
+    pub policy: LimitPolicy,
+    /// Grant nothing more.
+    pub paused: bool,
+    /// The `ConsulSemaphore` is being deleted.
+    pub terminating: bool,
+    /// How long the slot of a dead holder rests.
+    pub lock_delay: Duration,
+}
+
+impl Settings {
+    /// Whom a session of this Job stands for.
+    pub fn identity(&self, job: &Target) -> Identity {
+        Identity {
+            cluster: self.cluster.id.clone(),
+            namespace: self.namespace.clone(),
+            semaphore: self.name.clone(),
+            job: job.name.as_ref().into(),
+            uid: job.uid.clone(),
+        }
+    }
+
+    /// Whether a session that bears this name is this semaphore's.
+    pub fn owns(&self, identity: &Identity) -> bool {
+        identity.cluster == self.cluster.id
+            && identity.namespace == self.namespace
+            && identity.semaphore == self.name
+    }
+
+    /// Whether this Job can be started in a slot of this semaphore that it has.
+    pub fn may_start(&self, job: &Job) -> bool {
+        !self.terminating && job.in_line() && job.wants.as_deref() == Some(self.name.as_str())
+    }
+}
+
+/// Everything that a pass knows.
+#[derive(Clone, Copy)]
+pub struct Observed<'a> {
+    /// The present, for intervals.
+    pub now: Moment,
+    /// The present, for people.
+    pub time: jiff::Timestamp,
+    /// What is asked for.
+    pub settings: &'a Settings,
+    /// `status.appliedLimits`: the limits that are ours.
+    pub applied: &'a [u32],
+    /// How often the limit was enforced since the spec last changed.
+    pub enforced: u32,
+    /// The prefix; `None` while Consul can't be read.
+    pub reading: Option<&'a Reading>,
+    /// When dead holders were first seen dead.
+    pub deaths: &'a Deaths,
+    /// The live contenders of this semaphore that are ours.
+    pub ours: &'a [Ours],
+    /// The Jobs of this semaphore that are not simply in line: running, stopping, or started here.
+    pub bound: &'a [Job],
+    /// The head of the line, in order.
+    pub line: &'a [Job],
+    /// The sessions that were made ahead.
+    pub sessions: &'a BTreeMap<Uid, SessionId>,
+    /// Jobs that are being written to: their next version decides.
+    pub busy: &'a BTreeSet<Uid>,
+    /// Jobs that could not be started, until they are tried again.
+    pub barred: &'a BTreeSet<Uid>,
+    /// How many operations Consul takes in a transaction.
+    pub operations: usize,
+}
+
+/// Decides what to do.
+pub fn decide(observed: &Observed<'_>) -> Plan {
+    let mut plan = Plan {
+        applied: observed.applied.to_vec(),
+        ..Plan::default()
+    };
+    suspend_what_was_not_granted(observed, &mut plan);
+    if let Some(reading) = observed.reading {
+        Pass::new(observed, reading, &mut plan).run();
+    }
+    plan
+}
+
+/// Suspends the Jobs that run without having been started by a grant. Consul has no say in it.
+fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
+    for job in observed.bound {
+        let runs = job.standing == Standing::Running && job.granted.is_none();
+        if runs && !observed.busy.contains(&job.uid) {
+            plan.suspends.push(Suspend {
+                job: job.into(),
+                why: Suspended::NotGranted,
+                unhold: job.hold,
+            });
+        }
+    }
+}
+
+/// The part of a pass that has a reading of Consul's to work on.
+struct Pass<'a> {
+    observed: &'a Observed<'a>,
+    reading: &'a Reading,
+    lock_key: String,
+    plan: &'a mut Plan,
+    composer: Composer<'a>,
+    /// The Jobs that have a slot, or have a contender that is not theirs to use again.
+    settled: BTreeSet<&'a Uid>,
+    /// The sessions of Jobs that wait with a contender.
+    waiting: BTreeMap<&'a Uid, &'a SessionId>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(observed: &'a Observed<'a>, reading: &'a Reading, plan: &'a mut Plan) -> Self {
+        Self {
+            observed,
+            reading,
+            lock_key: reading.prefix().lock_key(),
+            plan,
+            composer: Composer::new(reading, observed),
+            settled: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+        }
+    }
+
+    fn run(mut self) {
+        self.judge_contenders();
+        let lost = self.find_lost();
+        self.prune();
+        self.settle_limit(lost.is_empty());
+        self.regrant(&lost);
+        self.grant();
+        self.drop_surplus(&lost);
+        self.finish();
+        self.plan.again |= self.composer.cut_short();
+        self.plan.transaction = self.composer.compose();
+    }
+
+    /// Applies the rule table to each contender of ours; of two for one Job, one stays.
+    fn judge_contenders(&mut self) {
+        let mut of_job: BTreeMap<&Uid, Vec<&'a Ours>> = BTreeMap::new();
+        for ours in self.observed.ours {
+            of_job.entry(&ours.identity.uid).or_default().push(ours);
+        }
+        for contenders in of_job.values_mut() {
+            contenders.sort_by_key(|ours| {
+                let named = ours
+                    .job
+                    .as_ref()
+                    .is_some_and(|job| job.started_by(&ours.session));
+                let age = self
+                    .reading
+                    .contender(&ours.session)
+                    .map(|entry| entry.create_index);
+                (
+                    Reverse(named),
+                    Reverse(self.reading.holds(&ours.session)),
+                    age,
+                )
+            });
+            for (position, ours) in contenders.iter().enumerate() {
+                if position == 0 {
+                    self.judge(ours);
+                } else {
+                    self.release(ours);
+                }
+            }
+        }
+    }
+
+    fn judge(&mut self, ours: &'a Ours) {
+        let uid = &ours.identity.uid;
+        let settings = self.observed.settings;
+        let held = self.reading.holds(&ours.session);
+        let busy = self.observed.busy.contains(uid);
+        let barred = self.observed.barred.contains(uid);
+        let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
+        let fate = match ours.fate(held, may_start) {
+            // Refused for good, and no other PATCH is on its way that could still start it.
+            Fate::Start if barred && !busy => Fate::Release,
+            fate => fate,
+        };
+        if fate == Fate::Wait {
+            self.waiting.insert(uid, &ours.session);
+            return;
+        }
+        let running = |job: &Job| job.standing == Standing::Running;
+        if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
+            // Its contender lives, so its session can have the slot again.
+            self.waiting.insert(uid, &ours.session);
+        } else {
+            self.settled.insert(uid);
+        }
+        if fate == Fate::Release {
+            return self.release(ours);
+        }
+        let Some(job) = ours.job.as_ref().filter(|_| !busy) else {
+            return;
+        };
+        let session = ours.session.clone();
+        match fate {
+            Fate::Start => self.start(job, session),
+            Fate::GiveBack { hold } => {
+                let job = job.into();
+                self.plan.give_backs.push(GiveBack { job, session, hold });
+            }
+            _ if held && self.started_here(job) && job.standing == Standing::Running => {
+                if job.reported.as_ref() != Some(&session) {
+                    self.plan.renames.push(Rename {
+                        job: job.into(),
+                        session,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a grant of this semaphore is what started the Job.
+    fn started_here(&self, job: &Job) -> bool {
+        let granted = job.granted.as_ref();
+        granted.is_some_and(|granted| granted.lock_key == self.lock_key)
+    }
+
+    fn start(&mut self, job: &Job, session: SessionId) {
+        if let Some(contender) = self.reading.contender(&session) {
+            let slot = Slot::new(self.lock_key.clone(), session, contender);
+            self.plan.starts.push(Start {
+                job: job.into(),
+                slot,
+            });
+        }
+    }
+
+    fn release(&mut self, ours: &Ours) {
+        self.composer.release(Release {
+            identity: ours.identity.clone(),
+            session: ours.session.clone(),
+            held: self.reading.holds(&ours.session),
+        });
+    }
+
+    /// Drops the holders that have been dead for the lock-delay, except those that a running Job
+    /// of ours is to be swapped for: nobody else may come in between.
+    fn prune(&mut self) {
+        let mut dead = self.reading.dead_holders();
+        for job in self.observed.bound {
+            if job.standing == Standing::Running && !self.settled.contains(&job.uid) {
+                dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
+            }
+        }
+        for (session, check) in dead {
+            let since = self
+                .observed
+                .deaths
+                .since(&session)
+                .unwrap_or(self.observed.now);
+            let due = since + self.observed.settings.lock_delay;
+            if due <= self.observed.now {
+                self.composer.prune(session, check);
+            } else {
+                self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
+            }
+        }
+    }
+
+    /// Brings the spec's limit and Consul's together, by the three-way rule.
+    fn settle_limit(&mut self, nobody_lost: bool) {
+        let Observed {
+            settings,
+            applied,
+            enforced,
+            ..
+        } = *self.observed;
+        if settings.terminating && nobody_lost {
+            return;
+        }
+        let theirs = match self.reading.lock() {
+            Lock::Absent { .. } => None,
+            Lock::Semaphore { body, .. } => Some(body.limit()),
+            Lock::Unreadable(_) => return,
+        };
+        let agreement = agree(settings.limit, theirs, applied, settings.policy, enforced);
+        self.plan.agreement = Some(agreement);
+        match agreement {
+            Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
+            Agreement::Conflict { .. } => {}
+            Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}
+            Agreement::Write { enforced } if applied.contains(&settings.limit) => {
+                self.composer.write_limit(settings.limit, enforced);
+            }
+            Agreement::Write { .. } => {
+                // Before it is written to Consul: after a crash it must still be known as ours.
+                self.plan.applied.push(settings.limit);
+                self.plan.record = Some(self.plan.applied.clone());
+                self.plan.again = true;
+                self.composer.add_nobody();
+            }
+        }
+    }
+
+    /// The running Jobs that this semaphore started and that have no slot any more.
+    fn find_lost(&mut self) -> Vec<&'a Job> {
+        let mut lost = Vec::new();
+        for job in self.observed.bound {
+            let judged = self.settled.contains(&job.uid) || self.observed.busy.contains(&job.uid);
+            if judged || !self.started_here(job) {
+                continue;
+            }
+            match job.standing {
+                // What Consul said before the Job was seen running proves nothing against it.
+                Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
+                Standing::Running => lost.push(job),
+                Standing::Idle if !self.observed.settings.may_start(job) && !job.hold => {
+                    self.forget_grant(job);
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    /// A Job that asks for another semaphore now is no longer bound to this one.
+    fn forget_grant(&mut self, job: &Job) {
+        if let Some(granted) = &job.granted {
+            let session = granted.session.clone();
+            self.plan.give_backs.push(GiveBack {
+                job: job.into(),
+                session,
+                hold: false,
+            });
+        }
+    }
+
+    /// Gives running Jobs that lost their slot another one, before any waiting Job and whatever
+    /// else stands in the way of grants; suspends those for whom there is none.
+    fn regrant(&mut self, lost: &[&'a Job]) {
+        if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
+            return;
+        }
+        let dead = self.reading.dead_holders();
+        for job in lost {
+            let swap = job
+                .held_by()
+                .find_map(|session| dead.get_key_value(session));
+            if !self.composer.has_room(swap.map(|(session, _)| session)) {
+                self.plan.suspends.push(Suspend {
+                    job: (*job).into(),
+                    why: Suspended::SlotLost,
+                    unhold: false,
+                });
+            } else if let Some(session) = self.session_of(&job.uid) {
+                self.composer.grant(grant(job, session, false), swap);
+            } else {
+                // Until its session is made its slot is kept for it: by its dead holder, if it has
+                // one yet.
+                self.plan.sessions.push((*job).into());
+                if swap.is_none() {
+                    self.composer.reserve();
+                }
+            }
+        }
+    }
+
+    /// Grants what is free to the head of the line, and has sessions made for those next in it.
+    fn grant(&mut self) {
+        let Observed {
+            settings,
+            barred,
+            busy,
+            line,
+            ..
+        } = *self.observed;
+        let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
+        // Before the prefix is read again, what looks free may be a running Job's.
+        if settings.paused || settings.terminating || !agreed || self.plan.reread {
+            return;
+        }
+        let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
+        for job in line.iter().filter(|job| settings.may_start(job)) {
+            let uid = &job.uid;
+            if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
+                continue;
+            }
+            let session = self.session_of(uid);
+            if self.composer.has_room(None) {
+                match session {
+                    Some(session) => self.composer.grant(grant(job, session, true), None),
+                    None => {
+                        // Its slot is kept for it until its session is made: nobody passes it.
+                        self.plan.sessions.push(job.into());
+                        self.composer.reserve();
+                    }
+                }
+            } else if ahead > 0 {
+                ahead -= 1;
+                if session.is_none() {
+                    self.plan.sessions.push(job.into());
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn session_of(&self, uid: &Uid) -> Option<SessionId> {
+        let waiting = self.waiting.get(uid).copied();
+        waiting.or_else(|| self.observed.sessions.get(uid)).cloned()
+    }
+
+    /// Gives up the sessions that were made ahead for Jobs that are not in line any more.
+    fn drop_surplus(&mut self, lost: &[&Job]) {
+        if self.plan.reread {
+            return;
+        }
+        let needed: BTreeSet<&Uid> = if self.observed.settings.terminating {
+            BTreeSet::new()
+        } else {
+            self.observed.line.iter().map(|job| &job.uid).collect()
+        };
+        let ahead = self.observed.sessions.iter();
+        let surplus = ahead.filter(|(uid, session)| {
+            // One with a contender has been granted a slot, even if the answer was lost.
+            let granted = self.reading.contender(session).is_some();
+            !granted && !needed.contains(uid) && !lost.iter().any(|job| job.uid == **uid)
+        });
+        self.plan.surplus = surplus.map(|(uid, _)| uid.clone()).collect();
+    }
+
+    /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
+    fn finish(&mut self) {
+        let bound = self.observed.bound.iter().any(|job| {
+            matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
+        });
+        if !self.observed.settings.terminating || bound || !self.observed.ours.is_empty() {
+            return;
+        }
+        let used = self.reading.contenders().next().is_some();
+        match self.reading.lock() {
+            Lock::Absent { index: 0, .. } | Lock::Unreadable(_) => self.plan.finished = true,
+            _ if used => self.plan.finished = true,
+            Lock::Absent { index, .. } => self.composer.remove_lock(*index),
+            Lock::Semaphore { body, index } if body.held() == 0 => {
+                self.composer.remove_lock(*index)
+            }
+            // Only dead holders: they are pruned first.
+            Lock::Semaphore { .. } => {}
+        }
+    }
+}
+
+fn grant(job: &Job, session: SessionId, starts: bool) -> Grant {
+    Grant {
+        job: job.into(),
+        session,
+        starts,
+        since: job.since,
+    }
+}
+
+#[cfg(test)]
+mod tests;

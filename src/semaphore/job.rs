@@ -1,0 +1,128 @@
+//! What the algorithm needs to know of a Job.
+
+use std::{cmp::Reverse, fmt, sync::Arc};
+
+use crate::{clock::Moment, consul::SessionId};
+
+/// A Job's uid.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(Arc<str>);
+
+impl From<&str> for Uid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+impl AsRef<str> for Uid {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a Job is doing, as its spec and status show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Suspended and shown as such, with no pod active or terminating: it can be started.
+    Idle,
+    /// Suspended, but its status does not show yet that all is at rest.
+    Stopping,
+    /// Not suspended, and not at its end.
+    Running,
+    /// Complete or Failed.
+    Finished {
+        /// Whether its status shows that no pod is active or terminating.
+        at_rest: bool,
+    },
+    /// Marked for deletion.
+    Deleting,
+}
+
+/// What a grant wrote into the Job's pod template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The lock key of the semaphore that granted.
+    pub lock_key: String,
+    /// The session that held the slot.
+    pub session: SessionId,
+}
+
+/// A Job in the line: the order of this type is the order of the line.
+///
+/// Jobs that lost their slot come first, then the higher priority, then who came first in line
+/// (within a second by name, then by uid), so that the order is the same after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    lost: Reverse<bool>,
+    priority: Reverse<i32>,
+    since: i64,
+    name: Arc<str>,
+    uid: Uid,
+}
+
+/// A Job that asks for a slot, or that this operator started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its name; the namespace is the semaphore's.
+    pub name: Arc<str>,
+    /// Its uid.
+    pub uid: Uid,
+    /// The version that all of this was read from.
+    pub version: String,
+    /// When that version was received: facts about Consul that are older can't be held against it.
+    pub seen: Moment,
+    /// The `ConsulSemaphore` that it asks for, if its annotations ask for one that can be.
+    pub wants: Option<Arc<str>>,
+    /// Higher goes first.
+    pub priority: i32,
+    /// Whether it stays out of the line.
+    pub hold: bool,
+    /// When it came in line, in seconds since 1970: its creation, or when it was last suspended if
+    /// it has had a slot before.
+    pub since: i64,
+    /// What it is doing.
+    pub standing: Standing,
+    /// The grant by which we started it, if its template names one that was made for this very Job.
+    pub granted: Option<Granted>,
+    /// The session that its own annotation names: a report, used only to see that a slot was
+    /// already given back.
+    pub reported: Option<SessionId>,
+}
+
+impl Job {
+    /// Where it stands in the line.
+    pub fn place(&self) -> Place {
+        Place {
+            lost: Reverse(self.granted.is_some()),
+            priority: Reverse(self.priority),
+            since: self.since,
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+        }
+    }
+
+    /// Whether it can be granted a slot of the semaphore that it asks for.
+    pub fn in_line(&self) -> bool {
+        self.standing == Standing::Idle && !self.hold && self.wants.is_some()
+    }
+
+    /// Whether the grant of this session is what started it.
+    pub fn started_by(&self, session: &SessionId) -> bool {
+        self.granted
+            .as_ref()
+            .is_some_and(|granted| granted.session == *session)
+    }
+
+    /// The sessions by which it held its slot while it ran, the latest first: its annotation names
+    /// another one than its template if it had its slot again without being stopped.
+    pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
+        let granted = self.granted.iter();
+        granted.flat_map(|granted| self.reported.iter().chain([&granted.session]))
+    }
+}

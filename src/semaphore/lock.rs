@@ -1,0 +1,390 @@
+//! The body of `.lock`: the one key that says how many may hold, and who does.
+
+use serde_json::{Map, Value};
+
+use crate::consul::{Entry, SessionId};
+
+/// The KV flags that Consul's Go client gives a semaphore's entries (`api.SemaphoreFlagValue`).
+pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
+
+/// The KV flags of Consul's mutex, which `consul lock -n 1` and `api.Lock` take.
+const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+const LIMIT: &str = "Limit";
+const HOLDERS: &str = "Holders";
+
+/// What is wrong with `Holders` that name anything else.
+const NO_SESSION: &str = "`Holders` lists something else than sessions";
+
+/// How a client writes `Holders`; the shape that is there is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// `{"<session>": true}`: the Go client and `consul lock`.
+    Map,
+    /// `["<session>"]`: the guide that Consul's documentation gives; the Go client can't read it.
+    Array,
+}
+
+/// The body of `.lock`, understood: its limit and its holders, with everything else that stands
+/// in it kept as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockBody {
+    limit: u32,
+    shape: Shape,
+    /// In an array an entry may stand twice; it is counted twice, as its writer would.
+    holders: Vec<(SessionId, Value)>,
+    unknown: Map<String, Value>,
+    flags: u64,
+}
+
+impl LockBody {
+    /// A body without holders, in the shape that every client of Consul's can read.
+    pub fn new(limit: u32, flags: u64) -> Self {
+        Self {
+            limit,
+            shape: Shape::Map,
+            holders: Vec::new(),
+            unknown: Map::new(),
+            flags,
+        }
+    }
+
+    /// How many may hold a slot at once.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// How many hold a slot, dead holders included.
+    pub fn held(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// How many slots are free.
+    pub fn room(&self) -> usize {
+        usize::try_from(self.limit)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(self.held())
+    }
+
+    /// Who holds a slot, dead holders included.
+    pub fn holders(&self) -> impl Iterator<Item = &SessionId> {
+        self.holders.iter().map(|(session, _)| session)
+    }
+
+    /// Whether this session holds a slot.
+    pub fn holds(&self, session: &SessionId) -> bool {
+        self.holders().any(|holder| holder == session)
+    }
+
+    /// The KV flags to write this body with: those that were there.
+    pub fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    /// Changes the limit; nobody loses a slot by it.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// Takes a holder out.
+    pub fn remove(&mut self, session: &SessionId) {
+        self.holders.retain(|(holder, _)| holder != session);
+    }
+
+    /// Adds a holder if there is room, and says whether there was.
+    ///
+    /// It is the only way to add one, so no body of ours has more holders than its limit allowed
+    /// when the last one came in.
+    #[must_use]
+    pub fn add(&mut self, session: SessionId) -> bool {
+        let room = self.room() > 0;
+        if room {
+            self.holders.push((session, Value::Bool(true)));
+        }
+        room
+    }
+
+    /// The body as JSON.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = self.unknown.clone();
+        body.insert(LIMIT.into(), self.limit.into());
+        let holders = match self.shape {
+            Shape::Map => Value::Object(
+                self.holders
+                    .iter()
+                    .map(|(session, value)| (session.to_string(), value.clone()))
+                    .collect(),
+            ),
+            Shape::Array => self
+                .holders()
+                .map(|session| Value::from(session.as_ref()))
+                .collect(),
+        };
+        body.insert(HOLDERS.into(), holders);
+        Value::Object(body).to_string().into_bytes()
+    }
+
+    /// Reads a body.
+    fn decode(value: &[u8], flags: u64) -> Result<Self, Unreadable> {
+        let Ok(parsed) = serde_json::from_slice::<Value>(value) else {
+            return Err(Unreadable::NotJson);
+        };
+        let Value::Object(mut unknown) = parsed else {
+            return Err(Unreadable::OtherShape("it is not an object"));
+        };
+        let limit = unknown
+            .remove(LIMIT)
+            .and_then(|limit| limit.as_u64())
+            .and_then(|limit| u32::try_from(limit).ok())
+            .filter(|limit| *limit > 0)
+            .ok_or(Unreadable::OtherShape("`Limit` is not a positive number"))?;
+        let (shape, holders): (_, Vec<(SessionId, _)>) = match unknown.remove(HOLDERS) {
+            // Go writes null for a map that was never made.
+            None | Some(Value::Null) => (Shape::Map, Vec::new()),
+            Some(Value::Object(map)) => {
+                let holders = map
+                    .into_iter()
+                    .map(|(session, value)| (session.into(), value));
+                (Shape::Map, holders.collect())
+            }
+            Some(Value::Array(list)) => {
+                let holders = list.into_iter().map(|session| match session {
+                    Value::String(session) => Ok((session.into(), Value::Bool(true))),
+                    _ => Err(Unreadable::OtherShape(NO_SESSION)),
+                });
+                (Shape::Array, holders.collect::<Result<_, _>>()?)
+            }
+            Some(_) => {
+                return Err(Unreadable::OtherShape(
+                    "`Holders` is neither a map nor a list",
+                ));
+            }
+        };
+        // A name that no contender key below the prefix can have stands for no session.
+        let session = |name: &str| !name.is_empty() && !name.contains('/');
+        if !holders.iter().all(|(holder, _)| session(holder.as_ref())) {
+            return Err(Unreadable::OtherShape(NO_SESSION));
+        }
+        Ok(Self {
+            limit,
+            shape,
+            holders,
+            unknown,
+            flags,
+        })
+    }
+}
+
+/// Why a `.lock` that is there can't be used as a semaphore's; nothing is ever written to it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// The key is a mutex, by its flags or because a session has locked it.
+    #[error("it is used as a mutex (`consul lock -n 1`, api.Lock or ?acquire)")]
+    Mutex,
+    /// The flags are neither 0 nor a semaphore's.
+    #[error("its flags {0:#x} are neither 0 nor those of a semaphore")]
+    Flags(u64),
+    /// The value is not JSON.
+    #[error("its value is not JSON")]
+    NotJson,
+    /// The value is JSON of another shape.
+    #[error("its value is not a semaphore's: {0}")]
+    OtherShape(&'static str),
+}
+
+/// `.lock` as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lock {
+    /// There is no such key, or one without a value, which the Go client takes for a new one.
+    Absent {
+        /// The key's `ModifyIndex`; 0 where there is no key. A CAS that creates the body names it.
+        index: u64,
+        /// The flags to create it with: those that are there, or a semaphore's.
+        flags: u64,
+    },
+    /// A semaphore.
+    Semaphore {
+        /// Its body.
+        body: LockBody,
+        /// The key's `ModifyIndex`.
+        index: u64,
+    },
+    /// Something else: left alone.
+    Unreadable(Unreadable),
+}
+
+impl Lock {
+    /// Reads `.lock` from its KV entry.
+    pub fn read(entry: Option<&Entry>) -> Self {
+        let Some(entry) = entry else {
+            return Self::Absent {
+                index: 0,
+                flags: SEMAPHORE_FLAGS,
+            };
+        };
+        if entry.session.is_some() || entry.flags == MUTEX_FLAGS {
+            return Self::Unreadable(Unreadable::Mutex);
+        }
+        if entry.flags != 0 && entry.flags != SEMAPHORE_FLAGS {
+            return Self::Unreadable(Unreadable::Flags(entry.flags));
+        }
+        if entry.value.is_empty() {
+            return Self::Absent {
+                index: entry.modify_index,
+                flags: entry.flags,
+            };
+        }
+        match LockBody::decode(&entry.value, entry.flags) {
+            Ok(body) => Self::Semaphore {
+                body,
+                index: entry.modify_index,
+            },
+            Err(why) => Self::Unreadable(why),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(value: &[u8], flags: u64) -> Entry {
+        Entry {
+            key: "p/.lock".into(),
+            value: value.into(),
+            flags,
+            session: None,
+            lock_index: 0,
+            create_index: 1,
+            modify_index: 7,
+        }
+    }
+
+    fn body(value: &Value) -> LockBody {
+        match Lock::read(Some(&entry(value.to_string().as_bytes(), 0))) {
+            Lock::Semaphore { body, index: 7 } => body,
+            other => panic!("{value} was read as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn both_shapes_are_read_and_kept() {
+        for value in [
+            json!({"Limit": 2, "Holders": {"a": true, "b": true}}),
+            json!({"Limit": 2, "Holders": ["a", "b"]}),
+        ] {
+            let read = body(&value);
+            assert_eq!(
+                read.holders().map(AsRef::as_ref).collect::<Vec<_>>(),
+                ["a", "b"]
+            );
+            assert_eq!(
+                serde_json::from_slice::<Value>(&read.encode()).unwrap(),
+                value
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_is_kept() {
+        let value = json!({"Limit": 1, "Holders": {"a": {"since": 3}}, "Owner": ["x"]});
+        assert_eq!(
+            serde_json::from_slice::<Value>(&body(&value).encode()).unwrap(),
+            value
+        );
+    }
+
+    #[test]
+    fn a_null_for_holders_is_an_empty_map() {
+        let read = body(&json!({"Limit": 1, "Holders": null}));
+        assert_eq!(read.encode(), LockBody::new(1, 0).encode());
+    }
+
+    #[test]
+    fn a_full_body_takes_nobody() {
+        let mut body = LockBody::new(1, 0);
+        assert!(body.add("a".into()));
+        assert!(!body.add("b".into()));
+        body.set_limit(2);
+        assert!(body.add("b".into()));
+        body.set_limit(1);
+        assert!(!body.add("c".into()));
+        body.remove(&"a".into());
+        assert!(!body.add("c".into()));
+        assert_eq!(body.holders().collect::<Vec<_>>(), [&"b".into()]);
+    }
+
+    #[test]
+    fn an_empty_value_is_a_new_semaphore() {
+        assert_eq!(
+            Lock::read(None),
+            Lock::Absent {
+                index: 0,
+                flags: SEMAPHORE_FLAGS
+            }
+        );
+        assert_eq!(
+            Lock::read(Some(&entry(b"", 0))),
+            Lock::Absent { index: 7, flags: 0 }
+        );
+    }
+
+    #[test]
+    fn another_use_is_named() {
+        let good = br#"{"Limit":1,"Holders":{}}"#;
+        let locked = Entry {
+            session: Some("s".into()),
+            ..entry(good, SEMAPHORE_FLAGS)
+        };
+        for (entry, why) in [
+            (locked, Unreadable::Mutex),
+            (entry(b"", MUTEX_FLAGS), Unreadable::Mutex),
+            (entry(good, 42), Unreadable::Flags(42)),
+            (entry(b"\xff{", 0), Unreadable::NotJson),
+            (
+                entry(b"[]", 0),
+                Unreadable::OtherShape("it is not an object"),
+            ),
+            (
+                entry(br#"{"Limit":0,"Holders":{}}"#, 0),
+                Unreadable::OtherShape("`Limit` is not a positive number"),
+            ),
+            (
+                entry(br#"{"Limit":1,"Holders":[1]}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            // The check that a prune makes would name a key that can be there for another reason.
+            (
+                entry(br#"{"Limit":1,"Holders":{"":true}}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            (
+                entry(br#"{"Limit":1,"Holders":["b/.lock"]}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            (
+                entry(br#"{"Limit":1,"Holders":"a"}"#, 0),
+                Unreadable::OtherShape("`Holders` is neither a map nor a list"),
+            ),
+        ] {
+            assert_eq!(Lock::read(Some(&entry)), Lock::Unreadable(why));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(value: Vec<u8>, flags in prop_oneof![Just(0), Just(SEMAPHORE_FLAGS), any::<u64>()]) {
+            Lock::read(Some(&entry(&value, flags)));
+        }
+
+        #[test]
+        fn what_is_read_is_written_back(limit in 1..9u32, holders in prop::collection::btree_set("[a-f0-9-]{1,8}", 0..9), array: bool) {
+            let holders = if array { json!(holders) } else { holders.iter().map(|h| (h.clone(), json!(true))).collect() };
+            let value = json!({"Limit": limit, "Holders": holders});
+            prop_assert_eq!(serde_json::from_slice::<Value>(&body(&value).encode()).unwrap(), value);
+        }
+    }
+}

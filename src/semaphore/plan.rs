@@ -1,0 +1,259 @@
+//! What a pass decided to do.
+
+use std::sync::Arc;
+
+use super::{
+    identity::Identity,
+    job::{Job, Uid},
+    limit::Agreement,
+};
+use crate::{
+    clock::Moment,
+    consul::{Entry, Op, SessionId},
+};
+
+/// The Job that an action is about, at the version that the decision was made on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The Job's name.
+    pub name: Arc<str>,
+    /// The Job's uid.
+    pub uid: Uid,
+    /// Its `resourceVersion`: the action is refused if the Job has changed since.
+    pub version: String,
+}
+
+impl From<&Job> for Target {
+    fn from(job: &Job) -> Self {
+        Self {
+            name: job.name.clone(),
+            uid: job.uid.clone(),
+            version: job.version.clone(),
+        }
+    }
+}
+
+/// A slot that Consul says is held: its lock key, index and session are the sequencer.
+///
+/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that
+/// needs a slot can be done without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    lock_key: String,
+    session: SessionId,
+    lock_index: u64,
+    fencing_token: u64,
+}
+
+impl Slot {
+    pub(super) fn new(lock_key: String, session: SessionId, contender: &Entry) -> Self {
+        Self {
+            lock_key,
+            session,
+            lock_index: contender.lock_index,
+            fencing_token: contender.modify_index,
+        }
+    }
+
+    /// The semaphore's lock key.
+    pub fn lock_key(&self) -> &str {
+        &self.lock_key
+    }
+
+    /// The session that holds the slot.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// The contender key's `LockIndex`.
+    pub fn lock_index(&self) -> u64 {
+        self.lock_index
+    }
+
+    /// The raft index of the grant: a later grant has a greater one.
+    pub fn fencing_token(&self) -> u64 {
+        self.fencing_token
+    }
+}
+
+/// A Job to be started in its slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The Job.
+    pub job: Target,
+    /// Its slot.
+    pub slot: Slot,
+}
+
+/// Why a Job is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspended {
+    /// It was made running, or unsuspended, without a slot.
+    NotGranted,
+    /// It lost its slot, and there is no other one.
+    SlotLost,
+}
+
+/// A Job to be suspended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspend {
+    /// The Job.
+    pub job: Target,
+    /// Why.
+    pub why: Suspended,
+    /// Whether its hold is taken away: its user unsuspended it, which puts it in line again.
+    pub unhold: bool,
+}
+
+/// A Job that will not run in the slot that it has. Its PATCH comes before the release: it changes
+/// the Job's version, so that no earlier decision can start the Job once the slot is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveBack {
+    /// The Job.
+    pub job: Target,
+    /// The session that holds, or held, the slot.
+    pub session: SessionId,
+    /// Whether the Job is put on hold: its user suspended it while it ran.
+    pub hold: bool,
+}
+
+/// A running Job whose annotation is to name the session that holds its slot now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// The Job.
+    pub job: Target,
+    /// The session.
+    pub session: SessionId,
+}
+
+/// A slot that the transaction grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The Job.
+    pub job: Target,
+    /// The session that will hold the slot.
+    pub session: SessionId,
+    /// Whether the Job waits for it; otherwise it runs already and had lost its slot.
+    pub starts: bool,
+    /// When the Job came in line, in seconds since 1970.
+    pub since: i64,
+}
+
+/// A slot, or only a contender key, that the transaction gives back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Who had it.
+    pub identity: Identity,
+    /// The session, to be destroyed once the transaction has gone through.
+    pub session: SessionId,
+    /// Whether it held a slot.
+    pub held: bool,
+}
+
+/// One write to Consul: all of it or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// The operations, in order.
+    pub operations: Vec<Op>,
+    /// What it grants.
+    pub grants: Vec<Grant>,
+    /// What it gives back.
+    pub releases: Vec<Release>,
+    /// The dead holders that it drops.
+    pub prunes: Vec<SessionId>,
+    /// The limit that it writes, if that is not the one that was there.
+    pub limit: Option<u32>,
+    /// Whether that limit overwrites one that is not ours.
+    pub enforced: bool,
+}
+
+impl Transaction {
+    /// The Jobs to start now that Consul has answered that the transaction went through. `answer`
+    /// has the entries that were written; `contender_key` names the key of a session.
+    pub fn starts(
+        &self,
+        answer: &[Entry],
+        lock_key: &str,
+        contender_key: impl Fn(&SessionId) -> String,
+    ) -> Vec<Start> {
+        let granted = self.grants.iter().filter(|grant| grant.starts);
+        granted
+            .filter_map(|grant| {
+                let key = contender_key(&grant.session);
+                let contender = answer.iter().find(|entry| entry.key == key)?;
+                let slot = Slot::new(lock_key.to_owned(), grant.session.clone(), contender);
+                Some(Start {
+                    job: grant.job.clone(),
+                    slot,
+                })
+            })
+            .collect()
+    }
+}
+
+/// What a pass decided to do, in the order in which it is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// `status.appliedLimits` to be written before anything else: the transaction that moves the
+    /// limit comes in a later pass.
+    pub record: Option<Vec<u32>>,
+    /// The write to Consul.
+    pub transaction: Option<Transaction>,
+    /// Starts that were cut short, to be completed.
+    pub starts: Vec<Start>,
+    /// Jobs to be suspended.
+    pub suspends: Vec<Suspend>,
+    /// Jobs that give their slot back.
+    pub give_backs: Vec<GiveBack>,
+    /// Jobs whose annotation names an earlier session.
+    pub renames: Vec<Rename>,
+    /// Jobs to make a session for, the first in line first.
+    pub sessions: Vec<Target>,
+    /// Jobs whose session, made ahead, is not needed.
+    pub surplus: Vec<Uid>,
+    /// `status.appliedLimits` once all of this is done.
+    pub applied: Vec<u32>,
+    /// How the limits stand; `None` while `.lock` can't be read.
+    pub agreement: Option<Agreement>,
+    /// Whether the prefix must be read again before the rest can be decided.
+    pub reread: bool,
+    /// Whether there is more to do as soon as this is done.
+    pub again: bool,
+    /// When to decide again if nothing changes before.
+    pub wake: Option<Moment>,
+    /// Whether the semaphore that is being deleted has left nothing behind.
+    pub finished: bool,
+}
+
+impl Plan {
+    /// Whether there is nothing to do: not now, and not after a while.
+    pub fn is_at_rest(&self) -> bool {
+        let Self {
+            record,
+            transaction,
+            starts,
+            suspends,
+            give_backs,
+            renames,
+            sessions,
+            surplus,
+            applied: _,
+            agreement: _,
+            reread,
+            again,
+            wake,
+            finished: _,
+        } = self;
+        record.is_none()
+            && transaction.is_none()
+            && starts.is_empty()
+            && suspends.is_empty()
+            && give_backs.is_empty()
+            && renames.is_empty()
+            && sessions.is_empty()
+            && surplus.is_empty()
+            && !reread
+            && !again
+            && wake.is_none()
+    }
+}

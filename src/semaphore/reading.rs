@@ -1,0 +1,339 @@
+//! A semaphore's prefix as it was read from Consul.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::lock::Lock;
+use crate::{
+    clock::Moment,
+    consul::{Entry, Listing, Op, SessionId},
+};
+
+/// The name of the lock key below a prefix.
+const LOCK: &str = ".lock";
+
+/// Where a semaphore lives in Consul's KV store: `a/b` stands for `a/b/.lock` and the contenders
+/// beside it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix(String);
+
+impl Prefix {
+    /// Takes a prefix without a slash at its end.
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self(prefix.into())
+    }
+
+    /// The lock key: the semaphore's unit.
+    pub fn lock_key(&self) -> String {
+        format!("{}/{LOCK}", self.0)
+    }
+
+    /// The contender key of a session.
+    pub fn contender_key(&self, session: &SessionId) -> String {
+        format!("{}/{session}", self.0)
+    }
+
+    /// What to list: with the slash, so that `a` does not see `ab`.
+    pub fn folder(&self) -> String {
+        format!("{}/", self.0)
+    }
+
+    /// The name of a direct child of this prefix; `None` for every other key.
+    fn child<'a>(&self, key: &'a str) -> Option<&'a str> {
+        let name = key.strip_prefix(&self.0)?.strip_prefix('/')?;
+        (!name.is_empty() && !name.contains('/')).then_some(name)
+    }
+}
+
+/// The prefix's keys, understood.
+///
+/// Only direct children that are locked by the session they are named after are contenders; every
+/// other key is left alone, so that `a` and `a/b` can both be semaphores.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    prefix: Prefix,
+    /// Direct children of the prefix, by name.
+    entries: BTreeMap<String, Entry>,
+    lock: Lock,
+    /// Consul's index of this reading.
+    pub index: u64,
+    /// When the request for it was sent: it shows what was true then, or later.
+    pub sent: Moment,
+}
+
+impl Reading {
+    /// Reads a listing of [`Prefix::folder`].
+    pub fn new(prefix: Prefix, listing: Listing) -> Self {
+        let mut reading = Self {
+            entries: BTreeMap::new(),
+            lock: Lock::read(None),
+            index: listing.index,
+            sent: listing.sent,
+            prefix,
+        };
+        for entry in listing.entries {
+            reading.put(entry);
+        }
+        reading.lock = Lock::read(reading.entries.get(LOCK));
+        reading
+    }
+
+    /// The prefix that was read.
+    pub fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    /// The lock key.
+    pub fn lock(&self) -> &Lock {
+        &self.lock
+    }
+
+    /// The live contenders: each one's key is locked by its session.
+    pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        self.entries.iter().filter_map(|(name, entry)| {
+            let session = entry.session.as_ref()?;
+            (session.as_ref() == name).then_some((session, entry))
+        })
+    }
+
+    /// The live contender of a session.
+    pub fn contender(&self, session: &SessionId) -> Option<&Entry> {
+        self.entries
+            .get(session.as_ref())
+            .filter(|entry| entry.session.as_ref() == Some(session))
+    }
+
+    /// Whether a session holds a slot: it is in `Holders` and its contender lives.
+    pub fn holds(&self, session: &SessionId) -> bool {
+        self.contender(session).is_some()
+            && matches!(&self.lock, Lock::Semaphore { body, .. } if body.holds(session))
+    }
+
+    /// The holders whose contender is gone or has no session, each with the check that fails a
+    /// transaction if that has changed.
+    pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
+        let Lock::Semaphore { body, .. } = &self.lock else {
+            return BTreeMap::new();
+        };
+        let dead = body
+            .holders()
+            .filter(|session| self.contender(session).is_none());
+        dead.map(|session| {
+            let key = self.prefix.contender_key(session);
+            let check = match self.entries.get(session.as_ref()) {
+                None => Op::CheckNotExists { key },
+                Some(entry) => Op::CheckIndex {
+                    key,
+                    index: entry.modify_index,
+                },
+            };
+            (session.clone(), check)
+        })
+        .collect()
+    }
+
+    /// This reading after a transaction of ours that went through: what Consul answered is known
+    /// to be there, so there is no need to wait for the watch.
+    ///
+    /// `answer` has the written entries, without their values, and `sent` is when the transaction
+    /// was sent: it counts as the reading's time only if `.lock` was written, because the CAS of it
+    /// proves that nobody else has changed it since it was read.
+    #[must_use]
+    pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
+        let written: BTreeMap<&str, &Entry> = answer
+            .iter()
+            .map(|entry| (entry.key.as_str(), entry))
+            .collect();
+        for operation in operations {
+            match operation {
+                Op::Delete { key } | Op::DeleteCas { key, .. } => self.remove(key),
+                Op::Lock { key, value, .. } | Op::Cas { key, value, .. } => {
+                    if let Some(entry) = written.get(key.as_str()) {
+                        self.index = self.index.max(entry.modify_index);
+                        self.put(Entry {
+                            value: value.clone(),
+                            ..(*entry).clone()
+                        });
+                    }
+                }
+                _ => {}
+            }
+        }
+        if written.contains_key(self.prefix.lock_key().as_str()) {
+            self.sent = sent;
+        }
+        self.lock = Lock::read(self.entries.get(LOCK));
+        self
+    }
+
+    fn put(&mut self, entry: Entry) {
+        if let Some(name) = self.prefix.child(&entry.key) {
+            self.entries.insert(name.to_owned(), entry);
+        }
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(name) = self.prefix.child(key) {
+            self.entries.remove(name);
+        }
+    }
+}
+
+/// When each dead holder was first seen dead: its slot rests for the lock-delay from then on.
+///
+/// Consul's own lock-delay guards only a key that the dead session had locked, and `.lock` of a
+/// semaphore is not locked.
+#[derive(Clone, Debug, Default)]
+pub struct Deaths(BTreeMap<SessionId, Moment>);
+
+impl Deaths {
+    /// Takes note of who is dead in this reading, and forgets who is not.
+    pub fn observe(&mut self, reading: &Reading, now: Moment) {
+        let dead: BTreeSet<SessionId> = reading.dead_holders().into_keys().collect();
+        self.0.retain(|session, _| dead.contains(session));
+        for session in dead {
+            self.0.entry(session).or_insert(now);
+        }
+    }
+
+    /// When this holder was first seen dead.
+    pub fn since(&self, session: &SessionId) -> Option<Moment> {
+        self.0.get(session).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::semaphore::lock::SEMAPHORE_FLAGS;
+
+    fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
+        Entry {
+            key: key.into(),
+            value: value.into(),
+            flags: SEMAPHORE_FLAGS,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        }
+    }
+
+    fn reading(entries: Vec<Entry>) -> Reading {
+        let sent = Moment::from_boot(Duration::from_secs(1));
+        let listing = Listing {
+            entries,
+            index: 5,
+            sent,
+            reset: false,
+        };
+        Reading::new(Prefix::new("a"), listing)
+    }
+
+    #[test]
+    fn only_direct_children_locked_by_their_namesake_are_contenders() {
+        let reading = reading(vec![
+            entry("a/s1", Some("s1"), ""),
+            entry("a/s2", None, ""),
+            entry("a/s3", Some("other"), ""),
+            entry("a/b/s4", Some("s4"), ""),
+            entry("a/b/.lock", None, r#"{"Limit":9,"Holders":{}}"#),
+        ]);
+        let sessions: Vec<_> = reading
+            .contenders()
+            .map(|(session, _)| session.as_ref())
+            .collect();
+        assert_eq!(sessions, ["s1"]);
+        assert!(matches!(reading.lock(), Lock::Absent { index: 0, .. }));
+    }
+
+    #[test]
+    fn a_holder_without_a_live_contender_is_dead() {
+        let body = r#"{"Limit":3,"Holders":{"s1":true,"s2":true,"s3":true}}"#;
+        let reading = reading(vec![
+            entry("a/.lock", None, body),
+            entry("a/s1", Some("s1"), ""),
+            entry("a/s2", None, ""),
+        ]);
+        let expected = [
+            (
+                "s2".into(),
+                Op::CheckIndex {
+                    key: "a/s2".into(),
+                    index: 5,
+                },
+            ),
+            ("s3".into(), Op::CheckNotExists { key: "a/s3".into() }),
+        ];
+        assert_eq!(reading.dead_holders(), expected.into());
+        assert!(reading.holds(&"s1".into()));
+        assert!(!reading.holds(&"s2".into()));
+    }
+
+    #[test]
+    fn what_a_transaction_wrote_is_known_at_once() {
+        let before = reading(vec![
+            entry("a/.lock", None, r#"{"Limit":1,"Holders":{"s":true}}"#),
+            entry("a/s", Some("s"), ""),
+        ]);
+        let index = 9;
+        let answer = |key: &str, session: Option<&str>| Entry {
+            modify_index: index,
+            ..entry(key, session, "")
+        };
+        let handed_over = r#"{"Limit":1,"Holders":{"t":true}}"#;
+        let operations = [
+            Op::Lock {
+                key: "a/t".into(),
+                value: b"body".into(),
+                flags: SEMAPHORE_FLAGS,
+                session: "t".into(),
+            },
+            Op::Cas {
+                key: "a/.lock".into(),
+                value: handed_over.into(),
+                flags: SEMAPHORE_FLAGS,
+                index: 5,
+            },
+            Op::Delete { key: "a/s".into() },
+        ];
+        let answers = [answer("a/t", Some("t")), answer("a/.lock", None)];
+        let sent = Moment::from_boot(Duration::from_secs(2));
+        let after = before.after(&operations, &answers, sent);
+        assert!(after.holds(&"t".into()));
+        assert_eq!(after.contender(&"s".into()), None);
+        assert_eq!(after.contender(&"t".into()).unwrap().value, b"body");
+        assert!(matches!(after.lock(), Lock::Semaphore { index: 9, .. }));
+        assert_eq!((after.index, after.sent), (index, sent));
+    }
+
+    #[test]
+    fn a_transaction_that_leaves_the_lock_alone_proves_nothing_about_it() {
+        let before = reading(vec![entry("a/s", Some("s"), "")]);
+        let sent = before.sent;
+        let delete = Op::DeleteCas {
+            key: "a/s".into(),
+            index: 5,
+        };
+        let after = before.after(&[delete], &[], sent + Duration::from_secs(1));
+        assert_eq!(after.contender(&"s".into()), None);
+        assert_eq!(after.sent, sent);
+    }
+
+    #[test]
+    fn a_death_is_dated_once_and_forgotten_when_it_is_over() {
+        let second = |n| Moment::from_boot(Duration::from_secs(n));
+        let dead = reading(vec![entry(
+            "a/.lock",
+            None,
+            r#"{"Limit":1,"Holders":{"s":true}}"#,
+        )]);
+        let mut deaths = Deaths::default();
+        deaths.observe(&dead, second(1));
+        deaths.observe(&dead, second(2));
+        assert_eq!(deaths.since(&"s".into()), Some(second(1)));
+        deaths.observe(&reading(Vec::new()), second(3));
+        assert_eq!(deaths.since(&"s".into()), None);
+    }
+}
