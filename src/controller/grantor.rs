@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures::StreamExt;
+use futures::{StreamExt, stream::BoxStream};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -201,12 +201,7 @@ impl Grantor {
     /// Grants and releases until the semaphore is gone.
     pub(super) async fn run(mut self, mut specs: watch::Receiver<Arc<ConsulSemaphore>>) {
         self.ensure_finalizer(&mut specs).await;
-        // A reading is evidence for a TTL, so a new one comes round well within it.
-        let options = WatchOptions {
-            wait: self.ttl / 3,
-            ..WatchOptions::default()
-        };
-        let mut readings = Box::pin(self.consul.watch(&self.settings.prefix.folder(), options));
+        let mut readings = self.watch();
         let wake = self.wake.clone();
         while !self.finished {
             tokio::select! {
@@ -216,7 +211,11 @@ impl Grantor {
                         return;
                     }
                     let spec = specs.borrow_and_update().clone();
+                    let ttl = self.ttl;
                     self.respec(&spec);
+                    if self.ttl != ttl {
+                        readings = self.watch();
+                    }
                 }
                 Some(listing) = readings.next() => self.note(listing),
                 Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(&step, outcome),
@@ -224,6 +223,18 @@ impl Grantor {
             }
             self.pass().await;
         }
+    }
+
+    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
+    /// within it.
+    fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait: self.ttl / 3,
+            ..WatchOptions::default()
+        };
+        self.consul
+            .watch(&self.settings.prefix.folder(), options)
+            .boxed()
     }
 
     /// The spec has changed, or the semaphore is being deleted.

@@ -18,6 +18,8 @@ pub(crate) async fn run<A: AsRef<OsStr>>(
         .args(args)
         .env_clear()
         .env("KUBECONFIG", kubeconfig)
+        // So that files are named as in the workspace.
+        .current_dir(programs::workspace())
         .stdin(Stdio::null())
         .kill_on_drop(true);
     // Where it keeps what it has learned about the server, beside the kubeconfig.
