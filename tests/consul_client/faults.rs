@@ -238,19 +238,19 @@ async fn an_old_consul_teaches_that_it_takes_64_operations() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_teaches_nothing_of_operations() {
+async fn too_many_bytes_teach_to_send_fewer_operations_but_only_once() {
     let (server, client, _) = bed().await;
-    let too_large = says(
-        413,
-        "Request body(600000 bytes) too large, max size: 524288 bytes.",
-    );
+    let words = "Request body(600000 bytes) too large, max size: 524288 bytes. See > 1";
+    let too_large = says(413, words);
     Mock::given(path("/v1/txn"))
         .respond_with(too_large)
         .mount(&server)
         .await;
-    let error = client.transaction(&vec![set(); 100]).await.unwrap_err();
-    assert!(matches!(error, Error::TooLarge(_)));
-    assert_eq!(client.transaction_capacity(), 128);
+    for operations in [100, 64, 2] {
+        let error = client.transaction(&vec![set(); operations]).await;
+        assert!(matches!(error, Err(Error::TooLarge(_))));
+        assert_eq!(client.transaction_capacity(), 64);
+    }
 }
 
 #[tokio::test]
