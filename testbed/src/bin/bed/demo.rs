@@ -193,15 +193,18 @@ fn list(names: &[&str]) -> String {
     }
 }
 
+/// Shows that the slots are Consul's: the sessions of the Jobs that run are those in the lock.
 async fn show_lock(bed: &Bed) -> Result<()> {
-    tell("In Consul it is a semaphore like any other: each of the two holds it with a session.");
-    println!("$ consul kv get {LOCK}");
-    let lock = bed
-        .consul()
-        .kv(LOCK)
-        .await
-        .context("there is no lock in Consul")?;
-    println!("{}", String::from_utf8_lossy(&lock.value));
+    tell(
+        "Each of the two holds its slot by a session in Consul, where it is a semaphore like any other.",
+    );
+    kubectl(
+        bed,
+        r"get jobs -n demo -o 'custom-columns=NAME:.metadata.name,SESSION:.metadata.annotations.consul-semaphore\.io/session'",
+    )
+    .await?;
+    println!("\n$ consul kv get {LOCK}");
+    println!("{}", bed.consul_tool(["kv", "get", LOCK]).await.trim_end());
     Ok(())
 }
 
@@ -212,7 +215,8 @@ fn tell(what: &str) {
 /// Runs a kubectl command for all to see.
 async fn kubectl(bed: &Bed, command: &str) -> Result<()> {
     println!("$ kubectl {command}");
-    let output = bed.try_kubectl(command.split(' ')).await?;
+    let args = command.split(' ').map(|arg| arg.trim_matches('\''));
+    let output = bed.try_kubectl(args).await?;
     println!("{}", output.trim_end());
     Ok(())
 }
