@@ -261,19 +261,24 @@ impl Grantor {
 
     fn tell_newcomers(&mut self) {
         let name = &self.reference.name;
+        let newcomers = self.context.index.newcomers(&self.reference);
         if self.settings.terminating {
-            if !std::mem::replace(&mut self.told, true) {
-                for job in self.context.index.line(&self.reference) {
-                    let note = format!(
-                        "ConsulSemaphore {name} is being deleted: this Job stays suspended until \
-                         there is one of that name again"
-                    );
-                    self.tell_job(&job.name, &job.uid, Reason::NoSemaphore, note);
-                }
+            let told = std::mem::replace(&mut self.told, true);
+            let untold = if told {
+                newcomers
+            } else {
+                self.context.index.line(&self.reference)
+            };
+            for job in untold {
+                let note = format!(
+                    "ConsulSemaphore {name} is being deleted: this Job stays suspended until \
+                     there is one of that name again"
+                );
+                self.tell_job(&job.name, &job.uid, Reason::NoSemaphore, note);
             }
             return;
         }
-        for job in self.context.index.newcomers(&self.reference) {
+        for job in newcomers {
             if self.busy.contains(&job.uid) {
                 continue;
             }

@@ -21,7 +21,7 @@ use super::{
     Context,
     index::SemaphoreRef,
     keeper::Session,
-    observe::Proof,
+    observe::{Proof, Whose},
     report::Shown,
     reporter::Reporter,
     steps::{Outcome, Step},
@@ -30,7 +30,7 @@ use crate::{
     api::ConsulSemaphore,
     clock::Moment,
     consul::{self, Client, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Deaths, Identity, Plan, Reading, Settings, Uid, decide},
+    semaphore::{Deaths, Plan, Reading, Settings, Uid, decide},
     telemetry::SemaphoreLabels,
 };
 
@@ -108,8 +108,8 @@ pub(super) struct Grantor {
     pub(super) reading: Option<Reading>,
     pub(super) trouble: Option<ConsulTrouble>,
     pub(super) deaths: Deaths,
-    /// Whom each contender's session stands for: `None` if it is not one of this semaphore's.
-    pub(super) identities: HashMap<SessionId, Option<Identity>>,
+    /// Whom each contender's session stands for.
+    pub(super) identities: HashMap<SessionId, Whose>,
     /// The sessions that are renewed here.
     pub(super) sessions: HashMap<SessionId, Session>,
     /// Those of them that were made ahead.
