@@ -1,4 +1,21 @@
 //! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
 //! one bed and run side by side, each in a namespace of its own.
 
+mod access_of_the_operator;
+mod copied;
+mod deleted;
+mod deletion;
 mod hand_over;
+mod helpers;
+mod hold;
+mod late_semaphore;
+mod limit_changes;
+mod made_again;
+mod one_prefix;
+mod paused;
+mod priority;
+mod proof;
+mod several_pods;
+mod suspended;
+mod ttl_after_finished;
+mod unsuspended;
