@@ -3,6 +3,7 @@
 
 mod annotation;
 mod copied;
+mod cron;
 mod crowd;
 mod deleted;
 mod hand_over;
