@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures::StreamExt;
+use futures::{StreamExt, stream::BoxStream};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -21,16 +21,16 @@ use super::{
     Context,
     index::SemaphoreRef,
     keeper::Session,
-    observe::Proof,
+    observe::{Proof, Whose},
     report::Shown,
     reporter::Reporter,
     steps::{Outcome, Step},
 };
 use crate::{
-    api::{ConsulSemaphore, LimitPolicy},
+    api::ConsulSemaphore,
     clock::Moment,
     consul::{self, Client, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Deaths, Identity, Plan, Prefix, Reading, Settings, Uid, decide},
+    semaphore::{Deaths, Plan, Reading, Settings, Uid, decide},
     telemetry::SemaphoreLabels,
 };
 
@@ -108,8 +108,8 @@ pub(super) struct Grantor {
     pub(super) reading: Option<Reading>,
     pub(super) trouble: Option<ConsulTrouble>,
     pub(super) deaths: Deaths,
-    /// Whom each contender's session stands for: `None` if it is not one of this semaphore's.
-    pub(super) identities: HashMap<SessionId, Option<Identity>>,
+    /// Whom each contender's session stands for.
+    pub(super) identities: HashMap<SessionId, Whose>,
     /// The sessions that are renewed here.
     pub(super) sessions: HashMap<SessionId, Session>,
     /// Those of them that were made ahead.
@@ -201,12 +201,7 @@ impl Grantor {
     /// Grants and releases until the semaphore is gone.
     pub(super) async fn run(mut self, mut specs: watch::Receiver<Arc<ConsulSemaphore>>) {
         self.ensure_finalizer(&mut specs).await;
-        // A reading is evidence for a TTL, so a new one comes round well within it.
-        let options = WatchOptions {
-            wait: self.ttl / 3,
-            ..WatchOptions::default()
-        };
-        let mut readings = Box::pin(self.consul.watch(&self.settings.prefix.folder(), options));
+        let mut readings = self.watch();
         let wake = self.wake.clone();
         while !self.finished {
             tokio::select! {
@@ -216,7 +211,11 @@ impl Grantor {
                         return;
                     }
                     let spec = specs.borrow_and_update().clone();
+                    let ttl = self.ttl;
                     self.respec(&spec);
+                    if self.ttl != ttl {
+                        readings = self.watch();
+                    }
                 }
                 Some(listing) = readings.next() => self.note(listing),
                 Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(&step, outcome),
@@ -224,6 +223,18 @@ impl Grantor {
             }
             self.pass().await;
         }
+    }
+
+    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
+    /// within it.
+    fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait: self.ttl / 3,
+            ..WatchOptions::default()
+        };
+        self.consul
+            .watch(&self.settings.prefix.folder(), options)
+            .boxed()
     }
 
     /// The spec has changed, or the semaphore is being deleted.
@@ -362,12 +373,9 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         cluster: context.cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
-        prefix: Prefix::new(semaphore.prefix().as_str()),
+        prefix: semaphore.prefix(),
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
-        policy: match semaphore.spec.limit_policy {
-            LimitPolicy::Refuse => crate::semaphore::LimitPolicy::Refuse,
-            LimitPolicy::Enforce => crate::semaphore::LimitPolicy::Enforce,
-        },
+        policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         lock_delay: LOCK_DELAY,

@@ -16,6 +16,17 @@ use crate::{
     semaphore::{Identity, Job, Observed, Ours, Reading, Uid, plan::Target},
 };
 
+/// For whom a contender's session was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// For this Job of this semaphore.
+    Own(Identity),
+    /// For another `ConsulSemaphore` of this cluster on the same prefix.
+    Neighbour,
+    /// By somebody else.
+    Foreign,
+}
+
 /// How long a proof that pods are left is believed while nothing is heard of them.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
@@ -129,11 +140,15 @@ impl Grantor {
         for (answer, session) in answers {
             match answer {
                 Ok(found) => {
-                    let identity = found
-                        .filter(|found| found.node == self.context.keeper.node())
-                        .and_then(|found| Identity::parse(&found.name))
-                        .filter(|identity| self.settings.owns(identity));
-                    self.identities.insert(session, identity);
+                    let found = found.filter(|found| found.node == self.context.keeper.node());
+                    let whose = match found.and_then(|found| Identity::parse(&found.name)) {
+                        Some(identity) if self.settings.owns(&identity) => Whose::Own(identity),
+                        Some(identity) if identity.cluster == self.settings.cluster.id => {
+                            Whose::Neighbour
+                        }
+                        _ => Whose::Foreign,
+                    };
+                    self.identities.insert(session, whose);
                 }
                 Err(error) => {
                     // Whose it is decides what may be done, so nothing is done without it.
@@ -152,7 +167,7 @@ impl Grantor {
     fn adopt(&mut self) {
         let Some(reading) = &self.reading else { return };
         for (session, _) in reading.contenders() {
-            let Some(Some(identity)) = self.identities.get(session) else {
+            let Some(Whose::Own(identity)) = self.identities.get(session) else {
                 continue;
             };
             self.ahead.retain(|_, ahead| ahead != session);
@@ -184,7 +199,7 @@ impl Grantor {
         let mut ours = Vec::new();
         let mut in_doubt = Vec::new();
         for (session, _) in reading.contenders() {
-            let Some(Some(identity)) = self.identities.get(session) else {
+            let Some(Whose::Own(identity)) = self.identities.get(session) else {
                 continue;
             };
             let mut contender = Ours {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{grantor::Grantor, reporter::Report};
+use super::{grantor::Grantor, observe::Whose, reporter::Report};
 use crate::{
     api::{
         ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus,
@@ -63,8 +63,11 @@ impl Grantor {
             .holders()
             .map(|session| (session, reading.contender(session)))
             .collect();
-        let ours = |session| matches!(self.identities.get(session), Some(Some(_)));
-        let held_here = holders.iter().filter(|(session, _)| ours(session)).count();
+        let here = |session| {
+            let whose = self.identities.get(session);
+            matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
+        };
+        let held_here = holders.iter().filter(|(session, _)| here(session)).count();
         holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.create_index));
         let named = holders.iter().take(LISTED).map(|(session, contender)| {
             let body: Option<ContenderBody> =

@@ -6,6 +6,7 @@ use super::{
     grantor::{Grantor, JobTrouble, Setback},
     job::Kept,
     keeper::Session,
+    observe::Whose,
     patch::{self, PatchError},
 };
 use crate::{
@@ -122,7 +123,7 @@ impl Grantor {
             Ok((id, session)) => {
                 self.writing_works();
                 self.identities
-                    .insert(id.clone(), Some(self.settings.identity(job)));
+                    .insert(id.clone(), Whose::Own(self.settings.identity(job)));
                 self.sessions.insert(id.clone(), session);
                 if let Some(other) = self.ahead.insert(job.uid.clone(), id) {
                     self.end_session(other);

@@ -11,12 +11,16 @@ use super::{
     fate::{Fate, Ours},
     identity::{Cluster, Identity},
     job::{Job, Standing, Uid},
-    limit::{Agreement, LimitPolicy, agree},
+    limit::{Agreement, agree},
     lock::Lock,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended, Target},
-    reading::{Deaths, Prefix, Reading},
+    reading::{Deaths, Reading},
 };
-use crate::{clock::Moment, consul::SessionId};
+use crate::{
+    api::{LimitPolicy, Prefix},
+    clock::Moment,
+    consul::SessionId,
+};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -237,13 +241,13 @@ impl<'a> Pass<'a> {
                 let job = job.into();
                 self.plan.give_backs.push(GiveBack { job, session, hold });
             }
-            _ if held && self.started_here(job) && job.standing == Standing::Running => {
-                if job.reported.as_ref() != Some(&session) {
-                    self.plan.renames.push(Rename {
-                        job: job.into(),
-                        session,
-                    });
-                }
+            _ if held
+                && self.started_here(job)
+                && job.standing == Standing::Running
+                && job.reported.as_ref() != Some(&session) =>
+            {
+                let job = job.into();
+                self.plan.renames.push(Rename { job, session });
             }
             _ => {}
         }
@@ -417,13 +421,12 @@ impl<'a> Pass<'a> {
             }
             let session = self.session_of(uid);
             if self.composer.has_room(None) {
-                match session {
-                    Some(session) => self.composer.grant(grant(job, session, true), None),
-                    None => {
-                        // Its slot is kept for it until its session is made: nobody passes it.
-                        self.plan.sessions.push(job.into());
-                        self.composer.reserve();
-                    }
+                if let Some(session) = session {
+                    self.composer.grant(grant(job, session, true), None);
+                } else {
+                    // Its slot is kept for it until its session is made: nobody passes it.
+                    self.plan.sessions.push(job.into());
+                    self.composer.reserve();
                 }
             } else if ahead > 0 {
                 ahead -= 1;
@@ -474,7 +477,7 @@ impl<'a> Pass<'a> {
             _ if used => self.plan.finished = true,
             Lock::Absent { index, .. } => self.composer.remove_lock(*index),
             Lock::Semaphore { body, index } if body.held() == 0 => {
-                self.composer.remove_lock(*index)
+                self.composer.remove_lock(*index);
             }
             // Only dead holders: they are pruned first.
             Lock::Semaphore { .. } => {}

@@ -18,7 +18,7 @@ use crate::{
     consul::Consul,
     consul_server::{ConsulBuilder, ConsulServer},
     folder::Folder,
-    kubeconfig, kubectl,
+    kubeconfig,
     kubernetes::Kubernetes,
     limit_watch::LimitWatch,
     manifests,
@@ -26,6 +26,7 @@ use crate::{
     operator::{Operator, OperatorOptions, Place},
     programs,
     story::story,
+    tools,
 };
 
 /// How long the operator's token is valid: longer than any bed lives.
@@ -187,7 +188,19 @@ impl Bed {
         &self,
         args: impl IntoIterator<Item = A>,
     ) -> Result<String> {
-        kubectl::run(self.kubeconfig(), args).await
+        tools::kubectl(self.kubeconfig(), args).await
+    }
+
+    /// Runs the real consul tool, with the operator's rights, and returns what it prints.
+    #[track_caller]
+    pub fn consul_tool<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(
+            Location::caller(),
+            tools::consul(&self.servers.place.consul, args),
+        )
     }
 
     /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.

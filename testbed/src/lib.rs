@@ -51,7 +51,6 @@ mod folder;
 mod job;
 mod json;
 mod kubeconfig;
-mod kubectl;
 mod kubernetes;
 mod limit_watch;
 mod manifests;
@@ -63,6 +62,7 @@ mod programs;
 mod semaphore;
 mod story;
 mod tls;
+mod tools;
 mod wait;
 
 pub use api_server::ApiServer;

@@ -1,15 +1,22 @@
 //! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
 //! one bed and run side by side, each in a namespace of its own.
 
+mod access_of_the_operator;
 mod annotation;
 mod copied;
 mod cron;
 mod crowd;
 mod deleted;
+mod deletion;
 mod hand_over;
+mod helpers;
 mod hold;
+mod late_semaphore;
+mod limit_changes;
 mod made_again;
 mod managed;
+mod one_prefix;
+mod paused;
 mod priority;
 mod proof;
 mod several_pods;
