@@ -2,7 +2,10 @@
 //! one bed and run side by side, each in a namespace of its own.
 
 mod access_of_the_operator;
+mod annotation;
 mod copied;
+mod cron;
+mod crowd;
 mod deleted;
 mod deletion;
 mod hand_over;
@@ -11,6 +14,7 @@ mod hold;
 mod late_semaphore;
 mod limit_changes;
 mod made_again;
+mod managed;
 mod one_prefix;
 mod paused;
 mod priority;
