@@ -4,9 +4,14 @@
 mod helpers;
 
 mod access_of_the_operator;
+mod bad_annotations;
 mod deletion;
+mod elsewhere_in_consul;
 mod hand_over;
 mod late_semaphore;
 mod limit_changes;
+mod limit_conflict;
+mod lock_conflict;
 mod one_prefix;
+mod other_clients;
 mod paused;
