@@ -15,3 +15,4 @@ mod lock_conflict;
 mod one_prefix;
 mod other_clients;
 mod paused;
+mod status;
