@@ -30,6 +30,8 @@ pub(super) struct Object {
     deleting: bool,
     /// Whether it has had pods.
     ran: bool,
+    /// Whether the API server refuses to have it started, whoever asks: a webhook, a quota.
+    pub(super) forbidden: bool,
     /// Whether it was last made running without a grant, by a user: the one way to have pods
     /// without a slot that nobody can prevent.
     pub(super) rogue: bool,
@@ -81,6 +83,16 @@ impl Patch {
     }
 }
 
+/// What the API server says to a PATCH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    /// The Job is not there any more, or not at that version.
+    Conflict,
+    /// Refused for good.
+    Refused,
+}
+
 /// The Jobs and pods of the namespace.
 #[derive(Clone, Default)]
 pub(super) struct Jobs {
@@ -108,11 +120,20 @@ impl Jobs {
         self.pods.iter().any(|pod| pod.job == *uid)
     }
 
-    /// The uid of the Job of this name.
-    pub(super) fn named(&self, name: &str) -> Option<Uid> {
-        let mut objects = self.objects.values();
-        let object = objects.find(|object| &*object.name == name)?;
-        Some(object.uid.clone())
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.objects().any(|object| &*object.name == name)
+    }
+
+    /// Nothing stands in the way of a start any more.
+    pub(super) fn allow_all(&mut self) {
+        for object in self.objects.values_mut() {
+            object.forbidden = false;
+        }
+    }
+
+    /// The controller of `ttlSecondsAfterFinished` comes round.
+    pub(super) fn clean_up(&mut self) {
+        self.objects.retain(|_, object| !object.finished);
     }
 
     /// What the operator makes of a Job.
@@ -166,6 +187,7 @@ impl Jobs {
             finished: false,
             deleting: false,
             ran: false,
+            forbidden: false,
             rogue: false,
         };
         self.objects.insert(uid.clone(), object);
@@ -195,7 +217,13 @@ impl Jobs {
     }
 
     /// The Job controller comes round.
-    pub(super) fn control(&mut self, uid: &Uid) {
+    pub(super) fn control(&mut self) {
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control_one(&uid);
+        }
+    }
+
+    fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
         };
@@ -233,8 +261,8 @@ impl Jobs {
         }
     }
 
-    /// The oldest pod of a Job ends: it succeeds, which completes its Job, or its stop comes to an
-    /// end.
+    /// The oldest pod of a Job ends: its stop comes to an end, or it succeeds, which completes its
+    /// Job.
     pub(super) fn end_pod(&mut self, uid: &Uid) {
         let Some(position) = self.pods.iter().position(|pod| pod.job == *uid) else {
             return;
@@ -257,38 +285,36 @@ impl Jobs {
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
     pub(super) fn settle(&mut self) {
-        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
-        }
-        let (ended, left) = self.pods.drain(..).partition(|pod| {
-            let orphan = !self.objects.contains_key(&pod.job);
-            pod.terminating || orphan
-        });
-        self.pods = left;
+        self.control();
+        let orphan = |pod: &Pod| !self.objects.contains_key(&pod.job);
+        let ends = |pod: &Pod| pod.terminating || orphan(pod);
+        let ended: Vec<Pod> = self.pods.iter().filter(|pod| ends(pod)).cloned().collect();
         for pod in ended {
-            self.edit(&pod.job, |_| {});
+            self.end_pod(&pod.job);
         }
-        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
-        }
+        self.control();
     }
 
     /// Every Job that runs completes.
     pub(super) fn complete_all(&mut self) {
+        self.settle();
         for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
             self.end_pod(&uid);
         }
         self.settle();
     }
 
-    /// A PATCH of the operator's; whether it was accepted. The API server refuses one that names
-    /// another uid or version than the Job has.
-    pub(super) fn patch(&mut self, patch: &Patch) -> bool {
+    /// A PATCH of the operator's.
+    pub(super) fn patch(&mut self, patch: &Patch) -> Answer {
         let target = patch.target();
-        let object = self.objects.get(&target.uid);
-        if object.is_none_or(|object| object.version.to_string() != target.version) {
-            return false;
+        let Some(object) = self.objects.get(&target.uid) else {
+            return Answer::Conflict;
+        };
+        if object.forbidden && matches!(patch, Patch::Start(_)) {
+            return Answer::Refused;
+        }
+        if object.version.to_string() != target.version {
+            return Answer::Conflict;
         }
         self.edit(&target.uid.clone(), |object| match patch {
             Patch::Start(start) => {
@@ -313,6 +339,6 @@ impl Jobs {
             }
             Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
         });
-        true
+        Answer::Done
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     consul::Consul,
-    jobs::{Jobs, Patch},
+    jobs::{Answer, Jobs, Patch},
 };
 use crate::{
     clock::Moment,
@@ -125,16 +125,17 @@ impl Outside {
 
     /// The contenders that live, with the Job's uid where it is ours.
     pub(super) fn contenders(&self) -> BTreeMap<SessionId, Option<Uid>> {
-        let live = self.consul.live_sessions().filter(|(session, _)| {
-            let key = self.settings.prefix.contender_key(session);
-            let entry = self.consul.get(&key);
-            entry.is_some_and(|entry| entry.session.as_ref() == Some(session))
+        let prefix = &self.settings.prefix;
+        let locked = self.consul.below(prefix).filter_map(|entry| {
+            let session = entry.session.as_ref()?;
+            (prefix.contender_key(session) == entry.key).then_some(session)
         });
-        live.map(|(session, _)| {
-            let uid = self.identity(session).map(|identity| identity.uid);
-            (session.clone(), uid)
-        })
-        .collect()
+        locked
+            .map(|session| {
+                let uid = self.identity(session).map(|identity| identity.uid);
+                (session.clone(), uid)
+            })
+            .collect()
     }
 
     /// The sessions that hold a slot: in `Holders`, with a contender that lives.
@@ -162,13 +163,18 @@ impl Outside {
     }
 
     /// A transaction of the operator's: all of the rules on what it may write are checked here.
-    pub(super) fn transact(&mut self, transaction: &Transaction) -> Result<Vec<Entry>, usize> {
+    /// `generation` is that of the spec that it was decided on.
+    pub(super) fn transact(
+        &mut self,
+        transaction: &Transaction,
+        generation: u64,
+    ) -> Result<Vec<Entry>, usize> {
         let operations = &transaction.operations;
         assert!(!operations.is_empty(), "nothing to write");
         assert!(operations.len() <= self.operations, "too many operations");
         let before = (self.lock().cloned(), self.body(), self.contenders());
         let answer = self.consul.transact(operations)?;
-        self.check_written(transaction, before);
+        self.check_written(transaction, generation, before);
         for grant in &transaction.grants {
             let index = self.consul.index();
             self.granted.insert(grant.session.clone(), index);
@@ -180,6 +186,7 @@ impl Outside {
     fn check_written(
         &mut self,
         transaction: &Transaction,
+        generation: u64,
         before: (
             Option<Entry>,
             Option<Body>,
@@ -224,7 +231,8 @@ impl Outside {
             assert!(self.settings.terminating, "deleted the lock");
             assert!(left.is_empty(), "deleted a lock in use");
         }
-        self.check_limit(transaction, body.as_ref(), after.as_ref());
+        let limit = |body: Option<Body>| body.and_then(|body| u32::try_from(body.limit).ok());
+        self.check_limit(transaction, generation, limit(body), limit(after));
     }
 
     /// The three-way rule: a limit is moved if there was none, if it is ours by the recorded list,
@@ -232,11 +240,10 @@ impl Outside {
     fn check_limit(
         &mut self,
         transaction: &Transaction,
-        before: Option<&Body>,
-        after: Option<&Body>,
+        generation: u64,
+        before: Option<u32>,
+        after: Option<u32>,
     ) {
-        let limit = |body: Option<&Body>| body.and_then(|body| u32::try_from(body.limit).ok());
-        let (before, after) = (limit(before), limit(after));
         let Some(written) = after.filter(|_| before != after) else {
             return;
         };
@@ -246,7 +253,7 @@ impl Outside {
         if before.is_some_and(|before| !self.applied.contains(&before)) {
             let policy = self.settings.policy;
             assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
-            let times = self.enforced.entry(self.generation).or_default();
+            let times = self.enforced.entry(generation).or_default();
             *times += 1;
             assert!(*times <= ENFORCEMENTS, "enforced its limit {times} times");
         }
@@ -258,14 +265,14 @@ impl Outside {
     }
 
     /// A PATCH of the operator's, decided on a reading of that time.
-    pub(super) fn patch(&mut self, patch: &Patch, read: Moment) -> bool {
-        let accepted = self.jobs.patch(patch);
-        if let (true, Patch::Start(start)) = (accepted, patch) {
+    pub(super) fn patch(&mut self, patch: &Patch, read: Moment) -> Answer {
+        let answer = self.jobs.patch(patch);
+        if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
             self.check_start(start, read);
             self.started.push(start.job.uid.clone());
         }
         self.check();
-        accepted
+        answer
     }
 
     /// A Job is started in a slot that is its own, unless that was taken since it was looked at.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     foreign::{Client, Style},
     jobs::{Deletion, Jobs, Object},
-    operator::{Fault, Operator},
+    operator::{Lost, Operator},
     outside::{Outside, is_new},
 };
 use crate::{
@@ -33,20 +33,22 @@ pub(super) struct Setup {
 /// Something that happens.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    // Users and the Job controller. A Job is named by its place in `NAMES`.
+    // Users and the Job controller. What a number stands for is chosen among what is there.
     Create {
         job: usize,
         priority: i32,
     },
-    Control(usize),
+    Control,
     EndPod(usize),
     Fail(usize),
+    CleanUp,
     Delete(usize, Deletion),
     Hold(usize, bool),
     Suspend(usize),
     Unsuspend(usize),
     AskFor(usize, Option<&'static str>),
     Touch(usize),
+    Forbid(usize),
 
     // The ConsulSemaphore.
     SetLimit(u32),
@@ -57,6 +59,7 @@ pub(super) enum Event {
     Arrive(usize),
     Look(usize),
     Claim(usize),
+    LookAndClaim(usize),
     Leave(usize),
     Die(usize),
 
@@ -75,7 +78,7 @@ pub(super) enum Event {
     // The operator: what it sees, its next step, a whole pass, its failures.
     SeeJobs,
     SeeConsul,
-    Step(Option<Fault>),
+    Step(Option<Lost>),
     Pass,
     Crash,
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
@@ -124,8 +127,8 @@ impl World {
         match event {
             Event::SeeJobs => self.operator.see_jobs(&self.outside),
             Event::SeeConsul => self.operator.see_consul(&self.outside),
-            Event::Step(fault) if self.operator.is_busy() => {
-                self.operator.act(&mut self.outside, *fault);
+            Event::Step(lost) if self.operator.is_busy() => {
+                self.operator.act(&mut self.outside, *lost);
             }
             Event::Step(_) => {
                 self.operator.decide(&self.outside);
@@ -168,24 +171,28 @@ impl World {
 
     /// A whole pass, with everything seen and nothing going wrong.
     fn pass(&mut self) -> Plan {
-        while self.operator.is_busy() {
-            self.operator.act(&mut self.outside, None);
-        }
+        self.finish_plan();
         self.operator.see_jobs(&self.outside);
         self.operator.see_consul(&self.outside);
         let plan = self.operator.decide(&self.outside);
+        self.finish_plan();
+        plan
+    }
+
+    fn finish_plan(&mut self) {
         while self.operator.is_busy() {
             self.tick(1);
             self.operator.act(&mut self.outside, None);
         }
-        plan
     }
 
     /// Nothing happens any more, except what the Job controller and the operator have left to do.
     /// Within a bounded number of passes nothing is.
     pub(super) fn settle(&mut self) -> Plan {
         self.stragglers.clear();
+        self.outside.jobs.allow_all();
         self.operator.unbar();
+        self.finish_plan();
         let mut plan = Plan::default();
         for _ in 0..PASSES {
             self.tick(1);
@@ -291,13 +298,19 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
         Event::Arrive(client) => with(clients, *client, |c| c.arrive(consul, &prefix)),
         Event::Look(client) => with(clients, *client, |c| c.look(consul, &prefix)),
         Event::Claim(client) => with(clients, *client, |c| c.claim(consul, &prefix)),
+        Event::LookAndClaim(client) => with(clients, *client, |c| {
+            c.look(consul, &prefix);
+            c.claim(consul, &prefix);
+        }),
         Event::Leave(client) => with(clients, *client, |c| c.leave(consul, &prefix)),
         Event::Die(client) => with(clients, *client, |c| c.die(consul)),
 
         Event::Expire(choice) => {
-            let ours = outside.consul.live_sessions();
-            let ours = ours.filter(|(session, _)| outside.identity(session).is_some());
-            let ours: Vec<SessionId> = ours.map(|(session, _)| session.clone()).collect();
+            let ours = outside
+                .contenders()
+                .into_iter()
+                .filter(|(_, uid)| uid.is_some());
+            let ours: Vec<SessionId> = ours.map(|(session, _)| session).collect();
             if let Some(session) = pick(&ours, *choice) {
                 outside.consul.destroy(session);
             }
@@ -341,6 +354,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
     };
     match event {
         Event::Hold(job, hold) => edit(job, &|object| object.hold = *hold),
+        Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
         Event::Suspend(job) => edit(job, &|object| object.suspend = true),
@@ -352,26 +366,29 @@ fn by_users(outside: &mut Outside, event: &Event) {
             object.suspend = false;
         }),
         Event::Create { job, priority } => {
-            let name = name(*job);
-            if jobs.named(name).is_none() {
+            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
+            if let Some(name) = pick(&free, *job) {
                 jobs.create(name, &asked_for, *priority);
             }
         }
-        Event::Control(job) => with_job(jobs, *job, Jobs::control),
-        Event::EndPod(job) => with_job(jobs, *job, Jobs::end_pod),
+        Event::Control => jobs.control(),
+        Event::EndPod(choice) => {
+            let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();
+            if let Some(uid) = pick(&pods, *choice) {
+                jobs.end_pod(uid);
+            }
+        }
+        Event::CleanUp => jobs.clean_up(),
         Event::Fail(job) => with_job(jobs, *job, Jobs::fail),
         Event::Delete(job, how) => with_job(jobs, *job, |jobs, uid| jobs.delete(uid, *how)),
         _ => {}
     }
 }
 
-fn name(job: usize) -> &'static str {
-    NAMES[job % NAMES.len()]
-}
-
-fn with_job(jobs: &mut Jobs, job: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
-    if let Some(uid) = jobs.named(name(job)) {
-        happens(jobs, &uid);
+fn with_job(jobs: &mut Jobs, choice: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
+    let uids: Vec<Uid> = jobs.objects().map(|object| object.uid.clone()).collect();
+    if let Some(uid) = pick(&uids, choice) {
+        happens(jobs, uid);
     }
 }
 
