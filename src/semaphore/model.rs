@@ -5,10 +5,11 @@
 //! another replica. Each script of random events is run against it:
 //!
 //! - [`consul`], [`jobs`], [`foreign`]: the parts of the world, as their documentation has them
-//! - [`outside`]: all of these together, with an observer that checks every write and every moment
-//! - [`rules`]: what must be true of every plan
 //! - [`operator`]: the controller in small, which is also a description of the real one
-//! - [`world`]: everything that can happen, and what must be true when nothing happens any more
+//! - [`observer`]: what must be true at every moment, and of every write
+//! - [`rules`]: what must be true of every plan
+//! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
+//!   true when nothing happens any more
 //! - [`script`]: the random scripts
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -17,6 +18,7 @@
 mod consul;
 mod foreign;
 mod jobs;
+mod observer;
 mod operator;
 mod outside;
 mod rules;
@@ -24,17 +26,19 @@ mod script;
 mod world;
 
 use proptest::{
+    collection::vec,
     prelude::*,
     test_runner::{RngAlgorithm, RngSeed},
 };
 
 use self::{
+    operator::Lost,
     script::{
         clients, corruption, jobs, limits, mischief, operator, replicas, rest, script, setup,
     },
     world::{Event, Setup, World},
 };
-use super::LimitPolicy;
+use super::{Agreement, LimitPolicy, Uid};
 
 fn config(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
@@ -126,8 +130,95 @@ proptest! {
         let mut world = World::run(&setup, &script);
         world.settle();
         prop_assert!(world.end().finished);
-        let others = !world.outside.contenders().is_empty();
-        prop_assert_eq!(world.outside.lock().is_some(), others && world.outside.lock().is_some());
-        prop_assert!(others || world.outside.lock().is_none());
+        let left = world.outside.sight();
+        prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
+    }
+
+    /// Jobs that nobody interferes with are started in the order of the line: the higher priority
+    /// first, then the older, within a second by name.
+    #[test]
+    fn jobs_are_started_in_order(
+        limit in 1..4_u32,
+        jobs in vec((-2..3, 0..3_u64), 1..12),
+        ends in vec(0..12_usize, 40),
+    ) {
+        let mut world = World::new(&alone(limit, 64));
+        let mut line = Vec::new();
+        for (position, (priority, later)) in jobs.into_iter().enumerate() {
+            world.happen_at_once(&Event::Wait(later));
+            // Names fall as Jobs get younger, so that they decide only within a second.
+            let name = format!("job-{:02}", 99 - position);
+            let jobs = &mut world.outside.jobs;
+            let uid = jobs.create(&name, "db", priority);
+            line.push((-priority, jobs.clock, name, uid));
+        }
+        line.sort();
+        for end in ends {
+            world.happen(&Event::Pass);
+            world.happen(&Event::Control);
+            world.happen(&Event::EndPod(end));
+        }
+        let expected: Vec<Uid> = line.into_iter().map(|(.., uid)| uid).collect();
+        prop_assert_eq!(&world.outside.started, &expected);
+    }
+
+    /// A limit that is changed twice around a crash ends as the spec's, wherever the crash comes.
+    #[test]
+    fn a_limit_changed_around_a_crash_ends_as_the_specs(
+        limits in vec(1..9_u32, 3),
+        steps in vec((0..6_usize, prop::option::of(any::<bool>())), 2),
+    ) {
+        let mut world = World::new(&alone(limits[0], 64));
+        world.settle();
+        for (limit, (steps, lost)) in limits[1..].iter().zip(steps) {
+            world.happen(&Event::SetLimit(*limit));
+            world.happen(&Event::SeeConsul);
+            for _ in 0..steps {
+                world.happen(&Event::Step(None));
+            }
+            world.happen(&Event::Step(lost.map(|done| Lost { done })));
+            world.happen(&Event::Crash);
+        }
+        let plan = world.settle();
+        prop_assert_eq!(plan.agreement, Some(Agreement::Agreed));
+        prop_assert_eq!(world.outside.sight().body.unwrap().limit, limits[2]);
+        prop_assert_eq!(&world.outside.applied, &limits[2..]);
+    }
+}
+
+proptest! {
+    // The bigger a world, the fewer of them.
+    #![proptest_config(config(12))]
+
+    /// However few operations Consul takes at once, the rest follows: as many Jobs as fit are
+    /// started, then all of them come to their end.
+    #[test]
+    fn what_does_not_fit_in_follows(
+        (operations, jobs) in prop_oneof![
+            (Just(4), 0..20_usize),
+            (Just(64), 50..100_usize),
+            (Just(128), 100..200_usize),
+        ],
+        limit in 1..200_u32,
+        lost in 0..200_usize,
+    ) {
+        let mut world = World::new(&alone(limit, operations));
+        for position in 0..jobs {
+            world.outside.jobs.create(&format!("job-{position:03}"), "db", 0);
+        }
+        world.settle();
+        let running = world.running();
+        prop_assert_eq!(running.len(), jobs.min(usize::try_from(limit).unwrap()));
+
+        // Many lose their slot at once: each has its own again, and nobody is suspended.
+        for _ in 0..lost {
+            world.happen_at_once(&Event::Expire(0));
+        }
+        world.settle();
+        prop_assert_eq!(world.running(), running);
+
+        world.outside.by_others(|outside| outside.jobs.complete_all());
+        world.settle();
+        prop_assert!(world.end().finished);
     }
 }

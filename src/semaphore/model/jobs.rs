@@ -32,6 +32,8 @@ pub(super) struct Object {
     ran: bool,
     /// Whether the API server refuses to have it started, whoever asks: a webhook, a quota.
     pub(super) forbidden: bool,
+    /// Whether its user suspended it while it ran.
+    pub(super) stopped_by_user: bool,
     /// Whether it was last made running without a grant, by a user: the one way to have pods
     /// without a slot that nobody can prevent.
     pub(super) rogue: bool,
@@ -124,6 +126,18 @@ impl Jobs {
         self.objects().any(|object| &*object.name == name)
     }
 
+    /// The Jobs that must have a slot of this semaphore: started by a grant, or with pods from then.
+    pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
+        let started = self.objects().filter(move |object| {
+            let granted = object.granted.as_ref();
+            let here = granted.is_some_and(|granted| granted.lock_key == lock_key);
+            here && object.runs() && !object.rogue
+        });
+        let pods = self.pods.iter().filter(|pod| !pod.rogue);
+        let started = started.map(|object| &object.uid);
+        started.chain(pods.map(|pod| &pod.job))
+    }
+
     /// Nothing stands in the way of a start any more.
     pub(super) fn allow_all(&mut self) {
         for object in self.objects.values_mut() {
@@ -188,6 +202,7 @@ impl Jobs {
             deleting: false,
             ran: false,
             forbidden: false,
+            stopped_by_user: false,
             rogue: false,
         };
         self.objects.insert(uid.clone(), object);
@@ -321,6 +336,7 @@ impl Jobs {
                 assert!(object.suspend, "the template can't change now: {object:?}");
                 object.suspend = false;
                 object.rogue = false;
+                object.stopped_by_user = false;
                 object.granted = Some(Granted {
                     lock_key: start.slot.lock_key().into(),
                     session: start.slot.session().clone(),
@@ -333,6 +349,8 @@ impl Jobs {
             }
             Patch::GiveBack(give_back) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
+                let meant = object.stopped_by_user || !give_back.hold;
+                assert!(meant, "put on hold without its user's will: {object:?}");
                 object.granted = None;
                 object.reported = Some(give_back.session.clone());
                 object.hold |= give_back.hold;

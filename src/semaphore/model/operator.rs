@@ -176,7 +176,10 @@ impl Operator {
             surplus,
             applied,
             reread,
-            ..
+            agreement: _,
+            again: _,
+            wake: _,
+            finished: _,
         } = plan.clone();
         let read = self.reading.as_ref().map_or(outside.now(), |r| r.sent);
         let patch = |patch| Step::Patch { patch, read };

@@ -6,7 +6,7 @@ use super::{
     foreign::{Client, Style},
     jobs::{Deletion, Jobs, Object},
     operator::{Lost, Operator},
-    outside::{Outside, is_new},
+    outside::Outside,
 };
 use crate::{
     consul::SessionId,
@@ -16,8 +16,9 @@ use crate::{
 /// The Jobs' names; one is made again under the same name when it is gone.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// How many passes it may take until nothing is left to do, once nothing happens any more.
-const PASSES: usize = 60;
+/// How many passes it may take until nothing is left to do, once nothing happens any more, and two
+/// more for each Job.
+const PASSES: usize = 20;
 
 /// What a script starts from.
 #[derive(Clone, Debug)]
@@ -121,9 +122,15 @@ impl World {
         world
     }
 
-    /// One thing happens. What it is about may not be there: then nothing does.
+    /// One thing happens, a second after the one before. What it is about may not be there: then
+    /// nothing does.
     pub(super) fn happen(&mut self, event: &Event) {
         self.tick(1);
+        self.happen_at_once(event);
+    }
+
+    /// One thing happens, in the same second.
+    pub(super) fn happen_at_once(&mut self, event: &Event) {
         match event {
             Event::SeeJobs => self.operator.see_jobs(&self.outside),
             Event::SeeConsul => self.operator.see_consul(&self.outside),
@@ -139,13 +146,13 @@ impl World {
             Event::Crash => {
                 self.operator = Operator::default();
                 self.operator.see_jobs(&self.outside);
-                self.outside.forget_enforcements();
+                self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
                 let deposed = std::mem::take(&mut self.operator);
                 self.stragglers.push(deposed);
                 self.operator.see_jobs(&self.outside);
-                self.outside.forget_enforcements();
+                self.outside.observer.forget_enforcements();
             }
             Event::Straggle => {
                 if let Some(straggler) = self.stragglers.last_mut() {
@@ -194,7 +201,8 @@ impl World {
         self.operator.unbar();
         self.finish_plan();
         let mut plan = Plan::default();
-        for _ in 0..PASSES {
+        let passes = PASSES + 2 * self.outside.jobs.objects().count();
+        for _ in 0..passes {
             self.tick(1);
             self.outside.by_others(|outside| outside.jobs.settle());
             plan = self.pass();
@@ -207,58 +215,50 @@ impl World {
                 self.tick(left.as_secs());
             }
         }
-        panic!("no rest after {PASSES} passes: {plan:?}");
+        panic!("no rest after {passes} passes: {plan:?}");
     }
 
     /// What must be true once nothing is left to do.
     fn check_at_rest(&self, plan: &Plan) {
         let outside = &self.outside;
         let settings = &outside.settings;
-        let holding = outside.holding();
-        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
-        let standing = |uid: &Uid| {
-            outside
-                .jobs
-                .read(uid, outside.now())
-                .map(|job| job.standing)
-        };
+        let sight = outside.sight();
+        let holding = sight.jobs();
+        let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
 
-        for uid in outside.contenders().values().flatten() {
-            let standing = standing(uid);
-            let waits = standing == Some(Standing::Idle) && !holds(uid);
+        for uid in sight.contenders.values().flatten() {
+            let standing = job(uid).map(|job| job.standing);
+            let waits = standing == Some(Standing::Idle) && !holding.contains(uid);
             assert!(
                 standing == Some(Standing::Running) || waits,
                 "{uid} is {standing:?} and has a contender"
             );
         }
-        for object in outside.jobs.objects() {
+        for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
             let asks = object.wants.as_deref() == Some(settings.name.as_str());
-            if object.runs() && (asks || object.granted.is_some()) && plan.agreement.is_some() {
-                assert!(holds(&object.uid), "{} runs without a slot", object.uid);
-            }
+            let ours = asks || object.granted.is_some();
+            let held = holding.contains(&object.uid);
+            assert!(!(object.runs() && ours) || held, "it runs: {object:?}");
         }
-        let Some(body) = outside.body() else {
-            let left_alone = outside.lock().is_some_and(|lock| !is_new(lock));
-            assert!(left_alone || settings.terminating, "no lock");
+        let Some(body) = &sight.body else {
+            let left = sight.is_misused() || settings.terminating;
+            assert!(left, "there is no lock");
             return;
         };
-        assert_eq!(body.holders.len(), holding.len(), "a dead holder is left");
+        let held = sight.holding().count();
+        assert_eq!(body.holders.len(), held, "a dead holder is left");
 
-        let agreed = plan.agreement == Some(Agreement::Agreed);
-        if agreed {
-            assert!(outside.applied.iter().all(|limit| *limit == settings.limit));
-            assert_eq!(body.limit, usize::try_from(settings.limit).unwrap());
-            if outside.limit_is_ours {
-                assert_eq!(outside.applied, [settings.limit]);
-            }
-        }
-        if agreed && !settings.paused && !settings.terminating {
+        if plan.agreement == Some(Agreement::Agreed) {
+            let limit = settings.limit;
+            assert_eq!(body.limit, limit);
+            assert!(outside.applied.iter().all(|applied| *applied == limit));
+            assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
             let startable = outside.jobs.objects().filter(|object| {
-                let job = outside.jobs.read(&object.uid, outside.now());
+                let job = job(&object.uid);
                 job.is_some_and(|job| settings.may_start(&job))
             });
-            let free = body.limit.saturating_sub(body.holders.len());
-            assert!(free == 0 || startable.count() == 0, "a free slot is left");
+            let idle = held < body.limit() && startable.count() > 0;
+            assert!(!idle || settings.paused, "a slot is idle");
         }
     }
 
@@ -275,10 +275,9 @@ impl World {
 
     /// The Jobs that run in a slot.
     pub(super) fn running(&self) -> Vec<Uid> {
+        let holding = self.outside.sight().jobs();
         let objects = self.outside.jobs.objects();
-        let holding = self.outside.holding();
-        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
-        let running = objects.filter(|object| object.runs() && holds(&object.uid));
+        let running = objects.filter(|object| object.runs() && holding.contains(&object.uid));
         running.map(|object| object.uid.clone()).collect()
     }
 }
@@ -306,23 +305,22 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
         Event::Die(client) => with(clients, *client, |c| c.die(consul)),
 
         Event::Expire(choice) => {
-            let ours = outside
-                .contenders()
-                .into_iter()
-                .filter(|(_, uid)| uid.is_some());
+            let contenders = outside.sight().contenders.into_iter();
+            let ours = contenders.filter(|(_, uid)| uid.is_some());
             let ours: Vec<SessionId> = ours.map(|(session, _)| session).collect();
             if let Some(session) = pick(&ours, *choice) {
                 outside.consul.destroy(session);
             }
         }
         Event::DeleteContender(choice) => {
-            let contenders: Vec<SessionId> = outside.contenders().into_keys().collect();
+            let contenders: Vec<_> = outside.sight().contenders.into_keys().collect();
             if let Some(session) = pick(&contenders, *choice) {
                 outside.consul.delete(&prefix.contender_key(session));
             }
         }
         Event::TakeOut(choice) => {
-            let holders = outside.body().map_or_else(Vec::new, |body| body.holders);
+            let body = outside.sight().body;
+            let holders = body.map_or_else(Vec::new, |body| body.holders);
             if let Some(holder) = pick(&holders, *choice) {
                 outside.edit_lock(|lock| match &mut lock["Holders"] {
                     serde_json::Value::Object(map) => drop(map.remove(holder)),
@@ -338,8 +336,8 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
             flags,
             locked,
         } => {
-            let session = locked.then(|| outside.consul.make_session("mutex"));
-            outside.overwrite(value, *flags, session);
+            let session = locked.then(|| consul.make_session("mutex"));
+            consul.put(&prefix.lock_key(), value, *flags, session);
         }
         event => by_users(outside, event),
     }
@@ -347,7 +345,7 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
 
 fn by_users(outside: &mut Outside, event: &Event) {
     let asked_for = outside.settings.name.clone();
-    let holding = outside.holding();
+    let holding = outside.sight().jobs();
     let jobs = &mut outside.jobs;
     let mut edit = |job: &usize, change: &dyn Fn(&mut Object)| {
         with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
@@ -357,12 +355,14 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
-        Event::Suspend(job) => edit(job, &|object| object.suspend = true),
+        Event::Suspend(job) => edit(job, &|object| {
+            object.stopped_by_user |= object.runs();
+            object.suspend = true;
+        }),
         Event::Unsuspend(job) => edit(job, &|object| {
-            let held = holding
-                .values()
-                .any(|uid| uid.as_ref() == Some(&object.uid));
-            object.rogue |= object.suspend && !(held && object.granted.is_some());
+            let held = holding.contains(&object.uid) && object.granted.is_some();
+            object.rogue |= object.suspend && !held;
+            object.stopped_by_user = false;
             object.suspend = false;
         }),
         Event::Create { job, priority } => {
