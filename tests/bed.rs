@@ -186,6 +186,44 @@ async fn the_observer_counts_holders_and_jobs_with_pods() {
     assert_eq!(observer.errors(), Vec::<String>::new());
 }
 
+/// Servers that exist already are used as a bed's own are, and stay when the bed ends.
+#[tokio::test]
+async fn an_operator_comes_and_goes_on_servers_that_exist() {
+    let consul = Consul::builder().acls("root").start().await;
+    let address = [
+        ("CONSUL_HTTP_ADDR", consul.address()),
+        ("CONSUL_HTTP_TOKEN", "root"),
+    ];
+    let bed = Bed::builder()
+        .with_consul(address.map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .with_kubernetes(kubernetes().await.kubeconfig())
+        .start()
+        .await;
+    let operator = bed.operator();
+
+    assert!(operator.stop().await.success());
+    operator.start().await;
+    assert_eq!(operator.kill().await.code(), Some(128 + 9));
+    operator.start().await;
+    let second = bed.another_operator("second", ["--cluster-name", "second"], []);
+    second.start().await;
+
+    assert!(operator.get("/metrics").await.contains("# EOF"));
+    assert_ne!(operator.address().await, second.address().await);
+    let ids = bed.folder().ids();
+    drop(second);
+    bed.end().await.unwrap();
+    assert_eq!(running(&ids), Vec::<u32>::new());
+    assert_eq!(consul.get("catalog/nodes").await[0]["Node"], "bed");
+    assert!(
+        kubernetes()
+            .await
+            .kubectl(["get", "nodes"])
+            .await
+            .contains("fake")
+    );
+}
+
 #[tokio::test]
 async fn consul_denies_who_has_no_token() {
     let consul = Consul::builder().acls("root").start().await;

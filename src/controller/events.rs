@@ -35,6 +35,8 @@ pub(super) enum Reason {
     ManagedElsewhere,
     /// The semaphore can't be read.
     InvalidSemaphore,
+    /// The semaphore was deleted while Consul could not be used.
+    LeftBehind,
 }
 
 impl Reason {
@@ -48,7 +50,8 @@ impl Reason {
             | Self::NoSemaphore
             | Self::Malformed
             | Self::ManagedElsewhere
-            | Self::InvalidSemaphore => true,
+            | Self::InvalidSemaphore
+            | Self::LeftBehind => true,
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
@@ -14,11 +15,16 @@ use tokio::{
 
 use super::{
     CALL_TIMEOUT,
+    events::Reason,
     grantor::{Grantor, Setback},
+    keeper::Life,
+    observe::Facts,
 };
 use crate::{
     api::{ConsulSemaphore, annotations::FINALIZER},
     clock::Moment,
+    consul,
+    semaphore::Standing,
 };
 
 impl Grantor {
@@ -66,19 +72,8 @@ impl Grantor {
 
     /// Takes the finalizer off: the end of this grantor.
     pub(super) async fn finish(&mut self) {
-        let semaphores = self.semaphores();
-        let removed = match timeout(CALL_TIMEOUT, semaphores.get_opt(&self.reference.name)).await {
-            Ok(Ok(None)) => Ok(()),
-            Ok(Ok(Some(semaphore))) => {
-                let others = semaphore.finalizers().iter().map(String::as_str);
-                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
-                self.set_finalizers(&semaphore, others).await
-            }
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer in time".into()),
-        };
-        match removed {
-            Ok(()) => {
+        match self.remove_finalizer().await {
+            Ok(_) => {
                 tracing::info!(semaphore = %self.reference, "deleted");
                 self.finished = true;
             }
@@ -86,6 +81,66 @@ impl Grantor {
                 tracing::warn!(semaphore = %self.reference, error, "the finalizer can't be removed yet");
                 self.retry_soon();
             }
+        }
+    }
+
+    /// Whether the semaphore is being deleted, nothing here depends on it any more, and Consul
+    /// can't be used to clean up: for a TTL by now, so that every session that it had may have
+    /// expired, or ever, because the place in Consul does not exist.
+    pub(super) fn is_hopeless(&self, facts: &Facts) -> bool {
+        let Some(trouble) = self.trouble.as_ref().filter(|_| self.settings.terminating) else {
+            return false;
+        };
+        let now = Moment::now();
+        let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
+        let runs = facts.bound.iter().any(|job| {
+            matches!(job.standing, Standing::Running | Standing::Stopping) && job.granted.is_some()
+        });
+        let holds = self.sessions.iter().any(|(id, session)| {
+            let ahead = self.ahead.values().any(|ahead| ahead == id);
+            !ahead && matches!(session.life(), Life::Until(end) if end > now)
+        });
+        (nowhere || trouble.since + self.ttl <= now) && !runs && !holds && !self.finished
+    }
+
+    /// Lets the semaphore go without cleaning up, and says what is left.
+    pub(super) async fn leave_behind(&mut self) {
+        let about = match self.remove_finalizer().await {
+            Ok(about) => about,
+            Err(error) => {
+                tracing::warn!(semaphore = %self.reference, error, "the finalizer can't be removed yet");
+                return;
+            }
+        };
+        self.finished = true;
+        let problem = self.trouble.as_ref().map(|trouble| &trouble.error);
+        if let Some(error) = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)))
+        {
+            let note = format!(
+                "deleted without cleaning up in Consul ({error}). What may be left: the key {} and \
+                 keys of expired sessions beside it",
+                self.settings.prefix.lock_key()
+            );
+            tracing::warn!(semaphore = %self.reference, "{note}");
+            if let Some(about) = about {
+                self.context.events.tell(about, Reason::LeftBehind, note);
+            }
+        }
+    }
+
+    /// Takes the finalizer off, and returns a reference to what it was on, if that was still there.
+    async fn remove_finalizer(&self) -> Result<Option<ObjectReference>, String> {
+        let semaphores = self.semaphores();
+        match timeout(CALL_TIMEOUT, semaphores.get_opt(&self.reference.name)).await {
+            Ok(Ok(None)) => Ok(None),
+            Ok(Ok(Some(semaphore))) => {
+                let others = semaphore.finalizers().iter().map(String::as_str);
+                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
+                self.set_finalizers(&semaphore, others).await?;
+                Ok(Some(semaphore.object_ref(&())))
+            }
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("no answer in time".into()),
         }
     }
 

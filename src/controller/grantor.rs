@@ -80,6 +80,8 @@ pub(super) struct ConsulTrouble {
     pub(super) error: consul::Error,
     /// Whether reading works, and only writing does not.
     pub(super) writing: bool,
+    /// Since when there has been trouble of any kind.
+    pub(super) since: Moment,
     pub(super) setback: Setback,
 }
 
@@ -295,12 +297,12 @@ impl Grantor {
     }
 
     fn set_trouble(&mut self, error: consul::Error, writing: bool) {
-        let before = self.trouble.as_ref().map(|trouble| &trouble.setback);
-        let setback = Setback::after(before, Moment::now());
+        let (before, now) = (self.trouble.as_ref(), Moment::now());
         self.trouble = Some(ConsulTrouble {
             error,
             writing,
-            setback,
+            since: before.map_or(now, |before| before.since),
+            setback: Setback::after(before.map(|before| &before.setback), now),
         });
     }
 
@@ -339,6 +341,9 @@ impl Grantor {
             let facts = self.observe().await;
             let plan = decide(&facts.observed(self));
             let again = self.apply(&plan, blocked).await;
+            if self.is_hopeless(&facts) {
+                self.leave_behind().await;
+            }
             let report = self.compose_report(&plan);
             self.reporter.publish(report);
             self.plan_next(&plan);

@@ -62,7 +62,7 @@ impl Proof {
 /// The facts of one round, owned.
 pub(super) struct Facts {
     ours: Vec<Ours>,
-    bound: Vec<Job>,
+    pub(super) bound: Vec<Job>,
     line: Vec<Job>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,

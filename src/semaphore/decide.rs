@@ -128,7 +128,9 @@ fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
             plan.suspends.push(Suspend {
                 job: job.into(),
                 why: Suspended::NotGranted,
-                unhold: job.hold,
+                // Its user unsuspended it, which puts it in line again. One that was made running
+                // and on hold was never suspended before, and stays out of it.
+                unhold: job.hold && job.was_suspended,
             });
         }
     }
@@ -330,7 +332,6 @@ impl<'a> Pass<'a> {
                 // Before it is written to Consul: after a crash it must still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
-                self.plan.again = true;
                 self.composer.add_nobody();
             }
         }
@@ -345,6 +346,8 @@ impl<'a> Pass<'a> {
                 continue;
             }
             match job.standing {
+                // A neighbour on this prefix holds it for the Job, or nobody can say whose it is.
+                Standing::Running if job.held_by().any(|session| self.reading.holds(session)) => {}
                 // What Consul said before the Job was seen running proves nothing against it.
                 Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
                 Standing::Running => lost.push(job),
@@ -357,14 +360,15 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A Job that asks for another semaphore now is no longer bound to this one.
+    /// A Job without a slot is no longer bound to this semaphore: it asks for another one now, or
+    /// its user suspended it and its session died meanwhile.
     fn forget_grant(&mut self, job: &Job) {
         if let Some(granted) = &job.granted {
             let session = granted.session.clone();
             self.plan.give_backs.push(GiveBack {
                 job: job.into(),
                 session,
-                hold: false,
+                hold: !job.lost(),
             });
         }
     }

@@ -29,6 +29,7 @@ pub(super) fn job(
         hold: false,
         since: 0,
         standing,
+        was_suspended: true,
         granted: granted.map(|session| Granted {
             lock_key: LOCK_KEY.into(),
             session: session.into(),

@@ -4,7 +4,7 @@ use std::{ffi::OsStr, path::Path, process::Stdio, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use tokio::process::Command;
 
-use crate::programs;
+use crate::{env::Env, programs};
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -23,10 +23,10 @@ pub(crate) async fn kubectl<A: AsRef<OsStr>>(
 
 /// Runs the consul tool, with the `CONSUL_*` variables given.
 pub(crate) async fn consul<A: AsRef<OsStr>>(
-    env: &[(String, String)],
+    env: &Env,
     args: impl IntoIterator<Item = A>,
 ) -> Result<String> {
-    run(command("consul")?.envs(env.iter().cloned()).args(args)).await
+    run(command("consul")?.envs(env.iter()).args(args)).await
 }
 
 fn command(program: &str) -> Result<Command> {

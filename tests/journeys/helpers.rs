@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Job, Namespace};
+use testbed::{Bed, Job, Namespace};
 
 /// Waits until a Job has an event of this reason, checks that it is a warning, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {
@@ -30,4 +30,16 @@ pub(crate) async fn finish(team: &Namespace, job: &Job) {
             .expect("the pod's end");
     }
     job.is_complete().await;
+}
+
+/// What the operator knows its cluster by: the uid of the namespace kube-system.
+pub(crate) async fn cluster_id(bed: &Bed) -> String {
+    let uid = [
+        "get",
+        "namespace",
+        "kube-system",
+        "-o",
+        "jsonpath={.metadata.uid}",
+    ];
+    bed.kubectl(uid).await
 }

@@ -4,7 +4,7 @@ use testbed::Bed;
 
 use crate::proof::{
     End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pods_end,
-    runs_in_a_slot, uid_of,
+    pods_run, runs_in_a_slot, uid_of,
 };
 
 #[tokio::test]
@@ -16,7 +16,7 @@ async fn while_pods_of_the_one_before_are_still_there() {
     let job = || team.job("a").semaphore("db").runs("1h").terminates_in("1h");
     let a = job().create().await;
     let of_first = runs_in_a_slot(&bed, &db, &a).await;
-    crate::proof::pods_run(&a, 1).await;
+    pods_run(&a, 1).await;
     for _ in 0..5 {
         a.delete().await;
         a.is_gone().await;
@@ -50,31 +50,32 @@ async fn again_and_again_while_a_slot_is_free() {
     let db = team.semaphore("db").limit(1).create().await;
     db.is_ready().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
-    let job = || team.job("a").semaphore("db").runs("1h");
+    let job = |name| team.job(name).semaphore("db").runs("1h");
     // Wherever the operator is with the one before: before its grant, between that and its start,
     // or after it.
-    for _ in 0..20 {
-        let a = job().create().await;
+    for _ in 0..30 {
+        let a = job("a").create().await;
         a.delete().await;
         a.is_gone().await;
     }
-    for _ in 0..10 {
-        let a = job().create().await;
-        a.is("granted", |job| {
-            job.spec
-                .as_ref()
-                .is_some_and(|spec| spec.suspend == Some(false))
-        })
-        .await;
-        a.delete().await;
-        a.is_gone().await;
+    // Another name, because the Job controller itself can lose sight of a Job for minutes whose
+    // forerunner was deleted while pods were being made for it.
+    let mut before = None;
+    for _ in 0..5 {
+        let b = job("b").create().await;
+        let grant = runs_in_a_slot(&bed, &db, &b).await;
+        pods_run(&b, 1).await;
+        assert_eq!(grant.granted_to, uid_of(&b).await);
+        assert!(before < Some(grant.fencing_token));
+        before = Some(grant.fencing_token);
+        b.delete().await;
+        b.is_gone().await;
     }
-    let a = job().create().await;
-    let grant = runs_in_a_slot(&bed, &db, &a).await;
+    let last = job("c").create().await;
+    let grant = runs_in_a_slot(&bed, &db, &last).await;
     holders_are(&bed, &db, [&grant]).await;
-    assert_eq!(grant.granted_to, uid_of(&a).await);
-    pods_end(&team, &a, End::Succeeded).await;
-    a.is_complete().await;
+    pods_end(&team, &last, End::Succeeded).await;
+    last.is_complete().await;
     nothing_is_left(&bed, &team, &db).await;
-    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+    assert_eq!(observer.peak_holders(), 1);
 }

@@ -2,20 +2,30 @@
 //! one bed and run side by side, each in a namespace of its own.
 
 mod access_of_the_operator;
+mod annotation;
+mod bad_annotations;
 mod copied;
+mod cron;
+mod crowd;
 mod deleted;
 mod deletion;
+mod elsewhere_in_consul;
 mod hand_over;
 mod helpers;
 mod hold;
 mod late_semaphore;
 mod limit_changes;
+mod limit_conflict;
+mod lock_conflict;
 mod made_again;
+mod managed;
 mod one_prefix;
+mod other_clients;
 mod paused;
 mod priority;
 mod proof;
 mod several_pods;
+mod status;
 mod suspended;
 mod ttl_after_finished;
 mod unsuspended;

@@ -24,6 +24,7 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             hold: false,
             since: 0,
             standing: Standing::Idle,
+            was_suspended: true,
             granted: None,
             reported: None,
         },
