@@ -1,5 +1,15 @@
 //! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
 //! one bed and run side by side, each in a namespace of its own.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+#![expect(
+    clippy::many_single_char_names,
+    reason = "the Jobs of a story are a, b and c"
+)]
 
 mod access_of_the_operator;
 mod annotation;
