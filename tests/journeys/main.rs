@@ -15,4 +15,5 @@ mod lock_conflict;
 mod one_prefix;
 mod other_clients;
 mod paused;
+mod restart;
 mod status;
