@@ -5,6 +5,7 @@ mod helpers;
 
 mod access_of_the_operator;
 mod bad_annotations;
+mod consul_token;
 mod deletion;
 mod elsewhere_in_consul;
 mod hand_over;
