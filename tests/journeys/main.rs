@@ -1,10 +1,12 @@
 //! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
 //! one bed and run side by side, each in a namespace of its own.
 
+mod durable_consul;
 mod helpers;
 
 mod access_of_the_operator;
 mod bad_annotations;
+mod consul_away;
 mod consul_token;
 mod deletion;
 mod elsewhere_in_consul;
@@ -16,5 +18,6 @@ mod lock_conflict;
 mod one_prefix;
 mod other_clients;
 mod paused;
+mod program;
 mod restart;
 mod status;
