@@ -1,6 +1,13 @@
 //! The client of Consul's HTTP API, against a real Consul and, for what a real one can't be made to
 //! show, against answers that were seen from one.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers of a test fail the test"
+)]
+
 #[path = "consul_client/access.rs"]
 mod access;
 #[path = "consul_client/faults.rs"]

@@ -62,6 +62,12 @@ impl Call {
         }
     }
 
+    /// Whether this is a blocking query that must not be asked there.
+    pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
+        let wait = self.wait.as_ref();
+        wait.is_some_and(|wait| !Arc::ptr_eq(&wait.server, server))
+    }
+
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.query.push((name, value.into()));
         self

@@ -9,17 +9,17 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use reqwest::StatusCode;
 use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep, timeout_at},
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
 };
 
 use super::{
     Config, ConfigError, Error, HttpAuth, Scope,
     call::{Answer, Call},
     endpoints::{Endpoints, Target, root_cause},
+    repeat::Repeat,
     token::TokenSource,
 };
 use crate::clock::Moment;
@@ -58,16 +58,6 @@ const CALLS: usize = 32;
 
 /// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
 const LONGEST: usize = 64 << 20;
-
-/// Between the attempts of one call.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(100))
-    .with_max_delay(Duration::from_secs(2))
-    .with_max_times(4);
-
-/// The least pause after "too many requests".
-const SLOW_DOWN: Duration = Duration::from_millis(500);
 
 impl Client {
     /// Reads the files that the settings name; connects with the first call.
@@ -149,46 +139,65 @@ impl Client {
     ) -> Result<Answer, Error> {
         let shared = &self.shared;
         let began = Instant::now();
-        let late = |message: &str| Error::Unreachable {
-            message: message.to_owned(),
-            undecided: false,
-        };
-        let result = async {
-            let ready = async {
-                let permit = match call.wait {
-                    Some(_) => None,
-                    None => shared.calls.acquire().await.ok(),
-                };
-                (permit, shared.endpoints.current().await)
-            };
-            let (_permit, target) = timeout_at(until, ready)
-                .await
-                .map_err(|_| late("no server was found in time"))?;
-            let target = target?;
-            repeat.tried.push(target.clone());
-            let result = match &call.wait {
-                None => self.ask(&target, call, until).await,
-                Some(wait) if Arc::ptr_eq(&wait.server, &target) => tokio::select! {
-                    result = self.ask(&target, call, until) => result,
-                    () = target.lost.notified() => Err(late("it did not answer another call")),
-                },
-                Some(_) => return Err(late("another server is asked now")),
-            };
-            if let Err(error) = &result
-                && error.is_transient()
-                && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
-            {
-                shared.endpoints.failed(&target, error).await;
+        let result = match self.find(call, until).await {
+            Ok((_, target)) if call.is_for_another(&target) => {
+                return Err(interrupted("another server is asked now"));
             }
-            result
-        }
-        .await;
+            Ok((_permit, target)) => {
+                repeat.tried.push(target.clone());
+                self.ask_there(&target, call, until).await
+            }
+            Err(error) => Err(error),
+        };
         if let Err(Error::Denied(_)) = result {
             shared.token.doubt().await;
         }
         if let Some(observer) = &shared.observer {
             let word = result.as_ref().map_or_else(Error::reason, |_| "ok");
             observer.call(call.kind, word, began.elapsed());
+        }
+        result
+    }
+
+    /// Whom to ask, and the permission to do so.
+    async fn find(
+        &self,
+        call: &Call,
+        until: Instant,
+    ) -> Result<(Option<SemaphorePermit<'_>>, Arc<Target>), Error> {
+        let found = async {
+            let permit = match call.wait {
+                Some(_) => None,
+                None => self.shared.calls.acquire().await.ok(),
+            };
+            Ok((permit, self.shared.endpoints.current().await?))
+        };
+        let late = |_| interrupted("no server was found in time");
+        timeout_at(until, found).await.map_err(late)?
+    }
+
+    /// Asks one server, and remembers if it does not work.
+    async fn ask_there(
+        &self,
+        target: &Arc<Target>,
+        call: &Call,
+        until: Instant,
+    ) -> Result<Answer, Error> {
+        let asked = self.ask(target, call, until);
+        let result = if call.wait.is_some() {
+            tokio::select! {
+                result = asked => result,
+                // Nothing new about the server, so this does not count against it.
+                () = target.lost.notified() => return Err(interrupted("the server is lost")),
+            }
+        } else {
+            asked.await
+        };
+        if let Err(error) = &result
+            && error.is_transient()
+            && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
+        {
+            self.shared.endpoints.failed(target, error).await;
         }
         result
     }
@@ -269,53 +278,11 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The attempts of one call.
-struct Repeat {
-    deadline: Instant,
-    pauses: ExponentialBackoff,
-    tried: Vec<Arc<Target>>,
-    /// A failure after which a write may have been applied: it outweighs later ones.
-    undecided: Option<Error>,
-}
-
-impl Repeat {
-    fn new(deadline: Instant) -> Self {
-        Self {
-            deadline,
-            pauses: BACKOFF.build(),
-            tried: Vec::new(),
-            undecided: None,
-        }
-    }
-
-    /// Waits until it is right to try again; the error, when that would be too late. A server that
-    /// was not yet asked in this call is asked at once.
-    async fn pause(&mut self, error: Error, endpoints: &Endpoints) -> Result<(), Error> {
-        let slow = matches!(error, Error::TooManyRequests(_));
-        let fresh = match timeout_at(self.deadline, endpoints.current()).await {
-            Ok(Ok(next)) => !self.tried.iter().any(|tried| Arc::ptr_eq(tried, &next)),
-            _ => false,
-        };
-        let pause = match (slow, fresh) {
-            (false, true) => Some(Duration::ZERO),
-            (false, false) => self.pauses.next(),
-            (true, _) => self.pauses.next().map(|pause| pause + SLOW_DOWN),
-        };
-        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.deadline) else {
-            return Err(self.worst(error));
-        };
-        if error.may_have_been_applied() {
-            self.undecided.get_or_insert(error);
-        }
-        sleep(pause).await;
-        Ok(())
-    }
-
-    fn worst(&mut self, last: Error) -> Error {
-        match self.undecided.take() {
-            Some(undecided) if !last.may_have_been_applied() && last.is_transient() => undecided,
-            _ => last,
-        }
+/// The call ends before a server could decide it.
+fn interrupted(message: &str) -> Error {
+    Error::Unreachable {
+        message: message.to_owned(),
+        undecided: false,
     }
 }
 

@@ -8,7 +8,8 @@
 //! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
 //! | `error` | what can go wrong, and how an answer of Consul is told to be which |
 //! | `call` | what a call asks and what is answered |
-//! | `client` | the one way a call takes: deadline, attempts, retries, bounded answers |
+//! | `client` | the one way a call takes: deadline, attempts, bounded answers |
+//! | `repeat` | when a call that failed is made again |
 //! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
 //! | `token`, `tls` | files read from disk: the token (again when it changes), certificates |
 //! | `kv`, `session`, `txn`, `catalog` | the calls |
@@ -26,6 +27,7 @@ mod endpoints;
 mod error;
 mod kv;
 mod model;
+mod repeat;
 mod session;
 mod tls;
 mod token;

@@ -18,9 +18,9 @@ impl Client {
     /// order, and only those that were read with a value. Keys that were deleted, and those that
     /// must not exist, have no entry, so an entry's place says nothing: look for its key.
     ///
-    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: fewer
-    /// operations, at most [`Client::transaction_capacity`] and fewer than these. Never done again
-    /// when its answer was lost.
+    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: again with
+    /// at most [`Client::transaction_capacity`] operations; with so few already, it is the values
+    /// that are too large. Never done again when its answer was lost.
     pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -55,16 +55,18 @@ impl Client {
         self.shared.capacity.load(Ordering::Relaxed)
     }
 
-    /// `Transaction contains too many operations (65 > 64)`; a size in bytes teaches nothing.
+    /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a
+    /// proxy's words, name none, but fewer operations help there too.
     fn learn_capacity(&self, operations: usize, message: &str) {
-        if operations > OLD_CAPACITY && message.contains("too many operations") {
-            let known = self.transaction_capacity();
-            let limit = message
-                .rsplit_once("> ")
-                .and_then(|(_, n)| n.trim_end_matches(')').parse().ok());
-            let limit = limit.filter(|limit| (1..operations).contains(limit));
-            let learned = known.min(limit.unwrap_or(OLD_CAPACITY));
-            self.shared.capacity.fetch_min(learned, Ordering::Relaxed);
+        let named = match message.rsplit_once("> ") {
+            Some((words, limit)) if words.contains("too many operations") => {
+                limit.trim_end_matches(')').parse().ok()
+            }
+            _ => None,
+        };
+        let limit: usize = named.unwrap_or(OLD_CAPACITY);
+        if (1..operations).contains(&limit) {
+            self.shared.capacity.fetch_min(limit, Ordering::Relaxed);
         }
     }
 

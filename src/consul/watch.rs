@@ -111,8 +111,13 @@ impl Watch {
         let (mut listing, server) = match waited {
             Some(Ok(reading)) => reading,
             Some(Err(error)) if !error.is_transient() => return Err(error),
-            // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
-            Some(Err(_)) | None => self.client.list_with(&self.prefix, self.call()?).await?,
+            Some(Err(_)) => {
+                // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
+                // All watches of a server lose theirs together.
+                sleep(Duration::from_millis(fastrand::u64(..200))).await;
+                self.client.list_with(&self.prefix, self.call()?).await?
+            }
+            None => self.client.list_with(&self.prefix, self.call()?).await?,
         };
         if listing.index < self.seen {
             // Only a store whose own index went back has lost data. Begin again, without waiting.

@@ -100,12 +100,16 @@ impl Grantor {
                 self.drop_invalid_sessions(transaction, &errors);
                 self.look_again().await
             }
-            Err(error) if error.may_have_been_applied() => {
-                tracing::warn!(semaphore = %self.reference, %error, "an answer was lost: looking it up");
-                self.look_again().await
+            // There are fewer at once from now on.
+            Err(consul::Error::TooLarge(_))
+                if transaction.operations.len() > self.consul.transaction_capacity() =>
+            {
+                true
             }
-            Err(consul::Error::TooLarge(_)) => true,
             Err(error) => {
+                if error.may_have_been_applied() {
+                    self.reading = None;
+                }
                 self.write_failed(error);
                 false
             }
@@ -210,15 +214,14 @@ impl Grantor {
     fn start(&mut self, start: Start) {
         let deadline = Moment::now() + self.patch_timeout();
         let life = self.sessions.get(start.slot.session()).map(Session::life);
-        let session_lives = matches!(life, Some(Life::Until(end)) if end > deadline);
-        let seen = self
-            .reading
-            .as_ref()
-            .is_some_and(|reading| reading.sent + self.ttl > deadline);
-        if session_lives && seen {
+        let seen = self.reading.as_ref().map(|reading| reading.sent + self.ttl);
+        if seen.is_some_and(|end| end <= deadline) {
+            self.reading = None;
+        }
+        if self.reading.is_some() && matches!(life, Some(Life::Until(end)) if end > deadline) {
             self.begin(Step::Start(start));
         } else {
-            // A renewal, or a new reading, will say more.
+            // A new reading, or a renewal, brings it back.
             self.retry_soon();
         }
     }

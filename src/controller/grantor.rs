@@ -10,7 +10,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures::StreamExt;
+use futures::{StreamExt, stream::BoxStream};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -27,10 +27,10 @@ use super::{
     steps::{Outcome, Step},
 };
 use crate::{
-    api::{ConsulSemaphore, LimitPolicy},
+    api::ConsulSemaphore,
     clock::Moment,
     consul::{self, Client, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Deaths, Plan, Prefix, Reading, Settings, Uid, decide},
+    semaphore::{Deaths, Plan, Reading, Settings, Uid, decide},
     telemetry::SemaphoreLabels,
 };
 
@@ -203,12 +203,7 @@ impl Grantor {
     /// Grants and releases until the semaphore is gone.
     pub(super) async fn run(mut self, mut specs: watch::Receiver<Arc<ConsulSemaphore>>) {
         self.ensure_finalizer(&mut specs).await;
-        // A reading is evidence for a TTL, so a new one comes round well within it.
-        let options = WatchOptions {
-            wait: self.ttl / 3,
-            ..WatchOptions::default()
-        };
-        let mut readings = Box::pin(self.consul.watch(&self.settings.prefix.folder(), options));
+        let mut readings = self.watch();
         let wake = self.wake.clone();
         while !self.finished {
             tokio::select! {
@@ -218,7 +213,11 @@ impl Grantor {
                         return;
                     }
                     let spec = specs.borrow_and_update().clone();
+                    let ttl = self.ttl;
                     self.respec(&spec);
+                    if self.ttl != ttl {
+                        readings = self.watch();
+                    }
                 }
                 Some(listing) = readings.next() => self.note(listing),
                 Some(Ok((step, outcome))) = self.steps.join_next() => self.settle(&step, outcome),
@@ -226,6 +225,18 @@ impl Grantor {
             }
             self.pass().await;
         }
+    }
+
+    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
+    /// within it.
+    fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait: self.ttl / 3,
+            ..WatchOptions::default()
+        };
+        self.consul
+            .watch(&self.settings.prefix.folder(), options)
+            .boxed()
     }
 
     /// The spec has changed, or the semaphore is being deleted.
@@ -367,12 +378,9 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         cluster: context.cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
-        prefix: Prefix::new(semaphore.prefix().as_str()),
+        prefix: semaphore.prefix(),
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
-        policy: match semaphore.spec.limit_policy {
-            LimitPolicy::Refuse => crate::semaphore::LimitPolicy::Refuse,
-            LimitPolicy::Enforce => crate::semaphore::LimitPolicy::Enforce,
-        },
+        policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         lock_delay: LOCK_DELAY,

@@ -395,3 +395,6 @@ fn is_older(version: &str, known: &str) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

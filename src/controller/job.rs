@@ -65,6 +65,7 @@ impl Kept {
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: since(job, reported.is_some()),
             standing: standing(job),
+            was_suspended: condition(job, "Suspended").is_some(),
             granted,
             reported: reported.map(|session| session.as_str().into()),
         };

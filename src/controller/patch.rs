@@ -13,7 +13,7 @@ use super::{Context, job::Kept};
 use crate::{
     api::annotations as a,
     clock::Moment,
-    semaphore::plan::{GiveBack, Rename, Start, Suspend, Target},
+    semaphore::plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
 };
 
 /// Starts a Job in its slot: one PATCH unsuspends it and puts the sequencer where its pods read it.
@@ -39,11 +39,13 @@ pub(super) fn start(start: &Start) -> Value {
 
 /// Suspends a Job; the Job controller ends its pods.
 pub(super) fn suspend(suspend: &Suspend) -> Value {
-    let annotations = if suspend.unhold {
-        json!({ (a::HOLD): null })
-    } else {
-        json!({})
-    };
+    let mut annotations = json!({});
+    if suspend.unhold {
+        annotations[a::HOLD] = Value::Null;
+    }
+    if suspend.why == Suspended::SlotLost {
+        annotations[a::SESSION] = Value::Null;
+    }
     json!({
         "metadata": metadata(&suspend.job, &annotations),
         "spec": { "suspend": true },

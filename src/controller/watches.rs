@@ -225,7 +225,7 @@ impl Grantors {
             self.remove(&reference);
         }
         let wake = Arc::new(Notify::new());
-        let lock_key = format!("{}/.lock", semaphore.prefix());
+        let lock_key = semaphore.prefix().lock_key();
         self.context
             .index
             .add_semaphore(reference.clone(), lock_key, wake.clone());

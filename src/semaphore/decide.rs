@@ -11,12 +11,16 @@ use super::{
     fate::{Fate, Ours},
     identity::{Cluster, Identity},
     job::{Job, Standing, Uid},
-    limit::{Agreement, LimitPolicy, agree},
+    limit::{Agreement, agree},
     lock::Lock,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended, Target},
-    reading::{Deaths, Prefix, Reading},
+    reading::{Deaths, Reading},
 };
-use crate::{clock::Moment, consul::SessionId};
+use crate::{
+    api::{LimitPolicy, Prefix},
+    clock::Moment,
+    consul::SessionId,
+};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -124,7 +128,9 @@ fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
             plan.suspends.push(Suspend {
                 job: job.into(),
                 why: Suspended::NotGranted,
-                unhold: job.hold,
+                // Its user unsuspended it, which puts it in line again. One that was made running
+                // and on hold was never suspended before, and stays out of it.
+                unhold: job.hold && job.was_suspended,
             });
         }
     }
@@ -237,13 +243,13 @@ impl<'a> Pass<'a> {
                 let job = job.into();
                 self.plan.give_backs.push(GiveBack { job, session, hold });
             }
-            _ if held && self.started_here(job) && job.standing == Standing::Running => {
-                if job.reported.as_ref() != Some(&session) {
-                    self.plan.renames.push(Rename {
-                        job: job.into(),
-                        session,
-                    });
-                }
+            _ if held
+                && self.started_here(job)
+                && job.standing == Standing::Running
+                && job.reported.as_ref() != Some(&session) =>
+            {
+                let job = job.into();
+                self.plan.renames.push(Rename { job, session });
             }
             _ => {}
         }
@@ -326,7 +332,6 @@ impl<'a> Pass<'a> {
                 // Before it is written to Consul: after a crash it must still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
-                self.plan.again = true;
                 self.composer.add_nobody();
             }
         }
@@ -341,6 +346,8 @@ impl<'a> Pass<'a> {
                 continue;
             }
             match job.standing {
+                // A neighbour on this prefix holds it for the Job, or nobody can say whose it is.
+                Standing::Running if job.held_by().any(|session| self.reading.holds(session)) => {}
                 // What Consul said before the Job was seen running proves nothing against it.
                 Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
                 Standing::Running => lost.push(job),
@@ -353,14 +360,15 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A Job that asks for another semaphore now is no longer bound to this one.
+    /// A Job without a slot is no longer bound to this semaphore: it asks for another one now, or
+    /// its user suspended it and its session died meanwhile.
     fn forget_grant(&mut self, job: &Job) {
         if let Some(granted) = &job.granted {
             let session = granted.session.clone();
             self.plan.give_backs.push(GiveBack {
                 job: job.into(),
                 session,
-                hold: false,
+                hold: !job.lost(),
             });
         }
     }
@@ -417,13 +425,12 @@ impl<'a> Pass<'a> {
             }
             let session = self.session_of(uid);
             if self.composer.has_room(None) {
-                match session {
-                    Some(session) => self.composer.grant(grant(job, session, true), None),
-                    None => {
-                        // Its slot is kept for it until its session is made: nobody passes it.
-                        self.plan.sessions.push(job.into());
-                        self.composer.reserve();
-                    }
+                if let Some(session) = session {
+                    self.composer.grant(grant(job, session, true), None);
+                } else {
+                    // Its slot is kept for it until its session is made: nobody passes it.
+                    self.plan.sessions.push(job.into());
+                    self.composer.reserve();
                 }
             } else if ahead > 0 {
                 ahead -= 1;
@@ -474,7 +481,7 @@ impl<'a> Pass<'a> {
             _ if used => self.plan.finished = true,
             Lock::Absent { index, .. } => self.composer.remove_lock(*index),
             Lock::Semaphore { body, index } if body.held() == 0 => {
-                self.composer.remove_lock(*index)
+                self.composer.remove_lock(*index);
             }
             // Only dead holders: they are pruned first.
             Lock::Semaphore { .. } => {}

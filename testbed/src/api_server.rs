@@ -19,13 +19,13 @@ use ring::{
 
 use crate::{
     folder::Folder,
-    kubeconfig, kubectl, manifests,
+    kubeconfig, manifests,
     namespace::{Cluster, Namespace},
     ports,
     process::{Process, Recipe},
     programs,
     story::story,
-    tls,
+    tls, tools,
 };
 
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -157,7 +157,7 @@ impl ApiServer {
         &self,
         args: impl IntoIterator<Item = A>,
     ) -> impl Future<Output = String> {
-        story(Location::caller(), kubectl::run(&self.kubeconfig, args))
+        story(Location::caller(), tools::kubectl(&self.kubeconfig, args))
     }
 
     /// The folder of logs and data.

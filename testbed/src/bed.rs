@@ -1,6 +1,5 @@
 //! The bed: everything at once.
 use std::{
-    env,
     ffi::OsStr,
     panic::Location,
     path::{Path, PathBuf},
@@ -8,28 +7,22 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    core::v1::ServiceAccount,
-};
-use kube::{Api, Client, api::PostParams};
+use kube::Client;
 
 use crate::{
+    bed_builder::BedBuilder,
     consul::Consul,
-    consul_server::{ConsulBuilder, ConsulServer},
+    consul_server::ConsulServer,
+    env::Env,
     folder::Folder,
-    kubeconfig, kubectl,
+    kubeconfig,
     kubernetes::Kubernetes,
     limit_watch::LimitWatch,
-    manifests,
     namespace::{Cluster, Namespace},
     operator::{Operator, OperatorOptions, Place},
-    programs,
     story::story,
+    tools,
 };
-
-/// How long the operator's token is valid: longer than any bed lives.
-const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 
 /// A Kubernetes, a Consul and the operator.
 ///
@@ -44,30 +37,15 @@ pub struct Bed {
 
 /// What a bed has started, or found. The fields end in this order.
 #[derive(Debug)]
-struct Servers {
-    operator: Operator,
-    place: Place,
-    kubeconfig: PathBuf,
-    consul: ConsulEnd,
-    kubernetes: Option<Kubernetes>,
-}
-
-/// The Consul of a bed.
-#[derive(Debug)]
-enum ConsulEnd {
-    Own(ConsulServer),
-    Existing {
-        address: String,
-        token: Option<String>,
-    },
-}
-
-/// How a [`Bed`] is to be.
-#[derive(Clone, Debug, Default)]
-pub struct BedBuilder {
-    consul: ConsulBuilder,
-    options: OperatorOptions,
-    without_operator: bool,
+pub(crate) struct Servers {
+    pub(crate) operator: Operator,
+    pub(crate) place: Place,
+    /// An admin's.
+    pub(crate) kubeconfig: PathBuf,
+    /// None, if it existed before.
+    pub(crate) consul: Option<ConsulServer>,
+    /// None, if it existed before.
+    pub(crate) kubernetes: Option<Kubernetes>,
 }
 
 impl std::fmt::Debug for Bed {
@@ -121,10 +99,12 @@ impl Bed {
 
     /// Consul as a process, if it is the bed's own.
     pub fn consul_server(&self) -> Option<&ConsulServer> {
-        match &self.servers.consul {
-            ConsulEnd::Own(server) => Some(server),
-            ConsulEnd::Existing { .. } => None,
-        }
+        self.servers.consul.as_ref()
+    }
+
+    /// How Consul is reached, as every Consul tool reads it.
+    pub(crate) fn consul_env(&self) -> &Env {
+        &self.servers.place.consul
     }
 
     /// Kubernetes as processes, if it is the bed's own.
@@ -187,7 +167,19 @@ impl Bed {
         &self,
         args: impl IntoIterator<Item = A>,
     ) -> Result<String> {
-        kubectl::run(self.kubeconfig(), args).await
+        tools::kubectl(self.kubeconfig(), args).await
+    }
+
+    /// Runs the real consul tool, with the operator's rights, and returns what it prints.
+    #[track_caller]
+    pub fn consul_tool<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(
+            Location::caller(),
+            tools::consul(&self.servers.place.consul, args),
+        )
     }
 
     /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.
@@ -230,12 +222,13 @@ impl Bed {
         }
     }
 
-    async fn of(servers: Arc<Servers>) -> Result<Self> {
+    pub(crate) async fn of(servers: Arc<Servers>) -> Result<Self> {
         let client = kubeconfig::client(&servers.kubeconfig).await?;
-        let consul = match &servers.consul {
-            ConsulEnd::Own(server) => Consul::at(server.address(), server.token())?,
-            ConsulEnd::Existing { address, token } => Consul::at(address, token.as_deref())?,
-        };
+        let consul = &servers.place.consul;
+        let address = consul
+            .get("CONSUL_HTTP_ADDR")
+            .context("no CONSUL_HTTP_ADDR")?;
+        let consul = Consul::at(address, consul.get("CONSUL_HTTP_TOKEN"))?;
         Ok(Self {
             servers,
             client,
@@ -259,138 +252,4 @@ fn start_shared() -> Result<Arc<Servers>, String> {
         .join()
         .unwrap_or_else(|_| Err(anyhow!("its start panicked")));
     outcome.map(Arc::new).map_err(|error| format!("{error:#}"))
-}
-
-impl BedBuilder {
-    /// Another kind of Consul.
-    #[must_use]
-    pub fn consul(mut self, consul: ConsulBuilder) -> Self {
-        self.consul = consul;
-        self
-    }
-
-    /// The operator is set up but not started.
-    #[must_use]
-    pub fn without_operator(mut self) -> Self {
-        self.without_operator = true;
-        self
-    }
-
-    /// More arguments for `consul-semaphore-operator run`.
-    #[must_use]
-    pub fn operator_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
-        self.options.args.extend(args.into_iter().map(Into::into));
-        self
-    }
-
-    /// An environment variable of the operator's.
-    #[must_use]
-    pub fn operator_env(mut self, name: &str, value: &str) -> Self {
-        self.options.env.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Starts it all, applies `crds/` and `config/rbac/`, and waits until all of it works.
-    #[track_caller]
-    pub fn start(self) -> impl Future<Output = Bed> {
-        story(Location::caller(), self.try_start())
-    }
-
-    /// As [`Self::start`], for a program that is no test.
-    pub async fn try_start(self) -> Result<Bed> {
-        Bed::of(Arc::new(self.servers().await?)).await
-    }
-
-    async fn servers(self) -> Result<Servers> {
-        let folder = Arc::new(Folder::new()?);
-        let (consul, kubernetes, admin) = if use_existing()? {
-            let admin = PathBuf::from(required("KUBECONFIG")?);
-            let consul = ConsulEnd::Existing {
-                address: required("CONSUL_HTTP_ADDR")?,
-                token: env::var("CONSUL_HTTP_TOKEN").ok(),
-            };
-            (consul, None, admin)
-        } else {
-            let (consul, kubernetes) = tokio::try_join!(
-                self.consul.start_in(folder.clone()),
-                Kubernetes::start_in(folder.clone())
-            )?;
-            let admin = kubernetes.kubeconfig().to_owned();
-            (ConsulEnd::Own(consul), Some(kubernetes), admin)
-        };
-        let place = install(folder, &admin, &consul)
-            .await
-            .context("installing the operator")?;
-        let operator = Operator::new("operator", place.clone(), self.options);
-        if !self.without_operator {
-            operator.try_start().await?;
-        }
-        Ok(Servers {
-            operator,
-            place,
-            kubeconfig: admin,
-            consul,
-            kubernetes,
-        })
-    }
-}
-
-/// `BED_EXISTING=1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR`. The two
-/// alone don't suffice: a developer has them set for other clusters, and tests would run in those.
-fn use_existing() -> Result<bool> {
-    match env::var("BED_EXISTING").as_deref() {
-        Err(_) | Ok("" | "0") => Ok(false),
-        Ok("1") => Ok(true),
-        Ok(other) => bail!("BED_EXISTING is 1 or 0, not {other}"),
-    }
-}
-
-fn required(name: &str) -> Result<String> {
-    env::var(name).with_context(|| format!("BED_EXISTING=1 needs {name}"))
-}
-
-/// Does what a user does before the first start: applies the CRD and the RBAC that the project
-/// ships, and gets a kubeconfig for the `ServiceAccount` among them.
-async fn install(folder: Arc<Folder>, admin: &Path, consul: &ConsulEnd) -> Result<Place> {
-    let client = kubeconfig::client(admin).await?;
-    let root = programs::manifests();
-    let mut objects = manifests::read(&root.join("crds"))?;
-    objects.extend(manifests::read(&root.join("config/rbac"))?);
-    manifests::apply(&client, &objects).await?;
-    let (namespace, name) = manifests::service_account(&objects)
-        .context("config/rbac has no ServiceAccount for the operator")?;
-    let request = TokenRequest {
-        spec: TokenRequestSpec {
-            expiration_seconds: Some(TOKEN_SECONDS),
-            ..Default::default()
-        },
-        ..Default::default()
-    };
-    let token = Api::<ServiceAccount>::namespaced(client, &namespace)
-        .create_token_request(&name, &PostParams::default(), &request)
-        .await?
-        .status
-        .context("no token in the answer")?
-        .token;
-    let kubeconfig = folder.write(
-        "operator.kubeconfig",
-        kubeconfig::as_someone_else(admin, &token)?.to_string(),
-    )?;
-    let consul = match consul {
-        ConsulEnd::Own(server) => {
-            let address = ("CONSUL_HTTP_ADDR".to_owned(), server.address().to_owned());
-            let token = server
-                .token()
-                .map(|token| ("CONSUL_HTTP_TOKEN".to_owned(), token.to_owned()));
-            [address].into_iter().chain(token).collect()
-        }
-        ConsulEnd::Existing { .. } => env::vars()
-            .filter(|(name, _)| name.starts_with("CONSUL_"))
-            .collect(),
-    };
-    Ok(Place {
-        folder,
-        kubeconfig,
-        consul,
-    })
 }

@@ -131,6 +131,11 @@ impl Consul {
         }
     }
 
+    /// The token that it is asked with.
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// Its URL.
     pub fn address(&self) -> &str {
         &self.address

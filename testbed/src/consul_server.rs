@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     consul::Consul,
+    env::Env,
     folder::Folder,
     ports,
     process::{Process, Recipe},
@@ -22,12 +23,11 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub struct ConsulServer {
     client: Consul,
     process: Process,
-    token: Option<String>,
     folder: Arc<Folder>,
 }
 
 /// How a [`ConsulServer`] is to be.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ConsulBuilder {
     token: Option<String>,
     config: Option<Value>,
@@ -121,16 +121,28 @@ impl ConsulBuilder {
         Ok(ConsulServer {
             client,
             process,
-            token: self.token,
             folder,
         })
     }
 }
 
+impl std::fmt::Debug for ConsulBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsulBuilder")
+            .field("acls", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 impl ConsulServer {
-    /// The token that may do all, if ACLs are on.
-    pub fn token(&self) -> Option<&str> {
-        self.token.as_deref()
+    /// How it is reached, with the token that may do all, as every Consul tool reads it.
+    pub(crate) fn env(&self) -> Env {
+        let mut env = Env::default();
+        env.set("CONSUL_HTTP_ADDR", self.address());
+        if let Some(token) = self.token() {
+            env.set("CONSUL_HTTP_TOKEN", token);
+        }
+        env
     }
 
     /// The folder of its log.

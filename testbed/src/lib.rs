@@ -45,13 +45,14 @@
 //! | `BED_MANIFESTS` | where `crds/` and `config/rbac/` are (default: the workspace) |
 mod api_server;
 mod bed;
+mod bed_builder;
 mod consul;
 mod consul_server;
+mod env;
 mod folder;
 mod job;
 mod json;
 mod kubeconfig;
-mod kubectl;
 mod kubernetes;
 mod limit_watch;
 mod manifests;
@@ -63,10 +64,12 @@ mod programs;
 mod semaphore;
 mod story;
 mod tls;
+mod tools;
 mod wait;
 
 pub use api_server::ApiServer;
-pub use bed::{Bed, BedBuilder};
+pub use bed::Bed;
+pub use bed_builder::BedBuilder;
 pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
 pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use folder::Folder;

@@ -16,9 +16,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    job::Job, kubeconfig, kubectl, manifests, programs, semaphore::Semaphore, story::story,
-};
+use crate::{job::Job, kubeconfig, manifests, programs, semaphore::Semaphore, story::story, tools};
 
 /// A namespace with helpers for the things in it. Clones are the same namespace; it is deleted,
 /// as well as that goes, when the last of them and of what was made in it is dropped.
@@ -114,7 +112,7 @@ impl Namespace {
         let args = self.in_namespace(args);
         story(
             Location::caller(),
-            kubectl::run(&self.0.cluster.kubeconfig, args),
+            tools::kubectl(&self.0.cluster.kubeconfig, args),
         )
     }
 

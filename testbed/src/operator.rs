@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result, bail};
 use tokio::sync::Mutex;
 
 use crate::{
+    env::Env,
     folder::Folder,
     ports,
     process::{Process, Recipe},
@@ -34,15 +35,15 @@ struct Inner {
 pub(crate) struct Place {
     pub(crate) folder: Arc<Folder>,
     pub(crate) kubeconfig: PathBuf,
-    /// The variables that say how Consul is reached, as every Consul tool reads them.
-    pub(crate) consul: Vec<(String, String)>,
+    /// How Consul is reached, as every Consul tool reads it.
+    pub(crate) consul: Env,
 }
 
 /// More than `run` with its defaults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperatorOptions {
     pub(crate) args: Vec<String>,
-    pub(crate) env: Vec<(String, String)>,
+    pub(crate) env: Env,
 }
 
 #[derive(Debug)]
@@ -149,10 +150,12 @@ impl Operator {
                 .args(["run", "--http-address", &address])
                 .args(&options.args)
                 .env("KUBECONFIG", place.kubeconfig.display().to_string());
-            let own = ["RUST_LOG", "RUST_BACKTRACE"]
-                .into_iter()
-                .filter_map(|name| Some((name.into(), std::env::var(name).ok()?)));
-            for (name, value) in own.chain(place.consul.clone()).chain(options.env.clone()) {
+            for name in ["RUST_LOG", "RUST_BACKTRACE"] {
+                if let Ok(value) = std::env::var(name) {
+                    recipe = recipe.env(name, value);
+                }
+            }
+            for (name, value) in place.consul.iter().chain(options.env.iter()) {
                 recipe = recipe.env(name, value);
             }
             async move {

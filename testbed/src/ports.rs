@@ -43,9 +43,11 @@ where
 {
     let mut tries = 1;
     loop {
-        match start(free()?).await {
-            Err(error) if tries < TRIES && error.to_string().contains(TAKEN) => tries += 1,
-            outcome => return outcome,
+        let outcome = start(free()?).await;
+        let taken = |error: &anyhow::Error| error.to_string().to_lowercase().contains(TAKEN);
+        if tries == TRIES || !outcome.as_ref().is_err_and(taken) {
+            return outcome;
         }
+        tries += 1;
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-use crate::{folder::Folder, wait};
+use crate::{env::Env, folder::Folder, wait};
 
 const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guard");
 
@@ -25,7 +25,7 @@ pub(crate) struct Recipe {
     name: String,
     program: PathBuf,
     args: Vec<OsString>,
-    env: Vec<(String, String)>,
+    env: Env,
 }
 
 impl Recipe {
@@ -34,7 +34,7 @@ impl Recipe {
             name: name.into(),
             program: program.into(),
             args: Vec::new(),
-            env: Vec::new(),
+            env: Env::default(),
         }
     }
 
@@ -49,9 +49,8 @@ impl Recipe {
         self
     }
 
-    /// A later value of the same variable wins.
     pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.env.push((name.into(), value.into()));
+        self.env.set(name, value);
         self
     }
 }
@@ -97,7 +96,7 @@ impl Process {
                     .filter_map(|name| Some((name, std::env::var_os(name)?))),
             )
             .env("HOME", folder.path())
-            .envs(env.iter().map(|(name, value)| (name, value)))
+            .envs(env.iter())
             .current_dir(folder.path())
             .stdin(Stdio::piped())
             .stdout(folder.held()?)

@@ -6,39 +6,33 @@ use consul_semaphore_operator::consul::{
     Client, Error, ExternalNode, NewSession, Op, PutMode, Scope, WatchOptions,
 };
 use futures::StreamExt;
+use serde_json::json;
+use testbed::{Consul, ConsulServer};
 use tokio::time::{sleep, timeout};
 
-use crate::server::{Consul, DEADLINE, client, new_folder};
+use crate::server::{DEADLINE, client, start};
 
 const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
 
-async fn with_acls() -> (Consul, Client) {
-    let configuration = format!(
-        r#"acl {{ enabled = true
-                  default_policy = "deny"
-                  tokens {{ initial_management = "{ROOT}" }} }}"#
-    );
-    Consul::with(new_folder(), &["-dev"], &configuration, "http", |consul| {
-        with_token(consul, ROOT)
-    })
-    .await
+async fn with_acls() -> (ConsulServer, Client) {
+    let consul = Consul::builder().acls(ROOT).start().await;
+    let root = with_token(&consul, ROOT);
+    (consul, root)
 }
 
 fn with_token(consul: &Consul, token: &str) -> Client {
     client(&[
-        ("CONSUL_HTTP_ADDR", &consul.address()),
+        ("CONSUL_HTTP_ADDR", consul.address()),
         ("CONSUL_HTTP_TOKEN", token),
     ])
 }
 
 /// A new token with these rules.
 async fn token(consul: &Consul, name: &str, rules: &str) -> String {
-    let policy = serde_json::json!({ "Name": name, "Rules": rules });
-    consul
-        .put_json("acl/policy", ROOT, &policy.to_string())
-        .await;
-    let token = serde_json::json!({ "Policies": [{ "Name": name }] });
-    let token = consul.put_json("acl/token", ROOT, &token.to_string()).await;
+    let policy = json!({ "Name": name, "Rules": rules });
+    consul.put_json("acl/policy", policy).await;
+    let token = json!({ "Policies": [{ "Name": name }] });
+    let token = consul.put_json("acl/token", token).await;
     token["SecretID"].as_str().unwrap().to_owned()
 }
 
@@ -119,7 +113,7 @@ async fn entries_that_must_not_be_read_are_a_denial_and_not_an_empty_prefix() {
         assert_denied(client.list(prefix).await, "'key:read'", &secret);
     }
     // Consul does not tell those who bring no token that it left entries out.
-    let nobody = crate::server::client(&[("CONSUL_HTTP_ADDR", &consul.address())]);
+    let nobody = crate::server::client(&[("CONSUL_HTTP_ADDR", consul.address())]);
     assert_denied(nobody.list("ours/").await, "'key:read'", ROOT);
     let mut readings = pin!(nobody.watch("ours/", WatchOptions::default()));
     let first = timeout(DEADLINE, readings.next()).await.unwrap().unwrap();
@@ -164,10 +158,10 @@ async fn the_policy_that_is_documented_is_enough() {
 #[tokio::test]
 async fn a_token_file_is_read_again_when_it_changes() {
     let (consul, _root) = with_acls().await;
-    let file = consul.folder.join("token");
+    let file = consul.folder().path().join("token");
     fs::write(&file, "7a1c0e5e-0000-4000-8000-00000000bad1\n").unwrap();
     let client = client(&[
-        ("CONSUL_HTTP_ADDR", &consul.address()),
+        ("CONSUL_HTTP_ADDR", consul.address()),
         ("CONSUL_HTTP_TOKEN_FILE", file.to_str().unwrap()),
     ]);
     let denied = client.put("k", b"", 0, PutMode::Set).await;
@@ -190,7 +184,7 @@ async fn a_token_file_is_read_again_when_it_changes() {
 
 #[tokio::test]
 async fn a_consul_without_enterprise_refuses_its_places_in_every_call() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let namespace = Scope {
         namespace: Some("team-a".to_owned()),
         ..Scope::default()
@@ -222,7 +216,7 @@ async fn a_consul_without_enterprise_refuses_its_places_in_every_call() {
 
 #[tokio::test]
 async fn a_datacenter_is_named_in_every_call_and_an_unknown_one_is_said_to_be() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let scope = |name: &str| Scope {
         datacenter: Some(name.to_owned()),
         ..Scope::default()

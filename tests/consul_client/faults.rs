@@ -238,19 +238,19 @@ async fn an_old_consul_teaches_that_it_takes_64_operations() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_too_large_teaches_nothing_of_operations() {
+async fn too_many_bytes_teach_to_send_fewer_operations_but_only_once() {
     let (server, client, _) = bed().await;
-    let too_large = says(
-        413,
-        "Request body(600000 bytes) too large, max size: 524288 bytes.",
-    );
+    let words = "Request body(600000 bytes) too large, max size: 524288 bytes. See > 1";
+    let too_large = says(413, words);
     Mock::given(path("/v1/txn"))
         .respond_with(too_large)
         .mount(&server)
         .await;
-    let error = client.transaction(&vec![set(); 100]).await.unwrap_err();
-    assert!(matches!(error, Error::TooLarge(_)));
-    assert_eq!(client.transaction_capacity(), 128);
+    for operations in [100, 64, 2] {
+        let error = client.transaction(&vec![set(); operations]).await;
+        assert!(matches!(error, Err(Error::TooLarge(_))));
+        assert_eq!(client.transaction_capacity(), 64);
+    }
 }
 
 #[tokio::test]
@@ -447,4 +447,24 @@ async fn a_watch_whose_readings_return_at_once_is_slowed_down() {
     // The sixth would come after ten seconds.
     let _ = timeout(Duration::from_secs(2), readings).await;
     assert!(calls.all().len() <= 5, "{}", calls.all().len());
+}
+
+#[tokio::test]
+async fn a_watch_does_not_wait_at_a_server_that_hangs_for_others() {
+    let (bad, _, _) = bed().await;
+    let (good, _, calls) = bed().await;
+    let client = connect(&format!("{},{}", bad.uri(), good.uri()), &calls);
+    let first = Mock::given(method("GET")).respond_with(listing(9, &["p/a"]));
+    first.up_to_n_times(1).mount(&bad).await;
+    let for_ever = says(200, "true").set_delay(10 * DEADLINE);
+    Mock::given(any()).respond_with(for_ever).mount(&bad).await;
+    let second = listing(20, &["p/a"]);
+    Mock::given(any()).respond_with(second).mount(&good).await;
+
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    assert_eq!(readings.next().await.unwrap().unwrap().index, 9);
+    let write = async { client.put("k", b"", 0, PutMode::Set).await };
+    let (written, reading) = tokio::join!(write, timeout(DEADLINE, readings.next()));
+    assert!(written.unwrap_err().may_have_been_applied());
+    assert_eq!(reading.unwrap().unwrap().unwrap().index, 20);
 }

@@ -2,11 +2,11 @@
 
 use consul_semaphore_operator::consul::{Error, PutMode};
 
-use crate::server::{Consul, on_server};
+use crate::server::{on_server, start};
 
 #[tokio::test]
 async fn a_prefix_is_listed_as_it_is_given() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     for key in ["jobs/a/2", "jobs/a/1", "jobs/ab/1"] {
         assert!(
             client
@@ -30,7 +30,7 @@ async fn a_prefix_is_listed_as_it_is_given() {
 
 #[tokio::test]
 async fn a_check_and_set_needs_the_index_of_the_last_write() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let put = |value: &'static [u8], index| client.put("k", value, 0, PutMode::Cas(index));
     assert!(put(b"1", 0).await.unwrap());
     assert!(!put(b"2", 0).await.unwrap());
@@ -47,7 +47,7 @@ async fn a_check_and_set_needs_the_index_of_the_last_write() {
 
 #[tokio::test]
 async fn any_key_and_any_value_comes_back_as_it_was() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let value: Vec<u8> = (0..=255).collect();
     let keys = [
         "a b", "ä/€", "50%25", "q?x=1&y", "h#1", "a+b", "a//b", "a/../b", "/a", "~._-",
@@ -69,7 +69,7 @@ async fn any_key_and_any_value_comes_back_as_it_was() {
 
 #[tokio::test]
 async fn a_lock_is_acquired_by_one_session_and_released_by_it() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let one = client.create_session(&on_server()).await.unwrap();
     let two = client.create_session(&on_server()).await.unwrap();
     let put = |mode| client.put("lock", b"me", 0, mode);
@@ -87,7 +87,7 @@ async fn a_lock_is_acquired_by_one_session_and_released_by_it() {
 
 #[tokio::test]
 async fn too_much_at_once_is_refused_as_such() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let value = vec![0; 600_000];
     let error = client.put("k", &value, 0, PutMode::Set).await.unwrap_err();
     assert_eq!(error.reason(), "TooLarge");

@@ -2,11 +2,11 @@
 
 use consul_semaphore_operator::consul::{Error, Op};
 
-use crate::server::{Consul, on_server};
+use crate::server::{on_server, start};
 
-fn set(key: impl ToString) -> Op {
+fn set(key: &str) -> Op {
     Op::Set {
-        key: key.to_string(),
+        key: key.to_owned(),
         value: b"x".to_vec(),
         flags: 0,
     }
@@ -14,7 +14,7 @@ fn set(key: impl ToString) -> Op {
 
 #[tokio::test]
 async fn a_contender_is_locked_and_the_lock_body_made_in_one_step() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let session = client.create_session(&on_server()).await.unwrap();
     let contender = format!("p/{session}");
     let lock = Op::Lock {
@@ -90,7 +90,7 @@ async fn a_contender_is_locked_and_the_lock_body_made_in_one_step() {
 
 #[tokio::test]
 async fn a_conflict_names_each_operation_and_changes_nothing() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     client.transaction(&[set("a")]).await.unwrap();
     let operations = [
         set("b"),
@@ -120,14 +120,14 @@ async fn a_conflict_names_each_operation_and_changes_nothing() {
 
 #[tokio::test]
 async fn none_is_none() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     assert_eq!(client.transaction(&[]).await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn as_many_operations_as_the_capacity_says_and_not_one_more() {
-    let (_consul, client) = Consul::start().await;
-    let operations: Vec<_> = (0..129).map(set).collect();
+    let (_consul, client) = start().await;
+    let operations: Vec<_> = (0..129).map(|n| set(&n.to_string())).collect();
     assert_eq!(client.transaction_capacity(), 128);
     let written = client.transaction(&operations[..128]).await.unwrap();
     assert_eq!(written.len(), 128);

@@ -1,29 +1,29 @@
 //! The ways to a Consul.
 
-use std::{fs, net::TcpListener, path::Path, pin::pin};
+use std::{fs, net::TcpListener, pin::pin, process::Command, time::Duration};
 
 use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
 use futures::StreamExt;
+use serde_json::json;
+use testbed::{Consul, Folder};
 use tokio::time::timeout;
 
-use crate::server::{Consul, DEADLINE, client, command, config, free_port, new_folder};
+use crate::server::{DEADLINE, client, config, free_port, kill, start, start_at};
 
 #[tokio::test]
 async fn over_a_unix_socket() {
-    let folder = new_folder();
-    let socket = folder.join("http.sock");
-    let address = format!("unix://{}", socket.display());
-    let configuration = format!("addresses {{ http = \"{address}\" }}");
-    let connect = |_: &Consul| client(&[("CONSUL_HTTP_ADDR", &address)]);
-    let (_consul, client) = Consul::with(folder, &["-dev"], &configuration, "http", connect).await;
+    let folder = Folder::new().unwrap();
+    let (_consul, address) = start_at(&folder).await;
+    let client = client(&[("CONSUL_HTTP_ADDR", &address)]);
     assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
     assert_eq!(client.get("k").await.unwrap().unwrap().value, b"1");
 }
 
 #[tokio::test]
 async fn past_an_address_where_nobody_listens() {
-    let (consul, _) = Consul::start().await;
-    let addresses = format!("127.0.0.1:{}, localhost:{}", free_port(), consul.port);
+    let (consul, _) = start().await;
+    let named = consul.address().replace("127.0.0.1", "localhost");
+    let addresses = format!("127.0.0.1:{}, {named}", free_port());
     let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
     // Also a write, because nothing was sent to the first.
     assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
@@ -32,13 +32,13 @@ async fn past_an_address_where_nobody_listens() {
 
 #[tokio::test]
 async fn past_a_server_that_hangs() {
-    let (consul, _) = Consul::start().await;
+    let (consul, _) = start().await;
     // Connections are taken by the system, and nobody ever reads from them.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap();
-    let addresses = format!("{deaf},127.0.0.1:{}", consul.port);
+    let addresses = format!("{deaf},{}", consul.address());
     let mut config = config(&[("CONSUL_HTTP_ADDR", &addresses)]);
-    config.timeout = std::time::Duration::from_secs(4);
+    config.timeout = Duration::from_secs(4);
     let client = Client::new(config).unwrap();
     assert!(client.list("k").await.unwrap().entries.is_empty());
     assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
@@ -46,15 +46,15 @@ async fn past_a_server_that_hangs() {
 
 #[tokio::test]
 async fn from_a_server_that_ends_to_one_that_stays() {
-    let (mut one, _) = Consul::start().await;
-    let (two, _) = Consul::start().await;
+    let (one, _) = start().await;
+    let (two, _) = start().await;
     let addresses = format!("{},{}", one.address(), two.address());
     let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
     client.put("p/one", b"", 0, PutMode::Set).await.unwrap();
     let mut readings = pin!(client.watch("p/", WatchOptions::default()));
     let first = timeout(DEADLINE, readings.next()).await.unwrap().unwrap();
     assert_eq!(first.unwrap().entries[0].key, "p/one");
-    one.kill();
+    kill(&one).await;
     // Nobody can say of a connection that ends whether it has carried a write before.
     let written = async { while client.put("p/two", b"", 0, PutMode::Set).await != Ok(true) {} };
     timeout(DEADLINE, written)
@@ -74,10 +74,12 @@ async fn from_a_server_that_ends_to_one_that_stays() {
 }
 
 /// A folder with a CA, and certificates of a server and of a client.
-fn certificates() -> std::path::PathBuf {
-    let folder = new_folder();
+fn certificates() -> Folder {
+    let folder = Folder::new().unwrap();
     let run = |words: &[&str]| {
-        let output = command(&folder, words).output().unwrap();
+        let mut command = Command::new(testbed::servers().join("consul"));
+        command.args(words).current_dir(folder.path());
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{words:?}: {output:?}");
     };
     run(&["tls", "ca", "create"]);
@@ -99,28 +101,28 @@ fn with_tls<'a>(address: &'a str, files: &'a [String; 3]) -> Vec<(&'static str, 
 #[tokio::test]
 async fn over_tls_with_certificates_on_both_sides() {
     let folder = certificates();
-    let file = |name: &str| folder.join(name).display().to_string();
+    let file = |name: &str| folder.path().join(name).display().to_string();
     let files = [
         file("consul-agent-ca.pem"),
         file("dc1-client-consul-0.pem"),
         file("dc1-client-consul-0-key.pem"),
     ];
-    let configuration = r#"
-        tls { https { ca_file = "consul-agent-ca.pem"
-                      cert_file = "dc1-server-consul-0.pem"
-                      key_file = "dc1-server-consul-0-key.pem"
-                      verify_incoming = true } }"#;
-    let arguments = ["-dev", "-http-port=-1"];
-    let connect = |consul: &Consul| {
-        let address = format!("https://127.0.0.1:{}", consul.port);
-        client(&with_tls(&address, &files))
-    };
-    let (consul, client) =
-        Consul::with(folder.clone(), &arguments, configuration, "https", connect).await;
+    let port = free_port();
+    let configuration = json!({
+        "ports": { "https": port },
+        "tls": { "https": {
+            "ca_file": files[0],
+            "cert_file": file("dc1-server-consul-0.pem"),
+            "key_file": file("dc1-server-consul-0-key.pem"),
+            "verify_incoming": true,
+        } },
+    });
+    let _consul = Consul::builder().config(configuration).start().await;
+    let https = format!("https://127.0.0.1:{port}");
+    let bare = format!("localhost:{port}");
+    let client = client(&with_tls(&https, &files));
     assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
 
-    let https = format!("https://127.0.0.1:{}", consul.port);
-    let bare = format!("localhost:{}", consul.port);
     let get = async |variables: &[(&str, &str)]| {
         let client = crate::server::client(variables);
         client.get("k").await.map(|entry| entry.unwrap().value)
@@ -149,16 +151,19 @@ async fn over_tls_with_certificates_on_both_sides() {
     let error = get(&misnamed).await.unwrap_err().to_string();
     assert!(error.contains("certificate"), "{error}");
     // A folder of CAs.
-    let folder_of_cas = new_folder();
-    fs::copy(&files[0], folder_of_cas.join("ca.pem")).unwrap();
+    let cas = Folder::new().unwrap();
+    fs::copy(&files[0], cas.path().join("ca.pem")).unwrap();
     let mut by_folder = but("CONSUL_CACERT");
-    by_folder.push(("CONSUL_CAPATH", folder_of_cas.to_str().unwrap()));
+    by_folder.push(("CONSUL_CAPATH", cas.path().to_str().unwrap()));
     assert_eq!(get(&by_folder).await.unwrap(), b"1");
-    fs::remove_dir_all(&folder_of_cas).unwrap();
 
     // A server that is not trusted, unless nobody asks.
     let other = certificates();
-    let other_ca = other.join("consul-agent-ca.pem").display().to_string();
+    let other_ca = other
+        .path()
+        .join("consul-agent-ca.pem")
+        .display()
+        .to_string();
     let mut distrusting = but("CONSUL_CACERT");
     distrusting.push(("CONSUL_CACERT", &other_ca));
     let error = get(&distrusting).await.unwrap_err();
@@ -166,7 +171,6 @@ async fn over_tls_with_certificates_on_both_sides() {
     assert!(error.to_string().contains("certificate"), "{error}");
     distrusting.push(("CONSUL_HTTP_SSL_VERIFY", "false"));
     assert_eq!(get(&distrusting).await.unwrap(), b"1");
-    fs::remove_dir_all(Path::new(&other)).unwrap();
 
     // A client that is not known.
     let mut unknown = all.clone();

@@ -4,9 +4,10 @@ use std::{pin::pin, time::Duration};
 
 use consul_semaphore_operator::consul::{Error, Listing, PutMode, WatchOptions};
 use futures::{Stream, StreamExt};
+use testbed::Folder;
 use tokio::time::timeout;
 
-use crate::server::{Consul, DEADLINE, client, new_folder, on_server};
+use crate::server::{DEADLINE, client, kill, on_server, socket, start, start_at};
 
 /// The first reading that is as wanted.
 async fn until(
@@ -27,7 +28,7 @@ async fn until(
 
 #[tokio::test]
 async fn a_watch_sees_changes_and_the_end_of_a_session() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     let mut readings = pin!(client.watch("p/", WatchOptions::default()));
     let first = until(&mut readings, |_| true).await;
     assert!(first.entries.is_empty());
@@ -48,7 +49,7 @@ async fn a_watch_sees_changes_and_the_end_of_a_session() {
 
 #[tokio::test]
 async fn there_is_a_reading_after_every_wait_though_nothing_changes() {
-    let (_consul, client) = Consul::start().await;
+    let (_consul, client) = start().await;
     client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
     let options = WatchOptions {
         wait: Duration::from_millis(100),
@@ -63,20 +64,19 @@ async fn there_is_a_reading_after_every_wait_though_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_that_consul_is_away_and_that_it_came_back_without_its_data() {
-    let folder = new_folder();
-    let (mut consul, client) = Consul::with(folder, &["-dev"], "", "http", |consul| {
-        client(&[("CONSUL_HTTP_ADDR", &consul.address())])
-    })
-    .await;
-    // So that its index is well above that of an empty Consul.
+async fn a_watch_tells_that_consul_is_away_and_that_there_is_one_without_its_data() {
+    let (one, _) = start().await;
+    let folder = Folder::new().unwrap();
+    let addresses = format!("{},{}", one.address(), socket(&folder));
+    let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
+    // So that its index is well above that of the other.
     for _ in 0..100 {
         client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
     }
     let mut readings = pin!(client.watch("p/", WatchOptions::default()));
     until(&mut readings, |l| l.entries.len() == 1).await;
 
-    consul.kill();
+    kill(&one).await;
     let failure = async {
         loop {
             if let Some(Err(error)) = readings.next().await {
@@ -86,9 +86,10 @@ async fn a_watch_tells_that_consul_is_away_and_that_it_came_back_without_its_dat
     };
     let error = timeout(DEADLINE, failure).await.unwrap();
     assert_eq!(error.reason(), "ConsulUnreachable");
-    consul.start_again(&client).await;
-    let empty = until(&mut readings, |l| l.entries.is_empty()).await;
-    assert!(empty.reset);
+
+    let _other = start_at(&folder).await;
+    let without = until(&mut readings, |_| true).await;
+    assert!(without.entries.is_empty() && without.reset);
     client.put("p/b", b"1", 0, PutMode::Set).await.unwrap();
     let filled = until(&mut readings, |l| l.entries.len() == 1).await;
     assert!(!filled.reset);

@@ -1,0 +1,194 @@
+//! Consul in a few lines: keys, sessions, and transactions that happen whole or not at all.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    clock::Moment,
+    consul::{Entry, Listing, Op, SessionId},
+    semaphore::Prefix,
+};
+
+/// A datacenter's KV store and its sessions, behind one raft index.
+#[derive(Clone, Default)]
+pub(super) struct Consul {
+    index: u64,
+    entries: BTreeMap<String, Entry>,
+    sessions: BTreeMap<SessionId, Session>,
+}
+
+#[derive(Clone)]
+struct Session {
+    name: String,
+    alive: bool,
+}
+
+impl Consul {
+    /// Makes a session that deletes its keys when it dies, as ours and the Go client's do.
+    pub(super) fn make_session(&mut self, name: &str) -> SessionId {
+        let session = SessionId::from(format!("session-{:04}", self.sessions.len()));
+        let name = name.to_owned();
+        self.sessions
+            .insert(session.clone(), Session { name, alive: true });
+        session
+    }
+
+    /// Ends a session, by its TTL or by a call: the keys that it has locked go with it.
+    pub(super) fn destroy(&mut self, session: &SessionId) {
+        if let Some(known) = self.sessions.get_mut(session).filter(|known| known.alive) {
+            known.alive = false;
+            self.index += 1;
+            self.entries
+                .retain(|_, entry| entry.session.as_ref() != Some(session));
+        }
+    }
+
+    pub(super) fn is_alive(&self, session: &SessionId) -> bool {
+        self.sessions
+            .get(session)
+            .is_some_and(|session| session.alive)
+    }
+
+    /// The name that a session was made with. Unlike Consul it is also known of a dead one, because
+    /// whoever read the prefix while it lived knows it too.
+    pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
+        self.sessions
+            .get(session)
+            .map(|session| session.name.as_str())
+    }
+
+    pub(super) fn live_sessions(&self) -> impl Iterator<Item = (&SessionId, &str)> {
+        let alive = self.sessions.iter().filter(|(_, session)| session.alive);
+        alive.map(|(id, session)| (id, session.name.as_str()))
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// `GET /v1/kv/<prefix>/?recurse`.
+    pub(super) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
+        let folder = prefix.folder();
+        let below = self
+            .entries
+            .values()
+            .filter(|entry| entry.key.starts_with(&folder));
+        Listing {
+            entries: below.cloned().collect(),
+            index: self.index,
+            sent,
+            reset: false,
+        }
+    }
+
+    /// `PUT /v1/kv/<key>`, without any condition: what a person does by hand.
+    pub(super) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
+        self.index += 1;
+        let mut entry = self.write(key, value, flags);
+        entry.session = session;
+        self.entries.insert(key.into(), entry);
+    }
+
+    pub(super) fn delete(&mut self, key: &str) {
+        self.index += 1;
+        self.entries.remove(key);
+    }
+
+    /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
+    /// what was deleted; a refusal names the first operation that failed.
+    pub(super) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, usize> {
+        let mut after = self.clone();
+        after.index += 1;
+        let mut answer = Vec::new();
+        for (position, operation) in operations.iter().enumerate() {
+            let entry = after.apply(operation).ok_or(position)?;
+            answer.extend(entry.map(|entry| Entry {
+                value: Vec::new(),
+                ..entry
+            }));
+        }
+        *self = after;
+        Ok(answer)
+    }
+
+    /// Applies an operation; `None` if it fails.
+    fn apply(&mut self, operation: &Op) -> Option<Option<Entry>> {
+        let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
+        match operation {
+            Op::Cas {
+                key,
+                value,
+                flags,
+                index,
+            } => {
+                (index_of(key).unwrap_or(0) == *index).then_some(())?;
+                let entry = self.write(key, value, *flags);
+                self.entries.insert(key.clone(), entry.clone());
+                Some(Some(entry))
+            }
+            Op::Lock {
+                key,
+                value,
+                flags,
+                session,
+            } => {
+                self.is_alive(session).then_some(())?;
+                let mut entry = self.write(key, value, *flags);
+                match &entry.session {
+                    None => entry.lock_index += 1,
+                    Some(owner) => (owner == session).then_some(())?,
+                }
+                entry.session = Some(session.clone());
+                self.entries.insert(key.clone(), entry.clone());
+                Some(Some(entry))
+            }
+            Op::Delete { key } => {
+                self.entries.remove(key);
+                Some(None)
+            }
+            Op::DeleteCas { key, index } => {
+                // A key that is not there counts as deleted.
+                (index_of(key).unwrap_or(*index) == *index).then_some(())?;
+                self.entries.remove(key);
+                Some(None)
+            }
+            Op::CheckIndex { key, index } => {
+                let entry = self.entries.get(key)?;
+                (entry.modify_index == *index).then(|| Some(entry.clone()))
+            }
+            Op::CheckSession { key, session } => {
+                let entry = self.entries.get(key)?;
+                (entry.session.as_ref() == Some(session)).then(|| Some(entry.clone()))
+            }
+            Op::CheckNotExists { key } => (!self.entries.contains_key(key)).then_some(None),
+            // No plan has these.
+            Op::Set { .. } | Op::Unlock { .. } | Op::Get { .. } => None,
+        }
+    }
+
+    /// The entry with this value. Its lock is left alone, and so is the index of one that does not
+    /// change.
+    fn write(&self, key: &str, value: &[u8], flags: u64) -> Entry {
+        match self.entries.get(key) {
+            Some(entry) if entry.value == value && entry.flags == flags => entry.clone(),
+            Some(entry) => Entry {
+                value: value.into(),
+                flags,
+                modify_index: self.index,
+                ..entry.clone()
+            },
+            None => Entry {
+                key: key.into(),
+                value: value.into(),
+                flags,
+                session: None,
+                lock_index: 0,
+                create_index: self.index,
+                modify_index: self.index,
+            },
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Jobs, their pods, the Job controller and the users who change them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    clock::Moment,
+    semaphore::{
+        Granted, Job, Standing, Uid,
+        plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+    },
+};
+
+/// A Job as the API server has it.
+#[derive(Clone, Debug)]
+pub(super) struct Object {
+    pub(super) name: Arc<str>,
+    pub(super) uid: Uid,
+    version: u64,
+    pub(super) wants: Option<Arc<str>>,
+    pub(super) priority: i32,
+    pub(super) hold: bool,
+    pub(super) suspend: bool,
+    /// What a grant wrote into its template.
+    pub(super) granted: Option<Granted>,
+    reported: Option<crate::consul::SessionId>,
+    created: i64,
+    /// Since when its condition Suspended is True.
+    suspended: Option<i64>,
+    finished: bool,
+    deleting: bool,
+    /// Whether it has had pods.
+    ran: bool,
+    /// Whether it was last made running without a grant, by a user: the one way to have pods
+    /// without a slot that nobody can prevent.
+    pub(super) rogue: bool,
+}
+
+impl Object {
+    /// Whether it is not suspended, and not at its end.
+    pub(super) fn runs(&self) -> bool {
+        !self.suspend && !self.finished && !self.deleting
+    }
+}
+
+/// A pod of a Job, until it is really gone.
+#[derive(Clone, Debug)]
+pub(super) struct Pod {
+    pub(super) job: Uid,
+    pub(super) rogue: bool,
+    terminating: bool,
+}
+
+/// What happens to a Job's pods when it is deleted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deletion {
+    /// The Job goes at once, its pods when the garbage collector and their node get to it.
+    Background,
+    /// The Job goes after its pods.
+    Foreground,
+    /// The Job goes at once, and its pods run on.
+    Orphan,
+}
+
+/// A PATCH that names the uid and the version that was decided on.
+#[derive(Clone, Debug)]
+pub(super) enum Patch {
+    Start(Start),
+    Suspend(Suspend),
+    GiveBack(GiveBack),
+    Rename(Rename),
+}
+
+impl Patch {
+    pub(super) fn target(&self) -> &Target {
+        match self {
+            Self::Start(start) => &start.job,
+            Self::Suspend(suspend) => &suspend.job,
+            Self::GiveBack(give_back) => &give_back.job,
+            Self::Rename(rename) => &rename.job,
+        }
+    }
+}
+
+/// The Jobs and pods of the namespace.
+#[derive(Clone, Default)]
+pub(super) struct Jobs {
+    objects: BTreeMap<Uid, Object>,
+    pods: Vec<Pod>,
+    version: u64,
+    /// The wall clock, in seconds.
+    pub(super) clock: i64,
+}
+
+impl Jobs {
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values()
+    }
+
+    pub(super) fn get(&self, uid: &Uid) -> Option<&Object> {
+        self.objects.get(uid)
+    }
+
+    pub(super) fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    pub(super) fn has_pods(&self, uid: &Uid) -> bool {
+        self.pods.iter().any(|pod| pod.job == *uid)
+    }
+
+    /// The uid of the Job of this name.
+    pub(super) fn named(&self, name: &str) -> Option<Uid> {
+        let mut objects = self.objects.values();
+        let object = objects.find(|object| &*object.name == name)?;
+        Some(object.uid.clone())
+    }
+
+    /// What the operator makes of a Job.
+    pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Job> {
+        let object = self.get(uid)?;
+        let since = object.suspended.filter(|_| object.ran);
+        Some(Job {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            version: object.version.to_string(),
+            seen,
+            wants: object.wants.clone(),
+            priority: object.priority,
+            hold: object.hold,
+            since: since.unwrap_or(object.created),
+            standing: self.standing(object),
+            was_suspended: object.suspended.is_some() || object.ran,
+            granted: object.granted.clone(),
+            reported: object.reported.clone(),
+        })
+    }
+
+    fn standing(&self, object: &Object) -> Standing {
+        let at_rest = !self.has_pods(&object.uid);
+        match object {
+            Object { deleting: true, .. } => Standing::Deleting,
+            Object { finished: true, .. } => Standing::Finished { at_rest },
+            Object { suspend: false, .. } => Standing::Running,
+            Object {
+                suspended: Some(_), ..
+            } if at_rest => Standing::Idle,
+            _ => Standing::Stopping,
+        }
+    }
+
+    /// Makes a Job that asks for a semaphore, suspended as the admission policy would.
+    pub(super) fn create(&mut self, name: &str, wants: &str, priority: i32) -> Uid {
+        self.version += 1;
+        let uid = Uid::from(format!("{name}-{}", self.version).as_str());
+        let object = Object {
+            name: name.into(),
+            uid: uid.clone(),
+            version: self.version,
+            wants: Some(wants.into()),
+            priority,
+            hold: false,
+            suspend: true,
+            granted: None,
+            reported: None,
+            created: self.clock,
+            suspended: Some(self.clock),
+            finished: false,
+            deleting: false,
+            ran: false,
+            rogue: false,
+        };
+        self.objects.insert(uid.clone(), object);
+        uid
+    }
+
+    /// Changes a Job by hand: its version moves.
+    pub(super) fn edit(&mut self, uid: &Uid, change: impl FnOnce(&mut Object)) {
+        if let Some(object) = self.objects.get_mut(uid) {
+            change(object);
+            self.version += 1;
+            object.version = self.version;
+        }
+    }
+
+    /// Deletes a Job.
+    pub(super) fn delete(&mut self, uid: &Uid, how: Deletion) {
+        match how {
+            Deletion::Foreground => self.edit(uid, |object| object.deleting = true),
+            Deletion::Background | Deletion::Orphan => {
+                self.objects.remove(uid);
+            }
+        }
+        if !matches!(how, Deletion::Orphan) {
+            self.stop_pods(uid);
+        }
+    }
+
+    /// The Job controller comes round.
+    pub(super) fn control(&mut self, uid: &Uid) {
+        let Some(object) = self.objects.get(uid).cloned() else {
+            return;
+        };
+        let clock = self.clock;
+        if object.deleting {
+            if !self.has_pods(uid) {
+                self.objects.remove(uid);
+            }
+        } else if object.suspend && !object.finished {
+            self.stop_pods(uid);
+            if object.suspended.is_none() {
+                self.edit(uid, |object| object.suspended = Some(clock));
+            }
+        } else if object.runs() {
+            let of_job = |pod: &Pod| pod.job == *uid && !pod.terminating;
+            if !self.pods.iter().any(of_job) {
+                self.pods.push(Pod {
+                    job: uid.clone(),
+                    rogue: object.rogue,
+                    terminating: false,
+                });
+            }
+            if object.suspended.is_some() || !object.ran {
+                self.edit(uid, |object| {
+                    object.suspended = None;
+                    object.ran = true;
+                });
+            }
+        }
+    }
+
+    fn stop_pods(&mut self, uid: &Uid) {
+        for pod in self.pods.iter_mut().filter(|pod| pod.job == *uid) {
+            pod.terminating = true;
+        }
+    }
+
+    /// The oldest pod of a Job ends: it succeeds, which completes its Job, or its stop comes to an
+    /// end.
+    pub(super) fn end_pod(&mut self, uid: &Uid) {
+        let Some(position) = self.pods.iter().position(|pod| pod.job == *uid) else {
+            return;
+        };
+        let pod = self.pods.remove(position);
+        if pod.terminating {
+            return self.edit(uid, |_| {});
+        }
+        self.edit(uid, |object| object.finished |= !object.suspend);
+        self.stop_pods(uid);
+    }
+
+    /// A Job fails while its pods are still there.
+    pub(super) fn fail(&mut self, uid: &Uid) {
+        if self.has_pods(uid) {
+            self.edit(uid, |object| object.finished |= !object.suspend);
+            self.stop_pods(uid);
+        }
+    }
+
+    /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
+    pub(super) fn settle(&mut self) {
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control(&uid);
+        }
+        let (ended, left) = self.pods.drain(..).partition(|pod| {
+            let orphan = !self.objects.contains_key(&pod.job);
+            pod.terminating || orphan
+        });
+        self.pods = left;
+        for pod in ended {
+            self.edit(&pod.job, |_| {});
+        }
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control(&uid);
+        }
+    }
+
+    /// Every Job that runs completes.
+    pub(super) fn complete_all(&mut self) {
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control(&uid);
+            self.end_pod(&uid);
+        }
+        self.settle();
+    }
+
+    /// A PATCH of the operator's; whether it was accepted. The API server refuses one that names
+    /// another uid or version than the Job has.
+    pub(super) fn patch(&mut self, patch: &Patch) -> bool {
+        let target = patch.target();
+        let object = self.objects.get(&target.uid);
+        if object.is_none_or(|object| object.version.to_string() != target.version) {
+            return false;
+        }
+        self.edit(&target.uid.clone(), |object| match patch {
+            Patch::Start(start) => {
+                assert!(object.suspend, "the template can't change now: {object:?}");
+                object.suspend = false;
+                object.rogue = false;
+                object.granted = Some(Granted {
+                    lock_key: start.slot.lock_key().into(),
+                    session: start.slot.session().clone(),
+                });
+                object.reported = Some(start.slot.session().clone());
+            }
+            Patch::Suspend(suspend) => {
+                object.suspend = true;
+                object.hold &= !suspend.unhold;
+                if suspend.why == Suspended::SlotLost {
+                    object.reported = None;
+                }
+            }
+            Patch::GiveBack(give_back) => {
+                assert!(object.suspend, "the template can't change now: {object:?}");
+                object.granted = None;
+                object.reported = Some(give_back.session.clone());
+                object.hold |= give_back.hold;
+            }
+            Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
+        });
+        true
+    }
+}

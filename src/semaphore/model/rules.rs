@@ -1,0 +1,122 @@
+//! What must be true of every plan, by the facts that it was made from.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    consul::Op,
+    semaphore::{
+        Job, Observed, Plan, Standing, Uid,
+        plan::{Grant, Transaction},
+    },
+};
+
+use super::outside::Body;
+
+/// Checks a plan.
+pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
+    check_patches(observed, plan);
+    if let Some(transaction) = &plan.transaction {
+        assert!(plan.record.is_none() || transaction.limit.is_none());
+        check_line(observed, plan, transaction);
+    }
+}
+
+/// A Job is written to once at the most, and not while another write to it is on its way.
+fn check_patches(observed: &Observed<'_>, plan: &Plan) {
+    let grants = plan.transaction.iter().flat_map(|t| &t.grants);
+    let targets = (plan.starts.iter().map(|start| &start.job))
+        .chain(plan.suspends.iter().map(|suspend| &suspend.job))
+        .chain(plan.give_backs.iter().map(|give_back| &give_back.job))
+        .chain(plan.renames.iter().map(|rename| &rename.job))
+        .chain(grants.map(|grant| &grant.job));
+    let mut written = BTreeSet::new();
+    for target in targets {
+        assert!(
+            written.insert(&target.uid),
+            "{target:?} is written to twice"
+        );
+        assert!(!observed.busy.contains(&target.uid), "{target:?} is busy");
+    }
+}
+
+/// Nobody is passed: a Job that waits is granted only if a slot is left for everyone before it, and
+/// for every running Job that is to have its own again.
+fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
+    let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.job.uid).collect();
+    let starts = |grant: &&Grant| grant.starts;
+    if !transaction.grants.iter().any(|grant| starts(&grant)) {
+        return;
+    }
+    assert!(!observed.settings.paused && !observed.settings.terminating);
+    let body = written(transaction).expect("a grant writes the lock");
+
+    let line: Vec<&Job> = observed
+        .line
+        .iter()
+        .filter(|job| waits(observed, job))
+        .collect();
+    let in_order = |job: &&Job| {
+        let lost = job.granted.is_some();
+        let (name, uid) = (job.name.to_string(), job.uid.to_string());
+        (!lost, -i64::from(job.priority), job.since, name, uid)
+    };
+    assert!(line.is_sorted_by_key(in_order), "the line is out of order");
+    let last = line.iter().rposition(|job| granted.contains(&job.uid));
+    let before = &line[..last.unwrap_or(0)];
+    let passed = before.iter().filter(|job| !granted.contains(&job.uid));
+
+    let suspended = |job: &Job| plan.suspends.iter().any(|s| s.job.uid == job.uid);
+    let robbed = observed.bound.iter().filter(|job| {
+        runs_without_slot(observed, job) && !granted.contains(&job.uid) && !suspended(job)
+    });
+    let without_place = robbed.filter(|job| {
+        let mut held_by = job.held_by();
+        !held_by.any(|session| body.holders.iter().any(|h| h == session.as_ref()))
+    });
+    let left = body.limit.saturating_sub(body.holders.len());
+    assert!(
+        passed.count() + without_place.count() <= left,
+        "somebody was passed: {transaction:?}"
+    );
+}
+
+/// Whether a Job in line can be granted a slot now.
+fn waits(observed: &Observed<'_>, job: &Job) -> bool {
+    let taken = observed.ours.iter().any(|ours| {
+        let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
+        let ran_in = job.started_by(&ours.session) || job.reported.as_ref() == Some(&ours.session);
+        ours.identity.uid == job.uid && (held || ran_in)
+    });
+    let away = observed.barred.contains(&job.uid) || observed.busy.contains(&job.uid);
+    observed.settings.may_start(job) && !taken && !away
+}
+
+/// Whether a running Job that was started here is seen to have no slot.
+fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
+    let lock_key = observed.settings.prefix.lock_key();
+    let here = matches!(&job.granted, Some(granted) if granted.lock_key == lock_key);
+    let held = observed.ours.iter().any(|ours| {
+        let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
+        ours.identity.uid == job.uid && held
+    });
+    here && job.standing == Standing::Running && !held && !observed.busy.contains(&job.uid)
+}
+
+/// The body of `.lock` that a transaction writes.
+fn written(transaction: &Transaction) -> Option<Body> {
+    transaction
+        .operations
+        .iter()
+        .find_map(|operation| match operation {
+            Op::Cas { key, value, .. } => Body::read(&crate::consul::Entry {
+                key: key.clone(),
+                value: value.clone(),
+                flags: 0,
+                session: None,
+                lock_index: 0,
+                create_index: 0,
+                modify_index: 0,
+            }),
+            _ => None,
+        })
+}

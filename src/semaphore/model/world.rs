@@ -1,0 +1,387 @@
+//! The world that the algorithm lives in, and everything that can happen in it.
+
+use std::time::Duration;
+
+use super::{
+    foreign::{Client, Style},
+    jobs::{Deletion, Jobs, Object},
+    operator::{Fault, Operator},
+    outside::{Outside, is_new},
+};
+use crate::{
+    consul::SessionId,
+    semaphore::{Agreement, LimitPolicy, Plan, Standing, Uid, samples},
+};
+
+/// The Jobs' names; one is made again under the same name when it is gone.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// How many passes it may take until nothing is left to do, once nothing happens any more.
+const PASSES: usize = 60;
+
+/// What a script starts from.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) limit: u32,
+    pub(super) policy: LimitPolicy,
+    pub(super) operations: usize,
+    pub(super) lock_delay: u64,
+    /// Other programs, with the limit that each of them goes by.
+    pub(super) clients: Vec<(Style, usize)>,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    // Users and the Job controller. A Job is named by its place in `NAMES`.
+    Create {
+        job: usize,
+        priority: i32,
+    },
+    Control(usize),
+    EndPod(usize),
+    Fail(usize),
+    Delete(usize, Deletion),
+    Hold(usize, bool),
+    Suspend(usize),
+    Unsuspend(usize),
+    AskFor(usize, Option<&'static str>),
+    Touch(usize),
+
+    // The ConsulSemaphore.
+    SetLimit(u32),
+    Pause(bool),
+    Terminate,
+
+    // Other programs.
+    Arrive(usize),
+    Look(usize),
+    Claim(usize),
+    Leave(usize),
+    Die(usize),
+
+    // Consul, and people who write to it by hand.
+    Expire(usize),
+    DeleteContender(usize),
+    TakeOut(usize),
+    WriteLimit(u32),
+    DeleteLock,
+    Corrupt {
+        value: Vec<u8>,
+        flags: u64,
+        locked: bool,
+    },
+
+    // The operator: what it sees, its next step, a whole pass, its failures.
+    SeeJobs,
+    SeeConsul,
+    Step(Option<Fault>),
+    Pass,
+    Crash,
+    /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
+    Depose,
+    Straggle,
+
+    Wait(u64),
+}
+
+/// The whole of it.
+pub(super) struct World {
+    pub(super) outside: Outside,
+    operator: Operator,
+    stragglers: Vec<Operator>,
+    clients: Vec<Client>,
+}
+
+impl World {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let mut settings = samples::settings(setup.limit);
+        settings.policy = setup.policy;
+        settings.lock_delay = Duration::from_secs(setup.lock_delay);
+        let clients = setup.clients.iter();
+        Self {
+            outside: Outside::new(settings, setup.operations),
+            operator: Operator::default(),
+            stragglers: Vec::new(),
+            clients: clients
+                .map(|(style, limit)| Client::new(*style, *limit))
+                .collect(),
+        }
+    }
+
+    /// Runs a script, checking every rule at every step.
+    pub(super) fn run(setup: &Setup, script: &[Event]) -> Self {
+        let mut world = Self::new(setup);
+        for event in script {
+            world.happen(event);
+        }
+        world
+    }
+
+    /// One thing happens. What it is about may not be there: then nothing does.
+    pub(super) fn happen(&mut self, event: &Event) {
+        self.tick(1);
+        match event {
+            Event::SeeJobs => self.operator.see_jobs(&self.outside),
+            Event::SeeConsul => self.operator.see_consul(&self.outside),
+            Event::Step(fault) if self.operator.is_busy() => {
+                self.operator.act(&mut self.outside, *fault);
+            }
+            Event::Step(_) => {
+                self.operator.decide(&self.outside);
+            }
+            Event::Pass => {
+                self.pass();
+            }
+            Event::Crash => {
+                self.operator = Operator::default();
+                self.operator.see_jobs(&self.outside);
+                self.outside.forget_enforcements();
+            }
+            Event::Depose => {
+                let deposed = std::mem::take(&mut self.operator);
+                self.stragglers.push(deposed);
+                self.operator.see_jobs(&self.outside);
+                self.outside.forget_enforcements();
+            }
+            Event::Straggle => {
+                if let Some(straggler) = self.stragglers.last_mut() {
+                    straggler.act(&mut self.outside, None);
+                    if !straggler.is_busy() {
+                        self.stragglers.pop();
+                    }
+                }
+            }
+            Event::Wait(seconds) => self.tick(*seconds),
+            event => {
+                let clients = &mut self.clients;
+                self.outside
+                    .by_others(|outside| by_others(outside, clients, event));
+            }
+        }
+    }
+
+    fn tick(&mut self, seconds: u64) {
+        self.outside.seconds += seconds;
+        self.outside.jobs.clock += i64::try_from(seconds).unwrap_or(0);
+    }
+
+    /// A whole pass, with everything seen and nothing going wrong.
+    fn pass(&mut self) -> Plan {
+        while self.operator.is_busy() {
+            self.operator.act(&mut self.outside, None);
+        }
+        self.operator.see_jobs(&self.outside);
+        self.operator.see_consul(&self.outside);
+        let plan = self.operator.decide(&self.outside);
+        while self.operator.is_busy() {
+            self.tick(1);
+            self.operator.act(&mut self.outside, None);
+        }
+        plan
+    }
+
+    /// Nothing happens any more, except what the Job controller and the operator have left to do.
+    /// Within a bounded number of passes nothing is.
+    pub(super) fn settle(&mut self) -> Plan {
+        self.stragglers.clear();
+        self.operator.unbar();
+        let mut plan = Plan::default();
+        for _ in 0..PASSES {
+            self.tick(1);
+            self.outside.by_others(|outside| outside.jobs.settle());
+            plan = self.pass();
+            if plan.is_at_rest() {
+                self.check_at_rest(&plan);
+                return plan;
+            }
+            if let Some(wake) = plan.wake {
+                let left = wake.since(self.outside.now());
+                self.tick(left.as_secs());
+            }
+        }
+        panic!("no rest after {PASSES} passes: {plan:?}");
+    }
+
+    /// What must be true once nothing is left to do.
+    fn check_at_rest(&self, plan: &Plan) {
+        let outside = &self.outside;
+        let settings = &outside.settings;
+        let holding = outside.holding();
+        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
+        let standing = |uid: &Uid| {
+            outside
+                .jobs
+                .read(uid, outside.now())
+                .map(|job| job.standing)
+        };
+
+        for uid in outside.contenders().values().flatten() {
+            let standing = standing(uid);
+            let waits = standing == Some(Standing::Idle) && !holds(uid);
+            assert!(
+                standing == Some(Standing::Running) || waits,
+                "{uid} is {standing:?} and has a contender"
+            );
+        }
+        for object in outside.jobs.objects() {
+            let asks = object.wants.as_deref() == Some(settings.name.as_str());
+            if object.runs() && (asks || object.granted.is_some()) && plan.agreement.is_some() {
+                assert!(holds(&object.uid), "{} runs without a slot", object.uid);
+            }
+        }
+        let Some(body) = outside.body() else {
+            let left_alone = outside.lock().is_some_and(|lock| !is_new(lock));
+            assert!(left_alone || settings.terminating, "no lock");
+            return;
+        };
+        assert_eq!(body.holders.len(), holding.len(), "a dead holder is left");
+
+        let agreed = plan.agreement == Some(Agreement::Agreed);
+        if agreed {
+            assert!(outside.applied.iter().all(|limit| *limit == settings.limit));
+            assert_eq!(body.limit, usize::try_from(settings.limit).unwrap());
+            if outside.limit_is_ours {
+                assert_eq!(outside.applied, [settings.limit]);
+            }
+        }
+        if agreed && !settings.paused && !settings.terminating {
+            let startable = outside.jobs.objects().filter(|object| {
+                let job = outside.jobs.read(&object.uid, outside.now());
+                job.is_some_and(|job| settings.may_start(&job))
+            });
+            let free = body.limit.saturating_sub(body.holders.len());
+            assert!(free == 0 || startable.count() == 0, "a free slot is left");
+        }
+    }
+
+    /// The semaphore is deleted, and what runs in its slots ends.
+    pub(super) fn end(&mut self) -> Plan {
+        self.happen(&Event::Terminate);
+        let running: Vec<Uid> = self.running();
+        self.settle();
+        assert_eq!(self.running(), running, "running Jobs keep their slots");
+        self.outside
+            .by_others(|outside| outside.jobs.complete_all());
+        self.settle()
+    }
+
+    /// The Jobs that run in a slot.
+    pub(super) fn running(&self) -> Vec<Uid> {
+        let objects = self.outside.jobs.objects();
+        let holding = self.outside.holding();
+        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
+        let running = objects.filter(|object| object.runs() && holds(&object.uid));
+        running.map(|object| object.uid.clone()).collect()
+    }
+}
+
+/// Everything that the operator has no part in.
+fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
+    let prefix = outside.settings.prefix.clone();
+    let consul = &mut outside.consul;
+    match event {
+        Event::SetLimit(limit) => {
+            outside.generation += u64::from(outside.settings.limit != *limit);
+            outside.settings.limit = *limit;
+        }
+        Event::Pause(paused) => outside.settings.paused = *paused,
+        Event::Terminate => outside.settings.terminating = true,
+
+        Event::Arrive(client) => with(clients, *client, |c| c.arrive(consul, &prefix)),
+        Event::Look(client) => with(clients, *client, |c| c.look(consul, &prefix)),
+        Event::Claim(client) => with(clients, *client, |c| c.claim(consul, &prefix)),
+        Event::Leave(client) => with(clients, *client, |c| c.leave(consul, &prefix)),
+        Event::Die(client) => with(clients, *client, |c| c.die(consul)),
+
+        Event::Expire(choice) => {
+            let ours = outside.consul.live_sessions();
+            let ours = ours.filter(|(session, _)| outside.identity(session).is_some());
+            let ours: Vec<SessionId> = ours.map(|(session, _)| session.clone()).collect();
+            if let Some(session) = pick(&ours, *choice) {
+                outside.consul.destroy(session);
+            }
+        }
+        Event::DeleteContender(choice) => {
+            let contenders: Vec<SessionId> = outside.contenders().into_keys().collect();
+            if let Some(session) = pick(&contenders, *choice) {
+                outside.consul.delete(&prefix.contender_key(session));
+            }
+        }
+        Event::TakeOut(choice) => {
+            let holders = outside.body().map_or_else(Vec::new, |body| body.holders);
+            if let Some(holder) = pick(&holders, *choice) {
+                outside.edit_lock(|lock| match &mut lock["Holders"] {
+                    serde_json::Value::Object(map) => drop(map.remove(holder)),
+                    serde_json::Value::Array(list) => list.retain(|name| name != holder.as_str()),
+                    _ => {}
+                });
+            }
+        }
+        Event::WriteLimit(limit) => outside.edit_lock(|lock| lock["Limit"] = (*limit).into()),
+        Event::DeleteLock => outside.consul.delete(&prefix.lock_key()),
+        Event::Corrupt {
+            value,
+            flags,
+            locked,
+        } => {
+            let session = locked.then(|| outside.consul.make_session("mutex"));
+            outside.overwrite(value, *flags, session);
+        }
+        event => by_users(outside, event),
+    }
+}
+
+fn by_users(outside: &mut Outside, event: &Event) {
+    let asked_for = outside.settings.name.clone();
+    let holding = outside.holding();
+    let jobs = &mut outside.jobs;
+    let mut edit = |job: &usize, change: &dyn Fn(&mut Object)| {
+        with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
+    };
+    match event {
+        Event::Hold(job, hold) => edit(job, &|object| object.hold = *hold),
+        Event::Touch(job) => edit(job, &|_| {}),
+        Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
+        Event::Suspend(job) => edit(job, &|object| object.suspend = true),
+        Event::Unsuspend(job) => edit(job, &|object| {
+            let held = holding
+                .values()
+                .any(|uid| uid.as_ref() == Some(&object.uid));
+            object.rogue |= object.suspend && !(held && object.granted.is_some());
+            object.suspend = false;
+        }),
+        Event::Create { job, priority } => {
+            let name = name(*job);
+            if jobs.named(name).is_none() {
+                jobs.create(name, &asked_for, *priority);
+            }
+        }
+        Event::Control(job) => with_job(jobs, *job, Jobs::control),
+        Event::EndPod(job) => with_job(jobs, *job, Jobs::end_pod),
+        Event::Fail(job) => with_job(jobs, *job, Jobs::fail),
+        Event::Delete(job, how) => with_job(jobs, *job, |jobs, uid| jobs.delete(uid, *how)),
+        _ => {}
+    }
+}
+
+fn name(job: usize) -> &'static str {
+    NAMES[job % NAMES.len()]
+}
+
+fn with_job(jobs: &mut Jobs, job: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
+    if let Some(uid) = jobs.named(name(job)) {
+        happens(jobs, &uid);
+    }
+}
+
+fn with(clients: &mut [Client], client: usize, happens: impl FnOnce(&mut Client)) {
+    if !clients.is_empty() {
+        let client = client % clients.len();
+        happens(&mut clients[client]);
+    }
+}
+
+fn pick<T>(list: &[T], choice: usize) -> Option<&T> {
+    list.get(choice % list.len().max(1))
+}
