@@ -15,14 +15,20 @@ async fn made_running_they_are_suspended_on_sight_and_run_in_order() {
     let mut jobs = Vec::new();
     for name in ["a", "b", "c"] {
         let job = team.job(name).semaphore("db").unsuspended().runs("1h");
-        jobs.push(job.create().await);
+        let job = job.create().await;
+        is_warned(&job, "Suspended", "it ran without a slot of db").await;
+        // Who is seen at rest is in line, and a free slot goes to the first of those: so one after
+        // the other.
+        if jobs.is_empty() {
+            job.is_running().await;
+        } else {
+            job.has_event("SlotWaiting").await;
+        }
+        jobs.push(job);
     }
     let [a, b, c] = &jobs[..] else {
         unreachable!("three were made")
     };
-    for job in &jobs {
-        is_warned(job, "Suspended", "it ran without a slot of db").await;
-    }
 
     let of_a = runs_in_a_slot(&bed, &db, a).await;
     for waits in [b, c] {
