@@ -11,9 +11,14 @@
     reason = "the Jobs of a story are a, b and c"
 )]
 
+mod durable_consul;
+mod helpers;
+
 mod access_of_the_operator;
 mod annotation;
 mod bad_annotations;
+mod consul_away;
+mod consul_token;
 mod copied;
 mod cron;
 mod crowd;
@@ -21,7 +26,6 @@ mod deleted;
 mod deletion;
 mod elsewhere_in_consul;
 mod hand_over;
-mod helpers;
 mod hold;
 mod late_semaphore;
 mod limit_changes;
@@ -33,7 +37,9 @@ mod one_prefix;
 mod other_clients;
 mod paused;
 mod priority;
+mod program;
 mod proof;
+mod restart;
 mod several_pods;
 mod status;
 mod suspended;
