@@ -32,8 +32,8 @@ async fn five_jobs_pass_through_two_slots() {
         runs_in_a_slot(&bed, &db, a).await,
         runs_in_a_slot(&bed, &db, b).await,
     ];
-    // One write granted both.
-    assert_eq!(holders[0].fencing_token, holders[1].fencing_token);
+    // One write may have granted both.
+    assert!(holders[0].fencing_token <= holders[1].fencing_token);
     for (job, next, waiting) in [(a, c, 2), (b, d, 1), (c, e, 0)] {
         holders_are(&bed, &db, holders.each_ref()).await;
         pods_end(&team, job, End::Succeeded).await;
