@@ -30,7 +30,7 @@ impl DurableConsul {
         fs::create_dir(&folder).expect("a folder");
         // All at once, so that no port is found twice.
         let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let [http, server, serf_lan, serf_wan] =
+        let [http, server, lan, wan] =
             listeners.map(|listener| listener.local_addr().expect("its address").port());
         let config = json!({
             "node_name": "durable",
@@ -40,7 +40,7 @@ impl DurableConsul {
             "bind_addr": "127.0.0.1",
             "client_addr": "127.0.0.1",
             "ports": {
-                "http": http, "server": server, "serf_lan": serf_lan, "serf_wan": serf_wan,
+                "http": http, "server": server, "serf_lan": lan, "serf_wan": wan,
                 "grpc": -1, "grpc_tls": -1, "dns": -1,
             },
             "connect": { "enabled": false },

@@ -1,5 +1,18 @@
 //! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
 //! one bed and run side by side, each in a namespace of its own.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on says so"
+)]
+#![allow(
+    clippy::large_futures,
+    reason = "a step holds whole objects, and is awaited where it is made"
+)]
+#![allow(
+    clippy::many_single_char_names,
+    reason = "Jobs of a story are called a, b and c"
+)]
 
 mod durable_consul;
 mod helpers;
