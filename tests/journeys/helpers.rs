@@ -6,18 +6,20 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Bed, Job, Namespace};
+use testbed::{Bed, Job, Namespace, eventually};
 
-/// Waits until a Job has an event of this reason, checks that it is a warning, and returns what it says.
+/// Waits until a Job has a warning of this reason, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {
-    let note = job.has_event(reason).await;
-    let events = job.events().await;
-    let told = events
-        .iter()
-        .find(|event| event.reason.as_deref() == Some(reason));
-    let kind = told.and_then(|event| event.type_.as_deref());
-    assert_eq!(kind, Some("Warning"), "{reason} of {}: {note}", job.name());
-    note
+    let what = format!("{} has a warning {reason}", job.name());
+    eventually(&what, || async {
+        let events = job.events().await;
+        // The Job controller has reasons of its own, which may be called alike.
+        let warning = events.into_iter().find(|event| {
+            event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some("Warning")
+        });
+        warning.and_then(|event| event.message)
+    })
+    .await
 }
 
 /// Ends the pods of a Job well, whatever they were to run, and waits until the Job is Complete.

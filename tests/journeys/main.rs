@@ -3,15 +3,12 @@
 #![allow(
     clippy::expect_used,
     clippy::panic,
-    reason = "a test that cannot go on says so"
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
 )]
-#![allow(
-    clippy::large_futures,
-    reason = "a step holds whole objects, and is awaited where it is made"
-)]
-#![allow(
+#![expect(
     clippy::many_single_char_names,
-    reason = "Jobs of a story are called a, b and c"
+    reason = "the Jobs of a story are a, b and c"
 )]
 
 mod durable_consul;

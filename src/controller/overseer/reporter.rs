@@ -4,20 +4,27 @@
 use std::{sync::Arc, time::Duration};
 
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, watch},
     task::AbortHandle,
-    time::{sleep, timeout},
+    time::sleep,
 };
 
-use super::{Context, index::SemaphoreRef};
-use crate::api::{
-    ConsulSemaphore, ConsulSemaphoreStatus,
-    conditions::{self, Finding},
+use crate::{
+    api::{
+        ConsulSemaphore, ConsulSemaphoreStatus,
+        conditions::{self, Finding},
+    },
+    clock::Moment,
+    controller::{
+        Context,
+        backoff::Setback,
+        call::{CallError, call},
+    },
 };
 
 /// How long changes of the status are collected.
@@ -47,19 +54,17 @@ impl Drop for Reporter {
 }
 
 impl Reporter {
-    /// Starts to write; `before` is the status that is there.
-    pub(super) fn start(
-        context: &Context,
-        reference: &SemaphoreRef,
-        before: ConsulSemaphoreStatus,
-    ) -> Self {
+    /// Starts to write the status of this semaphore.
+    pub(super) fn start(context: &Context, semaphore: &ConsulSemaphore) -> Self {
         let (reports, due) = watch::channel((0, Report::default()));
         let (done, written) = watch::channel(0);
         let urgent = Arc::new(Notify::new());
+        let namespace = semaphore.namespace().unwrap_or_default();
         let writer = Writer {
-            api: Api::namespaced(context.client.clone(), &reference.namespace),
-            name: reference.name.clone(),
-            written: before,
+            api: Api::namespaced(context.client.clone(), &namespace),
+            name: semaphore.name_any(),
+            uid: semaphore.uid(),
+            written: semaphore.status.clone().unwrap_or_default(),
             due,
             done,
             urgent: urgent.clone(),
@@ -73,8 +78,8 @@ impl Reporter {
         }
     }
 
-    /// Hands a report in; it replaces one that is not written yet.
-    pub(super) fn publish(&self, report: Report) {
+    /// Hands a report in; it replaces one that is not written yet. Returns its number.
+    pub(super) fn publish(&self, report: Report) -> u64 {
         self.reports.send_if_modified(|(number, current)| {
             let news = *current != report;
             if news {
@@ -83,28 +88,32 @@ impl Reporter {
             }
             news
         });
+        self.reports.borrow().0
     }
 
-    /// Hands a report in and waits until it is written.
-    ///
-    /// # Errors
-    /// It was not written within the time that a call may take.
-    pub(super) async fn persist(&self, report: Report) -> Result<(), &'static str> {
-        self.publish(report);
+    /// Has the last report written without delay.
+    pub(super) fn hurry(&self) {
         self.urgent.notify_one();
-        let number = self.reports.borrow().0;
-        let mut written = self.written.clone();
-        let reached = written.wait_for(|written| *written >= number);
-        match timeout(super::CALL_TIMEOUT, reached).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err("the status can't be written"),
+    }
+
+    /// The number of the last report that has been written.
+    pub(super) fn written(&self) -> u64 {
+        *self.written.borrow()
+    }
+
+    /// Waits until another report has been written.
+    pub(super) async fn progress(&mut self) {
+        if self.written.changed().await.is_err() {
+            // The writer lives as long as this.
+            std::future::pending::<()>().await;
         }
     }
 }
 
 struct Writer {
     api: Api<ConsulSemaphore>,
-    name: Arc<str>,
+    name: String,
+    uid: Option<String>,
     written: ConsulSemaphoreStatus,
     due: watch::Receiver<(u64, Report)>,
     done: watch::Sender<u64>,
@@ -113,24 +122,21 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self) {
-        let mut pause = COALESCE;
+        let mut setback: Option<Setback> = None;
         while self.due.changed().await.is_ok() {
             let (number, Report { status, findings }) = self.due.borrow_and_update().clone();
             let status = self.with_conditions(status, &findings);
             if status != self.written {
-                match self.write(&status).await {
-                    Ok(()) => {
-                        self.written = status;
-                        pause = COALESCE;
-                    }
-                    Err(error) => {
-                        tracing::debug!(semaphore = %self.name, error, "the status can't be written yet");
-                        self.due.mark_changed();
-                        pause = (pause * 2).min(Duration::from_secs(30));
-                        sleep(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5))).await;
-                        continue;
-                    }
+                if let Err(error) = self.write(&status).await {
+                    tracing::debug!(semaphore = %self.name, %error, "the status can't be written yet");
+                    self.due.mark_changed();
+                    let next = Setback::after(setback.as_ref(), Moment::now());
+                    setback = Some(next);
+                    next.wait().await;
+                    continue;
                 }
+                setback = None;
+                self.written = status;
             }
             self.done.send_replace(number);
             tokio::select! {
@@ -151,16 +157,17 @@ impl Writer {
         status
     }
 
-    async fn write(&self, status: &ConsulSemaphoreStatus) -> Result<(), String> {
-        let body = Patch::Merge(json!({ "status": whole(status) }));
+    async fn write(&self, status: &ConsulSemaphoreStatus) -> Result<(), CallError> {
+        // The uid keeps it away from another semaphore that was made under the same name.
+        let body = Patch::Merge(json!({
+            "metadata": { "uid": self.uid },
+            "status": whole(status),
+        }));
         let params = PatchParams::default();
-        let patch = self.api.patch_status(&self.name, &params, &body);
-        match timeout(super::CALL_TIMEOUT, patch).await {
-            Ok(Ok(_)) => Ok(()),
+        match call(self.api.patch_status(&self.name, &params, &body)).await {
             // There is nobody left to tell.
-            Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer in time".into()),
+            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(()),
+            answer => answer.map(drop),
         }
     }
 }

@@ -1,16 +1,17 @@
-//! The last part of a pass: what the status says of it.
+//! What the status says after a pass.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{grantor::Grantor, observe::Whose, reporter::Report};
+use super::{Overseer, reporter::Report};
 use crate::{
     api::{
-        ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus,
+        ConsulSemaphoreStatus, HolderStatus, LISTED, LimitPolicy, QueueStatus,
         conditions::{ConditionStatus, ConditionType, Finding, Reason},
     },
     consul,
-    semaphore::{Agreement, ContenderBody, Job, Lock, Plan, Reading},
+    controller::grantor::{Conclusion, Whose},
+    semaphore::{Agreement, ContenderBody, Job, Lock, Reading, limit::ENFORCEMENTS},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.
@@ -22,36 +23,41 @@ pub(super) struct Shown {
     holders: Vec<HolderStatus>,
 }
 
-impl Grantor {
+impl Overseer {
     /// The report on what is known and what was decided.
-    pub(super) fn compose_report(&mut self, plan: &Plan) -> Report {
-        if let Some(reading) = &self.reading {
+    pub(super) fn compose_report(&mut self, conclusion: &Conclusion) -> Report {
+        if let Some(reading) = &self.grantor.view.reading {
             self.shown = self.show(reading);
         }
         let shown = &self.shown;
-        let queue = self.context.index.slice(&self.reference, LISTED).line;
+        let queue = self.context.index.head(&self.reference, LISTED);
+        // A limit is in the status before it counts as ours.
+        let applied = conclusion.record.as_ref().unwrap_or(&self.applied);
         let status = ConsulSemaphoreStatus {
             observed_generation: self.generation,
             limit: shown.limit.map(number),
-            applied_limits: self.applied.iter().copied().map(number).collect(),
-            fencing_token: self.fencing_token.and_then(|token| token.try_into().ok()),
+            applied_limits: applied.iter().copied().map(number).collect(),
+            fencing_token: self
+                .grantor
+                .fencing_token
+                .and_then(|token| token.try_into().ok()),
             held: number(shown.held),
             held_here: number(shown.held_here),
-            waiting: number(self.waiting),
+            waiting: number(self.grantor.waiting),
             holders: shown.holders.clone(),
             queue: queue.iter().map(queued).collect(),
             conditions: Vec::new(),
         };
         let metrics = &self.context.metrics;
         metrics.semaphore(
-            &self.labels,
+            &self.grantor.labels,
             shown.held,
-            self.waiting,
-            shown.limit.unwrap_or(self.settings.limit),
+            self.grantor.waiting,
+            shown.limit.unwrap_or(self.grantor.settings.limit),
         );
         Report {
             status,
-            findings: self.findings(plan),
+            findings: self.findings(conclusion),
         }
     }
 
@@ -64,7 +70,7 @@ impl Grantor {
             .map(|session| (session, reading.contender(session)))
             .collect();
         let here = |session| {
-            let whose = self.identities.get(session);
+            let whose = self.grantor.sessions.whose(session);
             matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
         };
         let held_here = holders.iter().filter(|(session, _)| here(session)).count();
@@ -86,19 +92,21 @@ impl Grantor {
         }
     }
 
-    fn findings(&self, plan: &Plan) -> Vec<Finding> {
+    fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
         let reachable = self.consul_reachable();
-        let mut findings = vec![self.ready(plan, &reachable), reachable];
-        findings.extend(self.limit_agreed(plan));
-        findings.extend(self.slots_available());
-        findings
+        vec![
+            self.ready(conclusion, &reachable),
+            reachable,
+            self.limit_agreed(conclusion),
+            self.slots_available(),
+        ]
     }
 
     /// The summary: whether slots can be granted and released.
-    fn ready(&self, plan: &Plan, reachable: &Finding) -> Finding {
+    fn ready(&self, conclusion: &Conclusion, reachable: &Finding) -> Finding {
         let not =
             |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
-        if self.settings.terminating {
+        if self.grantor.settings.terminating {
             let message = "being deleted: nothing more is granted; it goes when the last Job that \
                            holds a slot is done";
             return not(Reason::Terminating, message.into());
@@ -109,20 +117,27 @@ impl Grantor {
                 ..reachable.clone()
             };
         }
-        if let Some(Lock::Unreadable(why)) = self.reading.as_ref().map(Reading::lock) {
+        if let Some(Lock::Unreadable(why)) = self.lock() {
             let message = format!(
                 "the key {} can't be used as a semaphore: {why}. Nothing is granted, and it is left \
                  as it is; delete the key once nobody uses it, or choose another prefix",
-                self.settings.prefix.lock_key()
+                self.grantor.settings.prefix.lock_key()
             );
             return not(Reason::LockConflict, message);
         }
-        if let Some(Agreement::Conflict { theirs }) = plan.agreement {
+        if let Some(Agreement::Conflict { theirs }) = conclusion.agreement {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
-        if self.settings.paused {
+        if self.grantor.settings.paused {
             let message = "spec.paused is true: nothing more is granted; running Jobs go on";
             return not(Reason::Paused, message.into());
+        }
+        if let Some(refusal) = self.grantor.writes.refusal() {
+            let message = format!(
+                "the API server refuses one start after another: {refusal}. Nothing is granted \
+                 until it takes one; the operator needs to patch Jobs"
+            );
+            return not(Reason::StartsRefused, message);
         }
         Finding::new(
             ConditionType::Ready,
@@ -136,16 +151,16 @@ impl Grantor {
         let finding = |status: ConditionStatus, reason, message: String| {
             Finding::new(ConditionType::ConsulReachable, status, reason, message)
         };
-        if let Some(trouble) = &self.trouble {
+        if let Some(trouble) = &self.grantor.view.trouble {
             let (reason, advice) = explain(&trouble.error);
             let message = format!("{}. {advice}", trouble.error);
             return finding(ConditionStatus::False, reason, message);
         }
-        if self.reading.is_none() && self.shown.limit.is_none() {
+        if self.grantor.view.reading.is_none() && self.shown.limit.is_none() {
             let message = "Consul is being asked".into();
             return finding(ConditionStatus::Unknown, Reason::Starting, message);
         }
-        if self.went_back {
+        if self.grantor.view.went_back {
             let message = "Consul's index went back: it lost its data or was restored, and fencing \
                            tokens start again; tell whatever compares them";
             return finding(ConditionStatus::True, Reason::IndexWentBack, message.into());
@@ -157,30 +172,35 @@ impl Grantor {
         )
     }
 
-    fn limit_agreed(&self, plan: &Plan) -> Option<Finding> {
-        let (agreed, reason, message) = match plan.agreement? {
-            Agreement::Agreed | Agreement::Write { .. } => {
-                let limit = self.settings.limit;
-                (
-                    true,
-                    Reason::LimitsMatch,
-                    format!("Consul's limit is the spec's: {limit}"),
-                )
+    fn limit_agreed(&self, conclusion: &Conclusion) -> Finding {
+        let ours = self.grantor.settings.limit;
+        let (agreed, reason, message) = match conclusion.agreement {
+            Some(Agreement::Agreed) => {
+                let message = format!("Consul's limit is the spec's: {ours}");
+                (ConditionStatus::True, Reason::LimitsMatch, message)
             }
-            Agreement::Conflict { theirs } => {
-                (false, Reason::LimitConflict, self.limit_conflict(theirs))
+            Some(Agreement::Write { .. }) => {
+                let message = format!("the limit {ours} is being written to Consul");
+                (ConditionStatus::Unknown, Reason::Starting, message)
             }
+            Some(Agreement::Conflict { theirs }) => {
+                let message = self.limit_conflict(theirs);
+                (ConditionStatus::False, Reason::LimitConflict, message)
+            }
+            None => return self.unknown(ConditionType::LimitAgreed),
         };
-        Some(Finding::new(
-            ConditionType::LimitAgreed,
-            agreed,
-            reason,
-            message,
-        ))
+        Finding::new(ConditionType::LimitAgreed, agreed, reason, message)
     }
 
     fn limit_conflict(&self, theirs: u32) -> String {
-        let ours = self.settings.limit;
+        let ours = self.grantor.settings.limit;
+        if self.grantor.settings.policy == LimitPolicy::Enforce {
+            return format!(
+                "Consul's limit is {theirs} and spec.limit is {ours}, which was written {ENFORCEMENTS} \
+                 times and overwritten every time. Nothing is granted: find out who writes {theirs}; \
+                 a change of this spec has it enforced again"
+            );
+        }
         format!(
             "Consul's limit is {theirs} and spec.limit is {ours}; somebody else wrote the former. \
              Nothing is granted until both agree: set spec.limit to {theirs}, have all others use \
@@ -188,23 +208,33 @@ impl Grantor {
         )
     }
 
-    fn slots_available(&self) -> Option<Finding> {
-        let Some(Lock::Semaphore { body, .. }) = self.reading.as_ref().map(Reading::lock) else {
-            return None;
+    fn slots_available(&self) -> Finding {
+        let Some(Lock::Semaphore { body, .. }) = self.lock() else {
+            return self.unknown(ConditionType::SlotsAvailable);
         };
-        let (held, limit, room) = (body.held(), body.limit(), body.room());
-        let (free, reason) = if room > 0 {
-            (true, Reason::SlotsFree)
-        } else {
-            (false, Reason::AllSlotsHeld)
+        let (held, limit) = (body.held(), body.limit());
+        let (free, reason) = match body.room() {
+            0 => (false, Reason::AllSlotsHeld),
+            _ => (true, Reason::SlotsFree),
         };
         let message = format!("{held} of {limit} slots are held");
-        Some(Finding::new(
-            ConditionType::SlotsAvailable,
-            free,
-            reason,
-            message,
-        ))
+        Finding::new(ConditionType::SlotsAvailable, free, reason, message)
+    }
+
+    fn lock(&self) -> Option<&Lock> {
+        self.grantor.view.reading.as_ref().map(Reading::lock)
+    }
+
+    /// What can't be said while `.lock` can't be read.
+    fn unknown(&self, condition: ConditionType) -> Finding {
+        let reason = match (&self.grantor.view.trouble, self.lock()) {
+            (Some(trouble), _) => explain(&trouble.error).0,
+            (None, Some(Lock::Unreadable(_))) => Reason::LockConflict,
+            (None, _) if self.grantor.settings.terminating => Reason::Terminating,
+            (None, _) => Reason::Starting,
+        };
+        let message = "it is not known while the lock key can't be read";
+        Finding::new(condition, ConditionStatus::Unknown, reason, message)
     }
 }
 
