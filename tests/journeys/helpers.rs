@@ -6,7 +6,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, eventually};
+use testbed::{Bed, Job, Namespace, eventually, same};
 
 /// Waits until a Job has a warning of this reason, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {
@@ -24,13 +24,19 @@ pub(crate) async fn warning(job: &Job, reason: &str) -> String {
 
 /// Ends the pods of a Job well, whatever they were to run, and waits until the Job is Complete.
 pub(crate) async fn finish(team: &Namespace, job: &Job) {
-    let pods = team.api::<Pod>();
-    for pod in job.pods().await {
-        let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
-        pods.patch_status(&pod.name_any(), &PatchParams::default(), &ended)
-            .await
-            .expect("the pod's end");
-    }
+    let (pods, params) = (team.api::<Pod>(), PatchParams::default());
+    let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+    // Again and again: a pod may not be there yet, and kwok may be about to say that it runs.
+    eventually("its pods have ended", || async {
+        for pod in job.pods().await {
+            let patch = pods.patch_status(&pod.name_any(), &params, &ended).await;
+            patch.map_err(|error| error.to_string())?;
+        }
+        let status = job.get().await.and_then(|job| job.status);
+        let succeeded = status.and_then(|status| status.succeeded);
+        same(succeeded, Some(1))
+    })
+    .await;
     job.is_complete().await;
 }
 
