@@ -11,7 +11,9 @@ async fn a_limit_is_raised_and_lowered_under_way() {
     let prefix = db.lock_prefix();
     let mut jobs = Vec::new();
     for name in ["a", "b", "c", "d", "e", "f"] {
-        jobs.push(team.job(name).semaphore("db").runs("1h").create().await);
+        let job = team.job(name).semaphore("db").runs("1h").create().await;
+        job.has_event("SlotWaiting").await;
+        jobs.push(job);
     }
     let [a, b, c, d, e, f] = &jobs[..] else {
         unreachable!("six Jobs were made")

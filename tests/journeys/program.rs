@@ -33,7 +33,9 @@ async fn the_endpoints_tell_what_was_done() {
     };
     let mut jobs = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
-        jobs.push(team.job(name).semaphore("db").runs("1h").create().await);
+        let job = team.job(name).semaphore("db").runs("1h").create().await;
+        job.has_event("SlotWaiting").await;
+        jobs.push(job);
     }
     jobs[0].is_running().await;
     jobs[1].is_running().await;
