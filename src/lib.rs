@@ -15,9 +15,9 @@
 //! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`controller`] uses all others, [`semaphore`] uses the values of
-//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at the edge,
-//! into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
-//! `docs/ARCHITECTURE.md` follows one Job through the code.
+//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at
+//! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
+//! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
 
 pub mod api;
 pub mod clock;
