@@ -1,4 +1,9 @@
 //! The test bed itself: what the other journeys stand on.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what helps tests fails as they do"
+)]
 use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader},
@@ -256,6 +261,17 @@ async fn a_server_that_does_not_start_says_why() {
     assert!(refusal.contains("invalid config key nonsense"), "{refusal}");
 }
 
+#[test]
+fn a_missing_server_says_what_to_do() {
+    let output = another_process_command()
+        .env("SERVERS_DIR", "/nonexistent")
+        .output()
+        .unwrap();
+
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("run `make servers`"), "{complaint}");
+}
+
 #[tokio::test]
 async fn nothing_is_left_when_a_part_is_dropped() {
     let consul = Consul::start().await;
@@ -306,9 +322,14 @@ async fn another_process() {
     panic!("the end");
 }
 
+fn another_process_command() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["another_process", "--exact", "--ignored", "--nocapture"]);
+    command
+}
+
 fn another_process_with_servers() -> (Child, Vec<u32>, String) {
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["another_process", "--exact", "--ignored", "--nocapture"])
+    let mut process = another_process_command()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

@@ -96,6 +96,8 @@ pub enum Reason {
     LockConflict,
     /// The prefix is not one that this namespace may use.
     PrefixNotAllowed,
+    /// The API server refuses one start of a Job after another.
+    StartsRefused,
     /// The spec says to grant nothing for now.
     Paused,
     /// The `ConsulSemaphore` is being deleted.
@@ -126,6 +128,7 @@ impl Reason {
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::StartsRefused => "StartsRefused",
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",
             Self::SlotsFree => "SlotsFree",

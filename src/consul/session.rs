@@ -98,10 +98,16 @@ impl Client {
         first(&self.send(Call::get("session_info", path)).await?)
     }
 
-    /// The sessions of a node, as far as the token may read them.
+    /// The sessions of a node: all of them, or [`Error::Denied`] if this Consul says that it has
+    /// left some out (those before 1.12 don't say).
     pub async fn node_sessions(&self, node: &str) -> Result<Vec<Session>, Error> {
         let path = format!("/v1/session/node/{}", segment(node)?);
-        all(&self.send(Call::get("session_node", path)).await?)
+        let answer = self.send(Call::get("session_node", path)).await?;
+        if answer.filtered {
+            let message = format!("the token lacks permission 'session:read' on \"{node}\"");
+            return Err(Error::Denied(message));
+        }
+        all(&answer)
     }
 
     /// All sessions that the token may read.

@@ -7,6 +7,7 @@ use kube::{
 };
 use tokio::sync::mpsc;
 
+use super::call::call;
 use crate::{semaphore::Uid, telemetry::Metrics};
 
 /// How many events may be due at once; more are dropped, and counted.
@@ -74,11 +75,8 @@ impl Events {
         let recorder = Recorder::new(client, reporter);
         let write = async move {
             while let Some((about, event)) = due.recv().await {
-                let publish = recorder.publish(&event, &about);
-                match tokio::time::timeout(super::CALL_TIMEOUT, publish).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "an event can't be written"),
-                    Err(_) => tracing::debug!("an event can't be written in time"),
+                if let Err(error) = call(recorder.publish(&event, &about)).await {
+                    tracing::debug!(%error, "an event can't be written");
                 }
             }
         };

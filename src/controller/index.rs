@@ -62,6 +62,8 @@ struct State {
     /// The semaphores by their namespace and lock key; two can name the same key.
     by_lock_key: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     strays: BTreeSet<Uid>,
+    /// Whether all semaphores are known: until then, that one is missing means nothing.
+    semaphores_known: bool,
     /// While the Jobs are listed anew: those that were seen.
     listed: Option<BTreeSet<Uid>>,
 }
@@ -189,6 +191,11 @@ impl Index {
         self.0.strays_changed.notify_one();
     }
 
+    /// All semaphores that there are have been added.
+    pub(super) fn semaphores_are_known(&self) {
+        self.state().semaphores_known = true;
+    }
+
     /// A semaphore is gone.
     pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let mut state = self.state();
@@ -247,9 +254,20 @@ impl Index {
             .unwrap_or_default()
     }
 
+    /// The first in line of a semaphore, at most so many.
+    pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Job> {
+        let state = self.state();
+        let semaphore = state.semaphores.get(reference);
+        let line = semaphore
+            .into_iter()
+            .flat_map(|semaphore| semaphore.line.values().take(most));
+        let jobs = line.filter_map(|uid| state.jobs.get(uid));
+        jobs.map(|kept| kept.job.clone()).collect()
+    }
+
     /// All in line of a semaphore, in order.
     pub(super) fn line(&self, reference: &SemaphoreRef) -> Vec<Job> {
-        self.slice(reference, usize::MAX).line
+        self.head(reference, usize::MAX)
     }
 
     /// The Jobs that no grantor looks after.
@@ -279,13 +297,15 @@ impl Index {
 impl State {
     fn put(&mut self, kept: Kept, announce: bool) {
         let uid = kept.job.uid.clone();
+        let mut new_in_line = true;
         if let Some(known) = self.jobs.get(&uid) {
             if is_older(&kept.job.version, &known.job.version) {
                 return;
             }
+            new_in_line = !known.job.in_line();
             self.withdraw(&uid);
         }
-        self.arrange(&kept, announce);
+        self.arrange(&kept, announce && new_in_line);
         self.jobs.insert(uid, kept);
     }
 
@@ -294,40 +314,38 @@ impl State {
         self.jobs.remove(uid);
     }
 
-    /// Takes a Job out of its place, and wakes whoever looked after it.
+    /// Takes a Job out of its place.
     fn withdraw(&mut self, uid: &Uid) {
         let Some(kept) = self.jobs.get(uid) else {
             return;
         };
         self.strays.remove(uid);
+        self.wake(kept);
         let looks_after = self.looks_after(kept);
         if let Some(semaphore) = looks_after.and_then(|by| self.semaphores.get_mut(&by)) {
             semaphore.bound.remove(uid);
             semaphore.line.remove(&kept.job.place());
-            semaphore.wake.notify_one();
         }
     }
 
-    /// Gives a Job its place, and wakes whoever looks after it.
+    /// Gives a Job its place; `announce` if it is to be told that it waits.
     fn arrange(&mut self, kept: &Kept, announce: bool) {
-        let uid = &kept.job.uid;
+        self.wake(kept);
+        let (job, uid) = (&kept.job, &kept.job.uid);
+        let ended = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
         let looks_after = self.looks_after(kept);
         let Some((reference, semaphore)) = looks_after.and_then(|by| {
             let semaphore = self.semaphores.get_mut(&by)?;
             Some((by, semaphore))
         }) else {
-            self.strays.insert(uid.clone());
+            if !ended {
+                self.strays.insert(uid.clone());
+            }
             return;
         };
-        let job = &kept.job;
         if job.in_line() && job.wants.as_ref() == Some(&reference.name) {
             semaphore.line.insert(job.place(), uid.clone());
-            if announce
-                && !self
-                    .jobs
-                    .get(uid)
-                    .is_some_and(|before| before.job.in_line())
-            {
+            if announce {
                 semaphore.newcomers.insert(uid.clone());
             }
         } else if job.standing == Standing::Running
@@ -335,7 +353,19 @@ impl State {
         {
             semaphore.bound.insert(uid.clone());
         }
-        semaphore.wake.notify_one();
+    }
+
+    /// Wakes whoever looks after a Job, and all who may hold a slot for it.
+    fn wake(&self, kept: &Kept) {
+        let started = kept.job.granted.iter().flat_map(|granted| {
+            let key = (kept.namespace.clone(), granted.lock_key.clone());
+            self.by_lock_key.get(&key).into_iter().flatten().cloned()
+        });
+        for reference in self.looks_after(kept).into_iter().chain(started) {
+            if let Some(semaphore) = self.semaphores.get(&reference) {
+                semaphore.wake.notify_one();
+            }
+        }
     }
 
     /// Finds the places of a namespace's Jobs anew, because its semaphores have changed.
@@ -353,8 +383,8 @@ impl State {
             .cloned()
             .collect();
         for kept in jobs {
-            self.strays.remove(&kept.job.uid);
-            self.arrange(&kept, false);
+            let waited_for_it = self.strays.remove(&kept.job.uid) && self.semaphores_known;
+            self.arrange(&kept, waited_for_it);
         }
     }
 

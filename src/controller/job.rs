@@ -64,7 +64,7 @@ impl Kept {
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: since(job, reported.is_some()),
-            standing: standing(job),
+            standing: standing(job, granted.is_some()),
             was_suspended: condition(job, "Suspended").is_some(),
             granted,
             reported: reported.map(|session| session.as_str().into()),
@@ -113,7 +113,8 @@ fn manager(job: &batch::Job) -> Option<String> {
     ))
 }
 
-fn standing(job: &batch::Job) -> Standing {
+/// What the Job is doing; `started` says whether a grant made it run.
+fn standing(job: &batch::Job, started: bool) -> Standing {
     let status = job.status.as_ref();
     let is =
         |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
@@ -132,7 +133,14 @@ fn standing(job: &batch::Job) -> Standing {
         .and_then(|spec| spec.suspend)
         .unwrap_or(false)
     {
-        return Standing::Running;
+        // Someone unsuspended it, and the Job controller has not shown yet that it knows. Suspended
+        // again now, its status would say still that it is at rest, while pods are being made: it
+        // would be granted a slot, and those pods would go on without the sequencer.
+        return if is("Suspended") && !started {
+            Standing::Stopping
+        } else {
+            Standing::Running
+        };
     }
     // The template of a Job can be changed once its start time is cleared.
     let started = status.is_some_and(|status| status.start_time.is_some());
@@ -226,7 +234,6 @@ mod tests {
     fn standings() {
         let condition = |type_: &str| json!([{ "type": type_, "status": "True" }]);
         for (field, value, expected) in [
-            ("/spec/suspend", json!(false), Standing::Running),
             ("/status", json!({}), Standing::Stopping),
             ("/status/active", json!(1), Standing::Stopping),
             ("/status/terminating", json!(1), Standing::Stopping),
@@ -267,6 +274,33 @@ mod tests {
             });
             assert_eq!(read(job).unwrap().job.standing, expected, "{field} {value}");
         }
+    }
+
+    #[test]
+    fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
+        let unsuspended = |change: fn(&mut Value)| {
+            let job = waiting(|job| {
+                job["spec"]["suspend"] = json!(false);
+                change(job);
+            });
+            read(job).unwrap().job.standing
+        };
+        assert_eq!(unsuspended(|_| {}), Standing::Stopping);
+        let shown = unsuspended(|job| job["status"]["conditions"][0]["status"] = json!("False"));
+        assert_eq!(shown, Standing::Running);
+        // Made running, it never was at rest; started by a grant, it is at rest no more.
+        assert_eq!(
+            unsuspended(|job| job["status"] = json!({})),
+            Standing::Running
+        );
+        let granted = unsuspended(|job| {
+            job["spec"]["template"]["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/granted-to": "u",
+                "consul-semaphore.io/lock-key": "p/.lock",
+                "consul-semaphore.io/session": "s",
+            });
+        });
+        assert_eq!(granted, Standing::Running);
     }
 
     #[test]

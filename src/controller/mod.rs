@@ -1,27 +1,24 @@
-//! The Kubernetes side: watches come in, a grantor for each semaphore decides, Jobs are written to.
+//! The Kubernetes side: watches come in, a grantor for each lock key decides, Jobs are written to.
 //!
 //! One Job's way through this room:
-//! [`watches`] (its events) → [`index`] (its place in line) → [`grantor`] (a pass over its
-//! semaphore: [`observe`], [`decide`](crate::semaphore::decide()), [`apply`], [`report`]) →
-//! [`steps`] and [`patch`] (it is started) → [`observe`] again (its pods are gone) → [`apply`]
-//! (its slot is given back).
+//! [`watches`] (its events) → [`index`] (its place in line) → [`grantor`] (a pass over its lock key:
+//! observe, [`decide`](crate::semaphore::decide()), apply) → [`patch`] (it is started) → the grantor
+//! again (its pods are gone, its slot is given back).
 //!
-//! Beside that: [`keeper`] renews sessions, [`reporter`] writes statuses, [`events`] writes events,
-//! [`intake`] looks after Jobs that no semaphore wants, [`finalizer`] sees a semaphore off.
+//! Beside that: [`overseer`] is responsible for a `ConsulSemaphore` (spec, finalizer, status),
+//! [`keeper`] renews sessions, [`events`] writes events, and [`intake`] looks after Jobs that no
+//! semaphore wants. [`call`] and [`backoff`] bound all of it.
 
-mod apply;
+mod backoff;
+mod call;
 mod events;
-mod finalizer;
 mod grantor;
 mod index;
 mod intake;
 mod job;
 mod keeper;
-mod observe;
+mod overseer;
 mod patch;
-mod report;
-mod reporter;
-mod steps;
 mod watches;
 
 use std::{sync::Arc, time::Duration};
@@ -29,17 +26,17 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
-use self::{events::Events, index::Index, keeper::Keeper};
+use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
     consul::{self, Observer},
     semaphore::Cluster,
     telemetry::{Metrics, Telemetry},
 };
 
-/// How long a call to the API server may take.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many Jobs are written to at once, over all semaphores.
+const JOB_WRITES: usize = 32;
 
 /// How long the events that are due may take at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -62,6 +59,8 @@ struct Context {
     index: Index,
     events: Events,
     metrics: Metrics,
+    /// Turns to write to a Job.
+    job_writes: Semaphore,
 }
 
 /// Runs the operator until it is asked to end. The slots of running Jobs stay as they are then.
@@ -100,39 +99,38 @@ pub async fn run(
         index: Index::default(),
         events,
         metrics,
+        job_writes: Semaphore::new(JOB_WRITES),
     });
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
-    watches::run(context, &telemetry.health, shutdown).await;
+    let worked = watches::run(context, &telemetry.health, shutdown).await;
     // Every handle to the queue of events is gone now, so its writer ends when it is empty.
     let _ = timeout(FAREWELL, writing.join_all()).await;
-    Ok(())
+    worked
 }
 
 /// Which cluster this is: asked until it is answered.
 async fn cluster(client: &Client, name: Option<String>) -> Cluster {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let mut setback = None;
+    let mut setback: Option<Setback> = None;
     loop {
-        let problem = match timeout(CALL_TIMEOUT, namespaces.get("kube-system")).await {
-            Ok(Ok(Namespace { metadata, .. })) => match metadata.uid {
+        let problem = match call(namespaces.get("kube-system")).await {
+            Ok(Namespace { metadata, .. }) => match metadata.uid {
                 Some(id) => {
                     let name = name.unwrap_or_else(|| id.chars().take(8).collect());
                     return Cluster { name, id };
                 }
                 None => "the namespace kube-system has no uid".to_owned(),
             },
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "the API server did not answer in time".to_owned(),
+            Err(error) => error.to_string(),
         };
         tracing::warn!(
             problem,
-            "can't see which cluster this is (namespace kube-system): trying again"
+            "the namespace kube-system can't be read: trying again"
         );
-        let now = crate::clock::Moment::now();
-        let next = grantor::Setback::after(setback.as_ref(), now);
-        tokio::time::sleep(next.until.since(now)).await;
+        let next = Setback::after(setback.as_ref(), crate::clock::Moment::now());
         setback = Some(next);
+        next.wait().await;
     }
 }
 

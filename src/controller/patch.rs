@@ -9,7 +9,11 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Context, job::Kept};
+use super::{
+    Context,
+    call::{CallError, call, call_within},
+    job::Kept,
+};
 use crate::{
     api::annotations as a,
     clock::Moment,
@@ -95,52 +99,76 @@ pub(super) enum PatchError {
     #[error("the Job has changed in the meantime")]
     Outdated(Option<Box<Kept>>),
     /// The API server will not have it, however often it is tried.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{message}")]
+    Refused {
+        /// Its words.
+        message: String,
+        /// Whether it is not this Job, but that the operator may write to none.
+        forbidden: bool,
+    },
     /// It may have been done, or not.
     #[error("{0}")]
     Unanswered(String),
+    /// It was not sent: what allows it would have ended before it was answered.
+    #[error("the evidence for the slot was too old to start the Job")]
+    TooLate,
+}
+
+/// A write to a Job, ready to be sent.
+pub(super) struct JobWrite {
+    pub(super) namespace: Arc<str>,
+    pub(super) job: Target,
+    /// The merge patch.
+    pub(super) body: Value,
+    /// How long it may take.
+    pub(super) timeout: Duration,
+    /// When what allows it ends; it is sent only if it can be answered before.
+    pub(super) deadline: Option<Moment>,
 }
 
 /// Writes to a Job; the answer is the Job as it is now.
 ///
 /// # Errors
 /// See [`PatchError`]. Whatever went wrong, the Job was read again if it could be.
-pub(super) async fn write(
-    context: Arc<Context>,
-    namespace: Arc<str>,
-    job: Target,
-    body: Value,
-    timeout: Duration,
-) -> Result<Kept, PatchError> {
+pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, PatchError> {
+    let JobWrite {
+        namespace,
+        job,
+        body,
+        timeout,
+        deadline,
+    } = write;
     let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), &namespace);
     let (params, body) = (PatchParams::default(), Patch::Merge(body));
-    let patch = jobs.patch(&job.name, &params, &body);
-    let refused = match tokio::time::timeout(timeout, patch).await {
-        Ok(Ok(job)) => match Kept::read(&job, Moment::now()) {
-            Some(kept) => return Ok(kept),
-            None => return Err(PatchError::Outdated(None)),
-        },
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => None,
-        Ok(Err(kube::Error::Api(status)))
-            if (400..500).contains(&status.code) && status.code != 429 =>
-        {
-            Some(PatchError::Refused(status.message.clone()))
+    // The process may have slept between the decision and now, also while it waited for its turn.
+    let permit = context.job_writes.acquire().await;
+    if deadline.is_some_and(|deadline| Moment::now() + timeout > deadline) {
+        return Err(PatchError::TooLate);
+    }
+    let answer = call_within(timeout, jobs.patch(&job.name, &params, &body)).await;
+    drop(permit);
+    let failed = match answer {
+        Ok(job) => {
+            return Kept::read(&job, Moment::now()).ok_or(PatchError::Outdated(None));
         }
-        Ok(Err(error)) => Some(PatchError::Unanswered(error.to_string())),
-        Err(_) => Some(PatchError::Unanswered(format!(
-            "no answer within {timeout:?}"
-        ))),
+        Err(error) => match error.refusal() {
+            Some((404 | 409, _)) => None,
+            Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
+                message: message.to_owned(),
+                forbidden: matches!(code, 401 | 403),
+            }),
+            _ => Some(PatchError::Unanswered(error.to_string())),
+        },
     };
-    let now = match read(&context, &namespace, &job).await {
+    let now = match read(context, &namespace, &job).await {
         Ok(now) => now,
-        Err(error) => return Err(refused.unwrap_or(PatchError::Unanswered(error))),
+        Err(error) => return Err(failed.unwrap_or(PatchError::Unanswered(error.to_string()))),
     };
     let same = now
         .as_ref()
         .is_some_and(|now| now.job.version == job.version);
-    match refused {
-        Some(refused) if same => Err(refused),
+    match failed {
+        Some(failed) if same => Err(failed),
         // Another version answers the question; so does another Job under the same name.
         _ => Err(PatchError::Outdated(now.map(Box::new))),
     }
@@ -151,14 +179,10 @@ pub(super) async fn read(
     context: &Context,
     namespace: &str,
     job: &Target,
-) -> Result<Option<Kept>, String> {
+) -> Result<Option<Kept>, CallError> {
     let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), namespace);
     let seen = Moment::now();
-    match tokio::time::timeout(super::CALL_TIMEOUT, jobs.get_opt(&job.name)).await {
-        Ok(Ok(found)) => Ok(found
-            .filter(|found| found.metadata.uid.as_deref() == Some(job.uid.as_ref()))
-            .and_then(|found| Kept::read(&found, seen))),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the API server did not answer in time".into()),
-    }
+    let found = call(jobs.get_opt(&job.name)).await?;
+    let found = found.filter(|found| found.metadata.uid.as_deref() == Some(job.uid.as_ref()));
+    Ok(found.and_then(|found| Kept::read(&found, seen)))
 }

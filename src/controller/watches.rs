@@ -23,11 +23,10 @@ use tokio::{
 use super::{
     Context,
     events::Reason,
-    grantor::Grantor,
     index::SemaphoreRef,
     intake,
     job::{Kept, controller_uid},
-    observe::has_ended,
+    overseer::Overseer,
 };
 use crate::{
     api::{ConsulSemaphore, annotations},
@@ -54,19 +53,20 @@ pub(super) async fn run(
     context: Arc<Context>,
     health: &Health,
     shutdown: impl Future<Output = ()>,
-) {
+) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     let (jobs_part, semaphores_part) = (health.part("jobs"), health.part("consulsemaphores"));
     let (synced, jobs_synced) = watch::channel(false);
     tasks.spawn(watch_jobs(context.clone(), jobs_part, synced));
     tasks.spawn(watch_pods(context.clone()));
     tasks.spawn(watch_semaphores(context, semaphores_part, jobs_synced));
-    tokio::select! {
-        () = shutdown => {}
+    let worked = tokio::select! {
+        () = shutdown => Ok(()),
         // None of them ends by itself.
-        ended = tasks.join_next() => tracing::error!(?ended, "a part of the operator has failed"),
-    }
+        ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
+    };
     tasks.shutdown().await;
+    worked
 }
 
 fn config() -> watcher::Config {
@@ -131,14 +131,14 @@ async fn watch_pods(context: Arc<Context>) {
     }
 }
 
-/// A grantor at work.
+/// An overseer at work.
 struct AtWork {
     uid: Option<String>,
     specs: watch::Sender<Arc<ConsulSemaphore>>,
     task: AbortHandle,
 }
 
-/// Has a grantor for each semaphore. They begin when all Jobs are known.
+/// Has an overseer for each semaphore. They begin when all Jobs are known.
 async fn watch_semaphores(
     context: Arc<Context>,
     part: Part,
@@ -149,7 +149,7 @@ async fn watch_semaphores(
     }
     let semaphores: Api<DeserializeGuard<ConsulSemaphore>> = Api::all(context.client.clone());
     let events = watcher(semaphores, config()).default_backoff();
-    Grantors {
+    Overseers {
         context,
         at_work: HashMap::new(),
         tasks: JoinSet::new(),
@@ -158,13 +158,13 @@ async fn watch_semaphores(
     .await;
 }
 
-struct Grantors {
+struct Overseers {
     context: Arc<Context>,
     at_work: HashMap<SemaphoreRef, AtWork>,
     tasks: JoinSet<()>,
 }
 
-impl Grantors {
+impl Overseers {
     async fn run(
         mut self,
         events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
@@ -176,7 +176,10 @@ impl Grantors {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                Some(_) = self.tasks.join_next() => continue,
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    _ => continue,
+                },
             };
             match event {
                 Some(Ok(Event::Init)) => listed = Some(Vec::new()),
@@ -197,6 +200,7 @@ impl Grantors {
                     for reference in &gone {
                         self.remove(reference);
                     }
+                    self.context.index.semaphores_are_known();
                     part.ready();
                     if !std::mem::replace(&mut intake, true) {
                         self.tasks.spawn(intake::run(self.context.clone()));
@@ -229,9 +233,9 @@ impl Grantors {
         self.context
             .index
             .add_semaphore(reference.clone(), lock_key, wake.clone());
-        let grantor = Grantor::new(self.context.clone(), &semaphore, wake);
         let (specs, changes) = watch::channel(semaphore);
-        let task = self.tasks.spawn(grantor.run(changes));
+        let overseer = Overseer::new(self.context.clone(), changes, wake);
+        let task = self.tasks.spawn(overseer.run());
         self.at_work.insert(reference, AtWork { uid, specs, task });
     }
 
@@ -264,6 +268,15 @@ impl Grantors {
             .events
             .tell(about, Reason::InvalidSemaphore, note);
     }
+}
+
+/// Whether none of a pod's containers runs, or will.
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn complain(what: &str, error: &watcher::Error) {

@@ -103,6 +103,8 @@ pub struct Observed<'a> {
     pub busy: &'a BTreeSet<Uid>,
     /// Jobs that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
+    /// Whether no Job can be started for now, whichever it is.
+    pub closed: bool,
     /// How many operations Consul takes in a transaction.
     pub operations: usize,
 }
@@ -345,9 +347,11 @@ impl<'a> Pass<'a> {
             if judged || !self.started_here(job) {
                 continue;
             }
+            // A neighbour on this prefix holds its slot, or nobody can say whose it is.
+            if job.held_by().any(|session| self.reading.holds(session)) {
+                continue;
+            }
             match job.standing {
-                // A neighbour on this prefix holds it for the Job, or nobody can say whose it is.
-                Standing::Running if job.held_by().any(|session| self.reading.holds(session)) => {}
                 // What Consul said before the Job was seen running proves nothing against it.
                 Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
                 Standing::Running => lost.push(job),
@@ -414,7 +418,8 @@ impl<'a> Pass<'a> {
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
         // Before the prefix is read again, what looks free may be a running Job's.
-        if settings.paused || settings.terminating || !agreed || self.plan.reread {
+        let open = !settings.paused && !settings.terminating && !self.observed.closed;
+        if !open || !agreed || self.plan.reread {
             return;
         }
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));

@@ -31,7 +31,8 @@ impl fmt::Display for Uid {
 pub enum Standing {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
-    /// Suspended, but its status does not show yet that all is at rest.
+    /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
+    /// but its status does not show yet that it is not at rest any more.
     Stopping,
     /// Not suspended, and not at its end.
     Running,

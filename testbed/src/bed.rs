@@ -197,8 +197,7 @@ impl Bed {
         } = self;
         drop((client, consul));
         let servers = Arc::try_unwrap(servers).map_err(|_| anyhow!("the bed is still in use"))?;
-        if servers.operator.exit_status().await.is_none() && servers.operator.ids().await.is_some()
-        {
+        if servers.operator.is_running().await {
             servers.operator.end("TERM").await?;
         }
         let Servers {

@@ -150,7 +150,19 @@ impl ConsulServer {
         &self.folder
     }
 
-    /// The process: to be stopped and continued by signals, or to read its log.
+    /// Lets it answer nothing (SIGSTOP), as a server that hangs.
+    #[track_caller]
+    pub fn pause(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async { self.process.signal("STOP") })
+    }
+
+    /// Lets it go on (SIGCONT).
+    #[track_caller]
+    pub fn resume(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async { self.process.signal("CONT") })
+    }
+
+    /// The process.
     pub fn process(&self) -> &Process {
         &self.process
     }

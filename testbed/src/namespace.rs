@@ -4,7 +4,6 @@ use std::{
     ffi::{OsStr, OsString},
     panic::Location,
     path::PathBuf,
-    process::Stdio,
     sync::Arc,
 };
 
@@ -16,7 +15,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{job::Job, kubeconfig, manifests, programs, semaphore::Semaphore, story::story, tools};
+use crate::{job::Job, kubeconfig, manifests, semaphore::Semaphore, story::story, tools};
 
 /// A namespace with helpers for the things in it. Clones are the same namespace; it is deleted,
 /// as well as that goes, when the last of them and of what was made in it is dropped.
@@ -139,17 +138,11 @@ impl Namespace {
 impl Inner {
     /// What a reader of a failed test wants to know first.
     fn show(&self) {
-        let Ok(kubectl) = programs::server("kubectl") else {
-            return;
-        };
         // Apart, because kubectl shows nothing at all when one of the kinds is not there.
         for kinds in ["consulsemaphores", "jobs,pods,events"] {
-            let output = std::process::Command::new(&kubectl)
-                .args(["get", kinds, "-n", &self.name, "--request-timeout=20s"])
-                .env_clear()
-                .env("KUBECONFIG", &self.cluster.kubeconfig)
-                .stdin(Stdio::null())
-                .output();
+            let args = ["get", kinds, "-n", &self.name, "--request-timeout=20s"];
+            let kubectl = tools::kubectl_command(&self.cluster.kubeconfig);
+            let output = kubectl.and_then(|mut kubectl| Ok(kubectl.args(args).output()?));
             let Ok(output) = output else { continue };
             #[expect(clippy::print_stderr, reason = "beside the panic message")]
             {

@@ -52,6 +52,12 @@ struct Running {
     address: String,
 }
 
+impl Running {
+    fn lives(&self) -> bool {
+        self.process.exit_status().is_none()
+    }
+}
+
 impl Operator {
     pub(crate) fn new(name: &str, place: Place, options: OperatorOptions) -> Self {
         Self(Arc::new(Inner {
@@ -100,29 +106,25 @@ impl Operator {
 
     /// All that it has logged, in all its runs.
     pub fn logs(&self) -> String {
-        std::fs::read_to_string(
-            self.0
-                .place
-                .folder
-                .path()
-                .join(format!("{}.log", self.0.name)),
-        )
-        .unwrap_or_default()
+        let log = format!("{}.log", self.0.name);
+        std::fs::read_to_string(self.0.place.folder.path().join(log)).unwrap_or_default()
     }
 
     /// Where its HTTP endpoints are (`host:port`), while it runs.
     pub async fn address(&self) -> Option<String> {
-        self.0
-            .running
-            .lock()
-            .await
-            .as_ref()
-            .map(|running| running.address.clone())
+        let running = self.0.running.lock().await;
+        running.as_ref().map(|running| running.address.clone())
     }
 
     /// The ids of its process and of its guard, while it runs.
     pub async fn ids(&self) -> Option<[u32; 2]> {
         self.0.running.lock().await.as_ref()?.process.ids()
+    }
+
+    /// Whether it has been started and has not ended.
+    pub async fn is_running(&self) -> bool {
+        let running = self.0.running.lock().await;
+        running.as_ref().is_some_and(Running::lives)
     }
 
     /// As [`Self::start`], for an operator that is expected to refuse: the error shows the end of its log.
@@ -134,10 +136,7 @@ impl Operator {
             running,
         } = &*self.0;
         let mut running = running.lock().await;
-        if running
-            .as_ref()
-            .is_some_and(|running| running.process.exit_status().is_none())
-        {
+        if running.as_ref().is_some_and(Running::lives) {
             bail!("{name} runs already");
         }
         tls::init();
@@ -182,7 +181,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Its exit status, if it has been started and has ended.
+    /// Its exit status, if it has been started and has ended by itself.
     pub async fn exit_status(&self) -> Option<ExitStatus> {
         self.0.running.lock().await.as_ref()?.process.exit_status()
     }

@@ -142,6 +142,9 @@ impl Process {
 
     /// Sends a signal, by its name without SIG: TERM, KILL, STOP, CONT, HUP.
     pub fn signal(&self, signal: &str) -> Result<()> {
+        if let Some(status) = self.exit_status() {
+            bail!("{} has ended: {status}", self.name);
+        }
         let mut guard = self.guard();
         let Some(pipe) = guard.as_mut().and_then(|guard| guard.stdin.as_mut()) else {
             bail!("{} has no pipe", self.name)

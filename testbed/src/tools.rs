@@ -1,8 +1,12 @@
 //! The real command line tools, as a user runs them.
-use std::{ffi::OsStr, path::Path, process::Stdio, time::Duration};
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
-use tokio::process::Command;
 
 use crate::{env::Env, programs};
 
@@ -13,12 +17,18 @@ pub(crate) async fn kubectl<A: AsRef<OsStr>>(
     kubeconfig: &Path,
     args: impl IntoIterator<Item = A>,
 ) -> Result<String> {
-    let cache = kubeconfig.with_file_name("cache");
-    run(command("kubectl")?
-        .env("KUBECONFIG", kubeconfig)
-        .env("KUBECACHEDIR", cache)
-        .args(args))
-    .await
+    let mut command = kubectl_command(kubeconfig)?;
+    command.args(args);
+    run(command).await
+}
+
+/// A kubectl to be given its arguments.
+pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
+    let mut command = command("kubectl")?;
+    command.env("KUBECONFIG", kubeconfig);
+    // By default it keeps what it learns about servers in the home or, without one, where it stands.
+    command.env("KUBECACHEDIR", kubeconfig.with_file_name("cache"));
+    Ok(command)
 }
 
 /// Runs the consul tool, with the `CONSUL_*` variables given.
@@ -26,7 +36,9 @@ pub(crate) async fn consul<A: AsRef<OsStr>>(
     env: &Env,
     args: impl IntoIterator<Item = A>,
 ) -> Result<String> {
-    run(command("consul")?.envs(env.iter()).args(args)).await
+    let mut command = command("consul")?;
+    command.envs(env.iter()).args(args);
+    run(command).await
 }
 
 fn command(program: &str) -> Result<Command> {
@@ -41,14 +53,14 @@ fn command(program: &str) -> Result<Command> {
         )
         // So that files are named as in the workspace.
         .current_dir(programs::workspace())
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+        .stdin(Stdio::null());
     Ok(command)
 }
 
-async fn run(command: &mut Command) -> Result<String> {
-    let shown = format!("{:?}", command.as_std());
-    let output = tokio::time::timeout(PATIENCE, command.output())
+async fn run(command: Command) -> Result<String> {
+    let shown = shown(&command);
+    let mut command = tokio::process::Command::from(command);
+    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
         .await
         .with_context(|| format!("{shown} takes too long"))??;
     if !output.status.success() {
@@ -58,4 +70,12 @@ async fn run(command: &mut Command) -> Result<String> {
         );
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The command as a user types it. Its environment is left out: there may be a token in it.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    words.join(" ")
 }

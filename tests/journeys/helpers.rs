@@ -43,3 +43,10 @@ pub(crate) async fn cluster_id(bed: &Bed) -> String {
     ];
     bed.kubectl(uid).await
 }
+
+/// A figure on a page of metrics, by its name without this program's prefix, with its labels.
+pub(crate) fn metric(page: &str, name: &str) -> Option<f64> {
+    let line = format!("consul_semaphore_operator_{name} ");
+    let value = page.lines().find_map(|found| found.strip_prefix(&line))?;
+    value.parse().ok()
+}

@@ -45,9 +45,17 @@ pub(crate) async fn grant_of(job: &Job) -> Option<Grant> {
     Grant::read(&template(&job.get().await?).annotations?)
 }
 
-/// Waits until a Job runs in a slot, and proves it on both sides: Consul has its session among the
-/// holders and its contender locked by it; the Job and its pods name that very lock.
+/// Waits until a Job runs in a slot, and proves it on both sides: the Job and its pods name the
+/// lock, and Consul has that very session among its holders, with the contender locked by it.
 pub(crate) async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
+    // Boxed, because a story is a long future already.
+    let grant = Box::pin(grant_on_both_job_and_pods(job)).await;
+    assert_eq!(grant.lock_key, format!("{}/.lock", db.lock_prefix()));
+    Box::pin(is_held_in_consul(bed, db, job, &grant)).await;
+    grant
+}
+
+async fn grant_on_both_job_and_pods(job: &Job) -> Grant {
     job.is_running().await;
     let grant = eventually("a pod has the grant", || async {
         let pods = job.pods().await;
@@ -56,39 +64,35 @@ pub(crate) async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Gran
     })
     .await;
     let object = job.get().await.expect("a Job that runs is there");
-    let uid = object.metadata.uid.clone().unwrap_or_default();
-    let on_template = template(&object);
-    assert_eq!(
-        Grant::read(&on_template.annotations.unwrap_or_default()).as_ref(),
-        Some(&grant)
-    );
-    assert_eq!(on_template.labels.unwrap_or_default()[HOLDER_LABEL], "true");
-    assert_eq!(
-        object.metadata.annotations.unwrap_or_default()[SESSION],
-        grant.session
-    );
-    assert_eq!(grant.granted_to, uid);
-    assert_eq!(grant.lock_key, format!("{}/.lock", db.lock_prefix()));
+    let template = template(&object);
+    let on_template = Grant::read(&template.annotations.unwrap_or_default());
+    assert_eq!(on_template.as_ref(), Some(&grant));
+    assert_eq!(template.labels.unwrap_or_default()[HOLDER_LABEL], "true");
+    let annotations = object.metadata.annotations.unwrap_or_default();
+    assert_eq!(annotations[SESSION], grant.session);
+    assert_eq!(object.metadata.uid.as_ref(), Some(&grant.granted_to));
+    grant
+}
 
-    let consul = bed.consul();
-    let holders = consul.holders(&db.lock_prefix()).await;
+async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) {
+    let (consul, prefix) = (bed.consul(), db.lock_prefix());
+    let holders = consul.holders(&prefix).await;
     assert!(
         holders.contains(&grant.session),
         "{grant:?} is not in {holders:?}"
     );
-    let key = format!("{}/{}", db.lock_prefix(), grant.session);
-    let contender = consul.kv(&key).await.expect("a holder has a contender");
-    assert_eq!(contender.session.as_deref(), Some(grant.session.as_str()));
+    let contender = consul.kv(&format!("{prefix}/{}", grant.session)).await;
+    let contender = contender.expect("a holder has a contender");
+    assert_eq!(contender.session.as_ref(), Some(&grant.session));
     assert_eq!(contender.flags, testbed::SEMAPHORE_FLAGS);
-    assert_eq!(
-        (contender.lock_index, contender.modify_index),
-        (grant.lock_index, grant.fencing_token)
-    );
+    // The sequencer, and the raft index of the grant.
+    assert_eq!(contender.lock_index, grant.lock_index);
+    assert_eq!(contender.modify_index, grant.fencing_token);
     let body = contender.json();
-    assert_eq!(body["uid"], uid.as_str());
-    assert_eq!(body["name"], job.name());
-    assert_eq!(body["kind"], "Job");
-    grant
+    assert_eq!(
+        (&body["kind"], &body["name"], &body["uid"]),
+        (&json!("Job"), &json!(job.name()), &json!(grant.granted_to))
+    );
 }
 
 /// Waits until exactly these hold the slots.

@@ -4,25 +4,23 @@ use serde_json::json;
 use testbed::{Bed, Job};
 
 use crate::proof::{
-    End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, line_is,
+    End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, is_warned, line_is,
     nothing_is_left, pods_end, runs_in_a_slot,
 };
 
 #[tokio::test]
 async fn its_slot_goes_to_the_next_and_it_comes_back_when_the_hold_is_taken_away() {
-    journey("suspended", async |job: &Job| {
-        job.annotate(HOLD, None).await;
-    })
-    .await;
+    let take_the_hold_away = async |job: &Job| job.annotate(HOLD, None).await;
+    Box::pin(journey("suspended", take_the_hold_away)).await;
 }
 
 #[tokio::test]
 async fn its_slot_goes_to_the_next_and_it_comes_back_when_it_is_unsuspended() {
-    journey("suspended", async |job: &Job| {
+    let unsuspend = async |job: &Job| {
         job.unsuspend().await;
-        is_told(job, "Warning", "Suspended", "it ran without a slot of db").await;
-    })
-    .await;
+        is_warned(job, "Suspended", "it ran without a slot of db").await;
+    };
+    Box::pin(journey("suspended", unsuspend)).await;
 }
 
 async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {

@@ -1,9 +1,9 @@
 //! Jobs that run, or are unsuspended, before they have a slot.
-use testbed::Bed;
+use testbed::{Bed, Job};
 
 use crate::proof::{
-    End, HOLD, all_is_decided, holders_are, is_given_back, is_warned, line_is, nothing_is_left,
-    pods_end, runs_in_a_slot,
+    End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, line_is,
+    nothing_is_left, pods_end, pods_run, runs_in_a_slot,
 };
 
 #[tokio::test]
@@ -86,4 +86,50 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     }
     pods_end(&team, &d, End::Succeeded).await;
     nothing_is_left(&bed, &team, &db).await;
+}
+
+/// The Job controller may be making pods while the Job is suspended again: those must go before it
+/// is started, else they would go on in a slot that they know nothing of.
+#[tokio::test]
+async fn unsuspended_while_a_slot_is_free_it_runs_with_that_slot() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("unsuspended-free").await;
+    let db = team.semaphore("db").limit(5).create().await;
+    db.is_ready().await;
+    let mut jobs = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        let job = team.job(name).semaphore("db").hold().runs("1h");
+        jobs.push(job.create().await);
+    }
+    for job in &jobs {
+        job.is_waiting().await;
+        has_condition_suspended(job).await;
+    }
+    for job in &jobs {
+        job.unsuspend().await;
+    }
+    for job in &jobs {
+        let grant = runs_in_a_slot(&bed, &db, job).await;
+        pods_run(job, 1).await;
+        for pod in job.pods().await {
+            let annotations = pod.metadata.annotations.unwrap_or_default();
+            let ends = pod.metadata.deletion_timestamp.is_some();
+            assert!(ends || annotations.get(SESSION) == Some(&grant.session));
+        }
+        pods_end(&team, job, End::Succeeded).await;
+        job.is_complete().await;
+    }
+    nothing_is_left(&bed, &team, &db).await;
+}
+
+async fn has_condition_suspended(job: &Job) {
+    job.is("at rest", |job| {
+        let conditions = job
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_ref());
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|condition| condition.type_ == "Suspended" && condition.status == "True")
+    })
+    .await;
 }

@@ -130,6 +130,7 @@ impl Facts {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            closed: false,
             operations: self.operations,
         })
     }

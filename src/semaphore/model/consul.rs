@@ -56,11 +56,6 @@ impl Consul {
             .map(|session| session.name.as_str())
     }
 
-    pub(super) fn live_sessions(&self) -> impl Iterator<Item = (&SessionId, &str)> {
-        let alive = self.sessions.iter().filter(|(_, session)| session.alive);
-        alive.map(|(id, session)| (id, session.name.as_str()))
-    }
-
     pub(super) fn index(&self) -> u64 {
         self.index
     }
@@ -69,15 +64,16 @@ impl Consul {
         self.entries.get(key)
     }
 
+    pub(super) fn below(&self, prefix: &Prefix) -> impl Iterator<Item = &Entry> {
+        let folder = prefix.folder();
+        let entries = self.entries.values();
+        entries.filter(move |entry| entry.key.starts_with(&folder))
+    }
+
     /// `GET /v1/kv/<prefix>/?recurse`.
     pub(super) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
-        let folder = prefix.folder();
-        let below = self
-            .entries
-            .values()
-            .filter(|entry| entry.key.starts_with(&folder));
         Listing {
-            entries: below.cloned().collect(),
+            entries: self.below(prefix).cloned().collect(),
             index: self.index,
             sent,
             reset: false,

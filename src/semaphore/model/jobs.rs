@@ -30,6 +30,10 @@ pub(super) struct Object {
     deleting: bool,
     /// Whether it has had pods.
     ran: bool,
+    /// Whether the API server refuses to have it started, whoever asks: a webhook, a quota.
+    pub(super) forbidden: bool,
+    /// Whether its user suspended it while it ran.
+    pub(super) stopped_by_user: bool,
     /// Whether it was last made running without a grant, by a user: the one way to have pods
     /// without a slot that nobody can prevent.
     pub(super) rogue: bool,
@@ -81,6 +85,16 @@ impl Patch {
     }
 }
 
+/// What the API server says to a PATCH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Done,
+    /// The Job is not there any more, or not at that version.
+    Conflict,
+    /// Refused for good.
+    Refused,
+}
+
 /// The Jobs and pods of the namespace.
 #[derive(Clone, Default)]
 pub(super) struct Jobs {
@@ -108,11 +122,32 @@ impl Jobs {
         self.pods.iter().any(|pod| pod.job == *uid)
     }
 
-    /// The uid of the Job of this name.
-    pub(super) fn named(&self, name: &str) -> Option<Uid> {
-        let mut objects = self.objects.values();
-        let object = objects.find(|object| &*object.name == name)?;
-        Some(object.uid.clone())
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.objects().any(|object| &*object.name == name)
+    }
+
+    /// The Jobs that must have a slot of this semaphore: started by a grant, or with pods from then.
+    pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
+        let started = self.objects().filter(move |object| {
+            let granted = object.granted.as_ref();
+            let here = granted.is_some_and(|granted| granted.lock_key == lock_key);
+            here && object.runs() && !object.rogue
+        });
+        let pods = self.pods.iter().filter(|pod| !pod.rogue);
+        let started = started.map(|object| &object.uid);
+        started.chain(pods.map(|pod| &pod.job))
+    }
+
+    /// Nothing stands in the way of a start any more.
+    pub(super) fn allow_all(&mut self) {
+        for object in self.objects.values_mut() {
+            object.forbidden = false;
+        }
+    }
+
+    /// The controller of `ttlSecondsAfterFinished` comes round.
+    pub(super) fn clean_up(&mut self) {
+        self.objects.retain(|_, object| !object.finished);
     }
 
     /// What the operator makes of a Job.
@@ -167,6 +202,8 @@ impl Jobs {
             finished: false,
             deleting: false,
             ran: false,
+            forbidden: false,
+            stopped_by_user: false,
             rogue: false,
         };
         self.objects.insert(uid.clone(), object);
@@ -196,7 +233,13 @@ impl Jobs {
     }
 
     /// The Job controller comes round.
-    pub(super) fn control(&mut self, uid: &Uid) {
+    pub(super) fn control(&mut self) {
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control_one(&uid);
+        }
+    }
+
+    fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
         };
@@ -234,8 +277,8 @@ impl Jobs {
         }
     }
 
-    /// The oldest pod of a Job ends: it succeeds, which completes its Job, or its stop comes to an
-    /// end.
+    /// The oldest pod of a Job ends: its stop comes to an end, or it succeeds, which completes its
+    /// Job.
     pub(super) fn end_pod(&mut self, uid: &Uid) {
         let Some(position) = self.pods.iter().position(|pod| pod.job == *uid) else {
             return;
@@ -258,44 +301,43 @@ impl Jobs {
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
     pub(super) fn settle(&mut self) {
-        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
-        }
-        let (ended, left) = self.pods.drain(..).partition(|pod| {
-            let orphan = !self.objects.contains_key(&pod.job);
-            pod.terminating || orphan
-        });
-        self.pods = left;
+        self.control();
+        let orphan = |pod: &Pod| !self.objects.contains_key(&pod.job);
+        let ends = |pod: &Pod| pod.terminating || orphan(pod);
+        let ended: Vec<Pod> = self.pods.iter().filter(|pod| ends(pod)).cloned().collect();
         for pod in ended {
-            self.edit(&pod.job, |_| {});
+            self.end_pod(&pod.job);
         }
-        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
-        }
+        self.control();
     }
 
     /// Every Job that runs completes.
     pub(super) fn complete_all(&mut self) {
+        self.settle();
         for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
-            self.control(&uid);
             self.end_pod(&uid);
         }
         self.settle();
     }
 
-    /// A PATCH of the operator's; whether it was accepted. The API server refuses one that names
-    /// another uid or version than the Job has.
-    pub(super) fn patch(&mut self, patch: &Patch) -> bool {
+    /// A PATCH of the operator's.
+    pub(super) fn patch(&mut self, patch: &Patch) -> Answer {
         let target = patch.target();
-        let object = self.objects.get(&target.uid);
-        if object.is_none_or(|object| object.version.to_string() != target.version) {
-            return false;
+        let Some(object) = self.objects.get(&target.uid) else {
+            return Answer::Conflict;
+        };
+        if object.forbidden && matches!(patch, Patch::Start(_)) {
+            return Answer::Refused;
+        }
+        if object.version.to_string() != target.version {
+            return Answer::Conflict;
         }
         self.edit(&target.uid.clone(), |object| match patch {
             Patch::Start(start) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
                 object.suspend = false;
                 object.rogue = false;
+                object.stopped_by_user = false;
                 object.granted = Some(Granted {
                     lock_key: start.slot.lock_key().into(),
                     session: start.slot.session().clone(),
@@ -311,12 +353,14 @@ impl Jobs {
             }
             Patch::GiveBack(give_back) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
+                let meant = object.stopped_by_user || !give_back.hold;
+                assert!(meant, "put on hold without its user's will: {object:?}");
                 object.granted = None;
                 object.reported = Some(give_back.session.clone());
                 object.hold |= give_back.hold;
             }
             Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
         });
-        true
+        Answer::Done
     }
 }

@@ -12,7 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{jobs::Patch, outside::Outside, rules::check_plan};
+use super::{
+    jobs::{Answer, Patch},
+    outside::Outside,
+    rules::check_plan,
+};
 use crate::{
     clock::Moment,
     consul::SessionId,
@@ -22,13 +26,11 @@ use crate::{
     },
 };
 
-/// What may go wrong with a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The answer is lost; the call may have been carried out, or not.
-    Lost { done: bool },
-    /// The API server refuses the PATCH, whoever sends it and whenever.
-    Refused,
+/// The answer to a call is lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    /// Whether the call was carried out.
+    pub(super) done: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -133,6 +135,7 @@ impl Operator {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            closed: false,
             operations: outside.operations,
         };
         let plan = decide(&observed);
@@ -174,7 +177,10 @@ impl Operator {
             surplus,
             applied,
             reread,
-            ..
+            agreement: _,
+            again: _,
+            wake: _,
+            finished: _,
         } = plan.clone();
         let read = self.reading.as_ref().map_or(outside.now(), |r| r.sent);
         let patch = |patch| Step::Patch { patch, read };
@@ -201,12 +207,12 @@ impl Operator {
     }
 
     /// Does the next thing.
-    pub(super) fn act(&mut self, outside: &mut Outside, fault: Option<Fault>) {
+    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) {
         let Some(step) = self.pending.pop_front() else {
             return;
         };
-        let lost = matches!(fault, Some(Fault::Lost { .. }));
-        let done = fault.is_none_or(|fault| fault == Fault::Lost { done: true });
+        let done = lost.is_none_or(|lost| lost.done);
+        let lost = lost.is_some();
         match step {
             Step::Record { was, limits } => {
                 if outside.applied == was {
@@ -216,26 +222,21 @@ impl Operator {
                 }
             }
             Step::Transact(transaction) => {
-                let answer = done.then(|| outside.transact(&transaction));
+                let answer = done.then(|| outside.transact(&transaction, self.generation));
                 match answer {
                     Some(Ok(answer)) if !lost => self.went_through(outside, &transaction, &answer),
                     _ => self.start_over(),
                 }
             }
             Step::Patch { patch, read } => {
-                let uid = patch.target().uid.clone();
-                if fault == Some(Fault::Refused) {
-                    // It is no proof that an earlier attempt was refused too.
-                    if matches!(patch, Patch::Start(_)) {
-                        self.barred.insert(uid.clone());
-                    }
-                } else if done {
-                    outside.patch(&patch, read);
-                }
+                let answer = done.then(|| outside.patch(&patch, read));
                 if lost {
-                    self.pending.push_front(Step::Patch { patch, read });
-                } else {
-                    self.busy.insert(uid);
+                    return self.pending.push_front(Step::Patch { patch, read });
+                }
+                let uid = &patch.target().uid;
+                self.busy.insert(uid.clone());
+                if answer == Some(Answer::Refused) {
+                    self.barred.insert(uid.clone());
                 }
             }
             Step::MakeSession(target) => {

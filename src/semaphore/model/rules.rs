@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-use super::outside::Body;
+use super::observer::Body;
 
 /// Checks a plan.
 pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
@@ -71,9 +71,9 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     });
     let without_place = robbed.filter(|job| {
         let mut held_by = job.held_by();
-        !held_by.any(|session| body.holders.iter().any(|h| h == session.as_ref()))
+        !held_by.any(|session| body.holds(session))
     });
-    let left = body.limit.saturating_sub(body.holders.len());
+    let left = body.limit().saturating_sub(body.holders.len());
     assert!(
         passed.count() + without_place.count() <= left,
         "somebody was passed: {transaction:?}"
@@ -104,19 +104,9 @@ fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
 
 /// The body of `.lock` that a transaction writes.
 fn written(transaction: &Transaction) -> Option<Body> {
-    transaction
-        .operations
-        .iter()
-        .find_map(|operation| match operation {
-            Op::Cas { key, value, .. } => Body::read(&crate::consul::Entry {
-                key: key.clone(),
-                value: value.clone(),
-                flags: 0,
-                session: None,
-                lock_index: 0,
-                create_index: 0,
-                modify_index: 0,
-            }),
-            _ => None,
-        })
+    let mut operations = transaction.operations.iter();
+    operations.find_map(|operation| match operation {
+        Op::Cas { value, .. } => Body::read(value),
+        _ => None,
+    })
 }

@@ -5,7 +5,7 @@ use proptest::{collection::vec, prelude::*, strategy::Union};
 use super::{
     foreign::Style,
     jobs::Deletion,
-    operator::Fault,
+    operator::Lost,
     world::{Event, Setup},
 };
 use crate::semaphore::{LimitPolicy, lock::SEMAPHORE_FLAGS};
@@ -22,10 +22,10 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
     );
     let operations = prop_oneof![Just(4), Just(64), Just(128)];
     let policy = prop_oneof![3 => Just(LimitPolicy::Refuse), 1 => Just(LimitPolicy::Enforce)];
-    (1..4_u32, policy, operations, 0..4_u64, vec(client, 0..3)).prop_map(
+    (1..4_u32, policy, operations, 0..4_u64, vec(client, 0..4)).prop_map(
         |(limit, policy, operations, lock_delay, mut clients)| {
-            // Most of them go by the same limit, as they must.
-            for (_, theirs) in clients.iter_mut().skip(1) {
+            // All but one of three go by the same limit, as they must.
+            for (_, theirs) in clients.iter_mut().take(2) {
                 *theirs = usize::try_from(limit).unwrap();
             }
             Setup {
@@ -48,16 +48,18 @@ pub(super) fn jobs() -> BoxedStrategy<Event> {
     ];
     prop_oneof![
         6 => (any_one(), -1..2).prop_map(|(job, priority)| Event::Create { job, priority }),
-        6 => any_one().prop_map(Event::Control),
+        6 => Just(Event::Control),
         5 => any_one().prop_map(Event::EndPod),
         1 => any_one().prop_map(Event::Fail),
         1 => (any_one(), deletion).prop_map(|(job, how)| Event::Delete(job, how)),
-        1 => (any_one(), any::<bool>()).prop_map(|(job, hold)| Event::Hold(job, hold)),
+        1 => Just(Event::CleanUp),
+        2 => (any_one(), prop::bool::weighted(0.3)).prop_map(|(job, hold)| Event::Hold(job, hold)),
         1 => any_one().prop_map(Event::Suspend),
         1 => any_one().prop_map(Event::Unsuspend),
-        1 => (any_one(), prop_oneof![Just(None), Just(Some("db")), Just(Some("other"))])
+        1 => (any_one(), prop_oneof![1 => Just(None), 1 => Just(Some("other")), 4 => Just(Some("db"))])
             .prop_map(|(job, name)| Event::AskFor(job, name)),
         1 => any_one().prop_map(Event::Touch),
+        1 => any_one().prop_map(Event::Forbid),
     ]
     .boxed()
 }
@@ -66,8 +68,9 @@ pub(super) fn jobs() -> BoxedStrategy<Event> {
 pub(super) fn clients() -> BoxedStrategy<Event> {
     prop_oneof![
         2 => any_one().prop_map(Event::Arrive),
-        2 => any_one().prop_map(Event::Look),
-        3 => any_one().prop_map(Event::Claim),
+        1 => any_one().prop_map(Event::Look),
+        1 => any_one().prop_map(Event::Claim),
+        4 => any_one().prop_map(Event::LookAndClaim),
         1 => any_one().prop_map(Event::Leave),
         1 => any_one().prop_map(Event::Die),
     ]
@@ -134,16 +137,15 @@ pub(super) fn limits() -> BoxedStrategy<Event> {
 
 /// The operator at work, and its failures.
 pub(super) fn operator() -> BoxedStrategy<Event> {
-    let fault = prop_oneof![
-        12 => Just(None),
-        1 => any::<bool>().prop_map(|done| Some(Fault::Lost { done })),
-        1 => Just(Some(Fault::Refused)),
+    let lost = prop_oneof![
+        16 => Just(None),
+        1 => any::<bool>().prop_map(|done| Some(Lost { done })),
     ];
     prop_oneof![
         6 => Just(Event::SeeJobs),
         6 => Just(Event::SeeConsul),
-        24 => fault.prop_map(Event::Step),
-        4 => Just(Event::Pass),
+        20 => lost.prop_map(Event::Step),
+        10 => Just(Event::Pass),
         1 => Just(Event::Crash),
     ]
     .boxed()

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{
     foreign::{Client, Style},
     jobs::{Deletion, Jobs, Object},
-    operator::{Fault, Operator},
-    outside::{Outside, is_new},
+    operator::{Lost, Operator},
+    outside::Outside,
 };
 use crate::{
     consul::SessionId,
@@ -16,8 +16,9 @@ use crate::{
 /// The Jobs' names; one is made again under the same name when it is gone.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// How many passes it may take until nothing is left to do, once nothing happens any more.
-const PASSES: usize = 60;
+/// How many passes it may take until nothing is left to do, once nothing happens any more, and two
+/// more for each Job.
+const PASSES: usize = 20;
 
 /// What a script starts from.
 #[derive(Clone, Debug)]
@@ -33,20 +34,22 @@ pub(super) struct Setup {
 /// Something that happens.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    // Users and the Job controller. A Job is named by its place in `NAMES`.
+    // Users and the Job controller. What a number stands for is chosen among what is there.
     Create {
         job: usize,
         priority: i32,
     },
-    Control(usize),
+    Control,
     EndPod(usize),
     Fail(usize),
+    CleanUp,
     Delete(usize, Deletion),
     Hold(usize, bool),
     Suspend(usize),
     Unsuspend(usize),
     AskFor(usize, Option<&'static str>),
     Touch(usize),
+    Forbid(usize),
 
     // The ConsulSemaphore.
     SetLimit(u32),
@@ -57,6 +60,7 @@ pub(super) enum Event {
     Arrive(usize),
     Look(usize),
     Claim(usize),
+    LookAndClaim(usize),
     Leave(usize),
     Die(usize),
 
@@ -75,7 +79,7 @@ pub(super) enum Event {
     // The operator: what it sees, its next step, a whole pass, its failures.
     SeeJobs,
     SeeConsul,
-    Step(Option<Fault>),
+    Step(Option<Lost>),
     Pass,
     Crash,
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
@@ -118,14 +122,20 @@ impl World {
         world
     }
 
-    /// One thing happens. What it is about may not be there: then nothing does.
+    /// One thing happens, a second after the one before. What it is about may not be there: then
+    /// nothing does.
     pub(super) fn happen(&mut self, event: &Event) {
         self.tick(1);
+        self.happen_at_once(event);
+    }
+
+    /// One thing happens, in the same second.
+    pub(super) fn happen_at_once(&mut self, event: &Event) {
         match event {
             Event::SeeJobs => self.operator.see_jobs(&self.outside),
             Event::SeeConsul => self.operator.see_consul(&self.outside),
-            Event::Step(fault) if self.operator.is_busy() => {
-                self.operator.act(&mut self.outside, *fault);
+            Event::Step(lost) if self.operator.is_busy() => {
+                self.operator.act(&mut self.outside, *lost);
             }
             Event::Step(_) => {
                 self.operator.decide(&self.outside);
@@ -136,13 +146,13 @@ impl World {
             Event::Crash => {
                 self.operator = Operator::default();
                 self.operator.see_jobs(&self.outside);
-                self.outside.forget_enforcements();
+                self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
                 let deposed = std::mem::take(&mut self.operator);
                 self.stragglers.push(deposed);
                 self.operator.see_jobs(&self.outside);
-                self.outside.forget_enforcements();
+                self.outside.observer.forget_enforcements();
             }
             Event::Straggle => {
                 if let Some(straggler) = self.stragglers.last_mut() {
@@ -168,26 +178,31 @@ impl World {
 
     /// A whole pass, with everything seen and nothing going wrong.
     fn pass(&mut self) -> Plan {
-        while self.operator.is_busy() {
-            self.operator.act(&mut self.outside, None);
-        }
+        self.finish_plan();
         self.operator.see_jobs(&self.outside);
         self.operator.see_consul(&self.outside);
         let plan = self.operator.decide(&self.outside);
+        self.finish_plan();
+        plan
+    }
+
+    fn finish_plan(&mut self) {
         while self.operator.is_busy() {
             self.tick(1);
             self.operator.act(&mut self.outside, None);
         }
-        plan
     }
 
     /// Nothing happens any more, except what the Job controller and the operator have left to do.
     /// Within a bounded number of passes nothing is.
     pub(super) fn settle(&mut self) -> Plan {
         self.stragglers.clear();
+        self.outside.jobs.allow_all();
         self.operator.unbar();
+        self.finish_plan();
         let mut plan = Plan::default();
-        for _ in 0..PASSES {
+        let passes = PASSES + 2 * self.outside.jobs.objects().count();
+        for _ in 0..passes {
             self.tick(1);
             self.outside.by_others(|outside| outside.jobs.settle());
             plan = self.pass();
@@ -200,58 +215,50 @@ impl World {
                 self.tick(left.as_secs());
             }
         }
-        panic!("no rest after {PASSES} passes: {plan:?}");
+        panic!("no rest after {passes} passes: {plan:?}");
     }
 
     /// What must be true once nothing is left to do.
     fn check_at_rest(&self, plan: &Plan) {
         let outside = &self.outside;
         let settings = &outside.settings;
-        let holding = outside.holding();
-        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
-        let standing = |uid: &Uid| {
-            outside
-                .jobs
-                .read(uid, outside.now())
-                .map(|job| job.standing)
-        };
+        let sight = outside.sight();
+        let holding = sight.jobs();
+        let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
 
-        for uid in outside.contenders().values().flatten() {
-            let standing = standing(uid);
-            let waits = standing == Some(Standing::Idle) && !holds(uid);
+        for uid in sight.contenders.values().flatten() {
+            let standing = job(uid).map(|job| job.standing);
+            let waits = standing == Some(Standing::Idle) && !holding.contains(uid);
             assert!(
                 standing == Some(Standing::Running) || waits,
                 "{uid} is {standing:?} and has a contender"
             );
         }
-        for object in outside.jobs.objects() {
+        for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
             let asks = object.wants.as_deref() == Some(settings.name.as_str());
-            if object.runs() && (asks || object.granted.is_some()) && plan.agreement.is_some() {
-                assert!(holds(&object.uid), "{} runs without a slot", object.uid);
-            }
+            let ours = asks || object.granted.is_some();
+            let held = holding.contains(&object.uid);
+            assert!(!(object.runs() && ours) || held, "it runs: {object:?}");
         }
-        let Some(body) = outside.body() else {
-            let left_alone = outside.lock().is_some_and(|lock| !is_new(lock));
-            assert!(left_alone || settings.terminating, "no lock");
+        let Some(body) = &sight.body else {
+            let left = sight.is_misused() || settings.terminating;
+            assert!(left, "there is no lock");
             return;
         };
-        assert_eq!(body.holders.len(), holding.len(), "a dead holder is left");
+        let held = sight.holding().count();
+        assert_eq!(body.holders.len(), held, "a dead holder is left");
 
-        let agreed = plan.agreement == Some(Agreement::Agreed);
-        if agreed {
-            assert!(outside.applied.iter().all(|limit| *limit == settings.limit));
-            assert_eq!(body.limit, usize::try_from(settings.limit).unwrap());
-            if outside.limit_is_ours {
-                assert_eq!(outside.applied, [settings.limit]);
-            }
-        }
-        if agreed && !settings.paused && !settings.terminating {
+        if plan.agreement == Some(Agreement::Agreed) {
+            let limit = settings.limit;
+            assert_eq!(body.limit, limit);
+            assert!(outside.applied.iter().all(|applied| *applied == limit));
+            assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
             let startable = outside.jobs.objects().filter(|object| {
-                let job = outside.jobs.read(&object.uid, outside.now());
+                let job = job(&object.uid);
                 job.is_some_and(|job| settings.may_start(&job))
             });
-            let free = body.limit.saturating_sub(body.holders.len());
-            assert!(free == 0 || startable.count() == 0, "a free slot is left");
+            let idle = held < body.limit() && startable.count() > 0;
+            assert!(!idle || settings.paused, "a slot is idle");
         }
     }
 
@@ -268,10 +275,9 @@ impl World {
 
     /// The Jobs that run in a slot.
     pub(super) fn running(&self) -> Vec<Uid> {
+        let holding = self.outside.sight().jobs();
         let objects = self.outside.jobs.objects();
-        let holding = self.outside.holding();
-        let holds = |uid: &Uid| holding.values().any(|held| held.as_ref() == Some(uid));
-        let running = objects.filter(|object| object.runs() && holds(&object.uid));
+        let running = objects.filter(|object| object.runs() && holding.contains(&object.uid));
         running.map(|object| object.uid.clone()).collect()
     }
 }
@@ -291,25 +297,30 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
         Event::Arrive(client) => with(clients, *client, |c| c.arrive(consul, &prefix)),
         Event::Look(client) => with(clients, *client, |c| c.look(consul, &prefix)),
         Event::Claim(client) => with(clients, *client, |c| c.claim(consul, &prefix)),
+        Event::LookAndClaim(client) => with(clients, *client, |c| {
+            c.look(consul, &prefix);
+            c.claim(consul, &prefix);
+        }),
         Event::Leave(client) => with(clients, *client, |c| c.leave(consul, &prefix)),
         Event::Die(client) => with(clients, *client, |c| c.die(consul)),
 
         Event::Expire(choice) => {
-            let ours = outside.consul.live_sessions();
-            let ours = ours.filter(|(session, _)| outside.identity(session).is_some());
-            let ours: Vec<SessionId> = ours.map(|(session, _)| session.clone()).collect();
+            let contenders = outside.sight().contenders.into_iter();
+            let ours = contenders.filter(|(_, uid)| uid.is_some());
+            let ours: Vec<SessionId> = ours.map(|(session, _)| session).collect();
             if let Some(session) = pick(&ours, *choice) {
                 outside.consul.destroy(session);
             }
         }
         Event::DeleteContender(choice) => {
-            let contenders: Vec<SessionId> = outside.contenders().into_keys().collect();
+            let contenders: Vec<_> = outside.sight().contenders.into_keys().collect();
             if let Some(session) = pick(&contenders, *choice) {
                 outside.consul.delete(&prefix.contender_key(session));
             }
         }
         Event::TakeOut(choice) => {
-            let holders = outside.body().map_or_else(Vec::new, |body| body.holders);
+            let body = outside.sight().body;
+            let holders = body.map_or_else(Vec::new, |body| body.holders);
             if let Some(holder) = pick(&holders, *choice) {
                 outside.edit_lock(|lock| match &mut lock["Holders"] {
                     serde_json::Value::Object(map) => drop(map.remove(holder)),
@@ -325,8 +336,8 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
             flags,
             locked,
         } => {
-            let session = locked.then(|| outside.consul.make_session("mutex"));
-            outside.overwrite(value, *flags, session);
+            let session = locked.then(|| consul.make_session("mutex"));
+            consul.put(&prefix.lock_key(), value, *flags, session);
         }
         event => by_users(outside, event),
     }
@@ -334,44 +345,50 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
 
 fn by_users(outside: &mut Outside, event: &Event) {
     let asked_for = outside.settings.name.clone();
-    let holding = outside.holding();
+    let holding = outside.sight().jobs();
     let jobs = &mut outside.jobs;
     let mut edit = |job: &usize, change: &dyn Fn(&mut Object)| {
         with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
     };
     match event {
         Event::Hold(job, hold) => edit(job, &|object| object.hold = *hold),
+        Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
-        Event::Suspend(job) => edit(job, &|object| object.suspend = true),
+        Event::Suspend(job) => edit(job, &|object| {
+            object.stopped_by_user |= object.runs();
+            object.suspend = true;
+        }),
         Event::Unsuspend(job) => edit(job, &|object| {
-            let held = holding
-                .values()
-                .any(|uid| uid.as_ref() == Some(&object.uid));
-            object.rogue |= object.suspend && !(held && object.granted.is_some());
+            let held = holding.contains(&object.uid) && object.granted.is_some();
+            object.rogue |= object.suspend && !held;
+            object.stopped_by_user = false;
             object.suspend = false;
         }),
         Event::Create { job, priority } => {
-            let name = name(*job);
-            if jobs.named(name).is_none() {
+            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
+            if let Some(name) = pick(&free, *job) {
                 jobs.create(name, &asked_for, *priority);
             }
         }
-        Event::Control(job) => with_job(jobs, *job, Jobs::control),
-        Event::EndPod(job) => with_job(jobs, *job, Jobs::end_pod),
+        Event::Control => jobs.control(),
+        Event::EndPod(choice) => {
+            let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();
+            if let Some(uid) = pick(&pods, *choice) {
+                jobs.end_pod(uid);
+            }
+        }
+        Event::CleanUp => jobs.clean_up(),
         Event::Fail(job) => with_job(jobs, *job, Jobs::fail),
         Event::Delete(job, how) => with_job(jobs, *job, |jobs, uid| jobs.delete(uid, *how)),
         _ => {}
     }
 }
 
-fn name(job: usize) -> &'static str {
-    NAMES[job % NAMES.len()]
-}
-
-fn with_job(jobs: &mut Jobs, job: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
-    if let Some(uid) = jobs.named(name(job)) {
-        happens(jobs, &uid);
+fn with_job(jobs: &mut Jobs, choice: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
+    let uids: Vec<Uid> = jobs.objects().map(|object| object.uid.clone()).collect();
+    if let Some(uid) = pick(&uids, choice) {
+        happens(jobs, uid);
     }
 }
 

@@ -1,0 +1,143 @@
+//! The finalizer on a `ConsulSemaphore`: it goes when nothing of it is left in Consul.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::Overseer;
+use crate::{
+    api::{ConsulSemaphore, annotations::FINALIZER},
+    clock::Moment,
+    consul,
+    controller::{
+        backoff::Setback,
+        call::{CallError, call},
+        events::Reason,
+        grantor::Conclusion,
+    },
+};
+
+impl Overseer {
+    /// Puts the finalizer on, before anything is written to Consul, and again if somebody takes it
+    /// off. A semaphore that is being deleted without it can't be kept any more.
+    pub(super) async fn ensure_finalizer(&mut self) {
+        let mut setback: Option<Setback> = None;
+        loop {
+            let semaphore = self.specs.borrow_and_update().clone();
+            let finalizers = semaphore.finalizers().iter().map(String::as_str);
+            if finalizers.clone().any(|finalizer| finalizer == FINALIZER) {
+                return;
+            }
+            if semaphore.metadata.deletion_timestamp.is_some() {
+                self.finished = true;
+                return;
+            }
+            let finalizers = finalizers.chain([FINALIZER]).collect();
+            let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
+                return;
+            };
+            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set yet");
+            let next = Setback::after(setback.as_ref(), Moment::now());
+            setback = Some(next);
+            tokio::select! {
+                () = next.wait() => {}
+                // A conflict means that a newer version is on its way.
+                changed = self.specs.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Takes the finalizer off: the end of this overseer.
+    pub(super) async fn finish(&mut self) {
+        if self.remove_finalizer().await.is_some() {
+            tracing::info!(semaphore = %self.reference, "deleted");
+        }
+    }
+
+    /// Whether the semaphore is being deleted, nothing here depends on it any more, and Consul
+    /// can't be used to clean up: for a TTL by now, so that every session that it had may have
+    /// expired, or ever, because the place in Consul does not exist.
+    pub(super) fn is_hopeless(&self, conclusion: &Conclusion) -> bool {
+        let grantor = &self.grantor;
+        let trouble = grantor.view.trouble.as_ref();
+        let Some(trouble) = trouble.filter(|_| grantor.settings.terminating) else {
+            return false;
+        };
+        let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
+        let long = trouble.since + grantor.ttl <= Moment::now();
+        (nowhere || long) && conclusion.nothing_held && !self.finished
+    }
+
+    /// Lets the semaphore go without cleaning up, and says what is left.
+    pub(super) async fn leave_behind(&mut self) {
+        let Some(about) = self.remove_finalizer().await else {
+            return;
+        };
+        let problem = self
+            .grantor
+            .view
+            .trouble
+            .as_ref()
+            .map(|trouble| &trouble.error);
+        let Some(error) = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)))
+        else {
+            return;
+        };
+        let note = format!(
+            "deleted without cleaning up in Consul ({error}). What may be left: the key {} and keys \
+             of expired sessions beside it",
+            self.grantor.settings.prefix.lock_key()
+        );
+        tracing::warn!(semaphore = %self.reference, "{note}");
+        self.context.events.tell(about, Reason::LeftBehind, note);
+    }
+
+    /// Takes the finalizer off, and returns a reference to what it was on. `None` if it could not be
+    /// done yet.
+    async fn remove_finalizer(&mut self) -> Option<ObjectReference> {
+        let about = ConsulSemaphore::clone(&self.specs.borrow()).object_ref(&());
+        let removed = match call(self.semaphores().get_opt(&self.reference.name)).await {
+            // Another one of that name is none of our business.
+            Ok(Some(semaphore)) if semaphore.metadata.uid == self.uid => {
+                let others = semaphore.finalizers().iter().map(String::as_str);
+                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
+                self.set_finalizers(&semaphore, others).await
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
+            self.grantor.retry_soon();
+            return None;
+        }
+        self.finished = true;
+        Some(about)
+    }
+
+    async fn set_finalizers(
+        &self,
+        semaphore: &ConsulSemaphore,
+        finalizers: Vec<&str>,
+    ) -> Result<(), CallError> {
+        let body = Patch::Merge(json!({ "metadata": {
+            "uid": semaphore.metadata.uid,
+            "resourceVersion": semaphore.metadata.resource_version,
+            "finalizers": finalizers,
+        } }));
+        let params = PatchParams::default();
+        call(
+            self.semaphores()
+                .patch(&self.reference.name, &params, &body),
+        )
+        .await?;
+        Ok(())
+    }
+
+    fn semaphores(&self) -> Api<ConsulSemaphore> {
+        Api::namespaced(self.context.client.clone(), &self.reference.namespace)
+    }
+}

@@ -1,0 +1,295 @@
+//! An observer of Consul and of the Jobs, who shares nothing with the algorithm: it knows the rules
+//! from their documentation, and checks every write of the operator's and every moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::jobs::Jobs;
+use crate::{
+    clock::Moment,
+    consul::{Entry, SessionId},
+    semaphore::{
+        LimitPolicy, Settings, Uid,
+        limit::ENFORCEMENTS,
+        lock::SEMAPHORE_FLAGS,
+        plan::{Start, Transaction},
+    },
+};
+
+/// `.lock`, as whoever knows only its documentation reads it.
+#[derive(Clone, Debug)]
+pub(super) struct Body {
+    pub(super) limit: u32,
+    pub(super) holders: Vec<String>,
+    /// Everything else that must stay as it is: the other fields, and whether there is an array.
+    rest: (Value, bool),
+}
+
+impl Body {
+    /// Reads a value; `None` if it is not a semaphore's.
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(value).ok()?;
+        let limit = value.get("Limit")?.as_u64().filter(|limit| *limit > 0)?;
+        let holders: Vec<String> = match value.get("Holders") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Object(map)) => map.keys().cloned().collect(),
+            Some(Value::Array(list)) => {
+                let names = list.iter().map(|name| name.as_str().map(str::to_owned));
+                names.collect::<Option<_>>()?
+            }
+            Some(_) => return None,
+        };
+        let session = |holder: &String| !holder.is_empty() && !holder.contains('/');
+        holders.iter().all(session).then_some(())?;
+        let array = value.get("Holders").is_some_and(Value::is_array);
+        let mut rest = value;
+        let fields = rest.as_object_mut()?;
+        fields.remove("Limit");
+        fields.remove("Holders");
+        Some(Self {
+            limit: u32::try_from(limit).ok()?,
+            holders,
+            rest: (rest, array),
+        })
+    }
+
+    /// How many may hold.
+    pub(super) fn limit(&self) -> usize {
+        usize::try_from(self.limit).expect("it fits")
+    }
+
+    pub(super) fn holds(&self, session: &SessionId) -> bool {
+        self.holders.iter().any(|holder| holder == session.as_ref())
+    }
+}
+
+/// The prefix at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct Sight {
+    pub(super) lock: Option<Entry>,
+    /// `.lock`, if it is a semaphore's.
+    pub(super) body: Option<Body>,
+    /// The contenders that live, with the Job's uid where it is ours.
+    pub(super) contenders: BTreeMap<SessionId, Option<Uid>>,
+}
+
+impl Sight {
+    pub(super) fn new(lock: Option<Entry>, contenders: BTreeMap<SessionId, Option<Uid>>) -> Self {
+        let usable = lock.as_ref().filter(|lock| is_usable(lock));
+        Self {
+            body: usable.and_then(|lock| Body::read(&lock.value)),
+            lock,
+            contenders,
+        }
+    }
+
+    /// Whether there is a `.lock` that is neither a semaphore's nor waits for its first body.
+    pub(super) fn is_misused(&self) -> bool {
+        let new = |lock: &Entry| is_usable(lock) && lock.value.is_empty();
+        self.body.is_none() && self.lock.as_ref().is_some_and(|lock| !new(lock))
+    }
+
+    /// Who holds a slot: in `Holders`, with a contender that lives.
+    pub(super) fn holding(&self) -> impl Iterator<Item = (&SessionId, Option<&Uid>)> {
+        let live = self.contenders.iter();
+        let held = |session: &SessionId| self.body.as_ref().is_some_and(|b| b.holds(session));
+        live.filter(move |(session, _)| held(session))
+            .map(|(session, uid)| (session, uid.as_ref()))
+    }
+
+    /// The Jobs that hold a slot.
+    pub(super) fn jobs(&self) -> BTreeSet<Uid> {
+        self.holding().filter_map(|(_, uid)| uid.cloned()).collect()
+    }
+
+    fn dead_holders(&self) -> BTreeSet<SessionId> {
+        let holders = self.body.iter().flat_map(|body| &body.holders);
+        let holders = holders.map(|holder| SessionId::from(holder.as_str()));
+        holders
+            .filter(|holder| !self.contenders.contains_key(holder))
+            .collect()
+    }
+}
+
+/// Whether flags and lock are such that every client takes the key for a semaphore's.
+fn is_usable(lock: &Entry) -> bool {
+    (lock.flags == 0 || lock.flags == SEMAPHORE_FLAGS) && lock.session.is_none()
+}
+
+/// A transaction of the operator's that went through.
+pub(super) struct Written<'a> {
+    pub(super) transaction: &'a Transaction,
+    /// The generation of the spec that it was decided on.
+    pub(super) generation: u64,
+    /// The raft index that it has.
+    pub(super) index: u64,
+    pub(super) before: Sight,
+    pub(super) after: Sight,
+    pub(super) settings: &'a Settings,
+    /// `status.appliedLimits` at the time.
+    pub(super) applied: &'a [u32],
+    pub(super) now: Moment,
+}
+
+/// What the observer remembers.
+#[derive(Default)]
+pub(super) struct Observer {
+    /// When a slot was last taken from a Job by anything else than the operator. It may have pods
+    /// without a slot then, until it is given another one or suspended.
+    robbed: BTreeMap<Uid, Moment>,
+    /// Since when each session that was once seen as a dead holder is dead.
+    died: BTreeMap<SessionId, Moment>,
+    /// The raft index at which each session was granted a slot.
+    granted: BTreeMap<SessionId, u64>,
+    /// How often each generation's limit was enforced.
+    enforced: BTreeMap<u64, u32>,
+    /// Whether Consul's limit was last written by the operator.
+    pub(super) limit_is_ours: bool,
+}
+
+impl Observer {
+    /// Anything but the operator has changed the world.
+    pub(super) fn others_acted(&mut self, before: &Sight, after: &Sight, now: Moment) {
+        let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
+        self.limit_is_ours &= limit(before) == limit(after);
+        for uid in before.jobs().difference(&after.jobs()) {
+            self.robbed.insert(uid.clone(), now);
+        }
+    }
+
+    /// At every moment: a Job that was started by a grant, or has pods from then, holds a slot,
+    /// unless somebody else took it.
+    pub(super) fn look(&mut self, sight: &Sight, jobs: &Jobs, settings: &Settings, now: Moment) {
+        self.died
+            .retain(|session, _| !sight.contenders.contains_key(session));
+        for session in sight.dead_holders() {
+            self.died.entry(session).or_insert(now);
+        }
+        let held = sight.jobs();
+        self.robbed.retain(|uid, _| !held.contains(uid));
+        for uid in jobs.in_need_of_a_slot(&settings.prefix.lock_key()) {
+            let excused = self.robbed.contains_key(uid);
+            assert!(held.contains(uid) || excused, "{uid} runs without a slot");
+        }
+    }
+
+    /// Every rule on what the operator may write to Consul.
+    pub(super) fn wrote(&mut self, written: &Written<'_>) {
+        let Written {
+            transaction,
+            index,
+            before,
+            after,
+            settings,
+            ..
+        } = written;
+        if before.is_misused() {
+            let same = before.lock == after.lock;
+            assert!(same, "overwrote what it does not understand");
+        }
+        for (session, _) in before.contenders.iter().filter(|(_, uid)| uid.is_none()) {
+            let there = after.contenders.contains_key(session);
+            assert!(there, "deleted a foreign contender");
+        }
+        if before.lock.is_some() && after.lock.is_none() {
+            assert!(settings.terminating, "deleted the lock");
+            assert!(after.contenders.is_empty(), "deleted a lock in use");
+        }
+        if let (Some(before), Some(after)) = (&before.lock, &after.lock) {
+            assert_eq!(before.flags, after.flags, "changed somebody's flags");
+        }
+        if let (Some(before), Some(after)) = (&before.body, &after.body) {
+            assert_eq!(before.rest, after.rest, "changed what it does not know");
+        }
+        self.check_holders(written);
+        self.check_limit(written);
+        for grant in &transaction.grants {
+            self.granted.insert(grant.session.clone(), *index);
+        }
+    }
+
+    fn check_holders(&self, written: &Written<'_>) {
+        let Written {
+            transaction,
+            before,
+            after,
+            settings,
+            now,
+            ..
+        } = written;
+        let empty = Vec::new();
+        let held = before.body.as_ref().map_or(&empty, |body| &body.holders);
+        let Some(body) = &after.body else {
+            return;
+        };
+        let added = body.holders.iter().any(|holder| !held.contains(holder));
+        assert!(
+            !added || body.holders.len() <= body.limit(),
+            "more holders than the limit: {transaction:?}"
+        );
+        for (_, uid) in before.holding().filter(|(session, _)| !body.holds(session)) {
+            assert!(
+                uid.is_some(),
+                "dropped a holder that lives: {transaction:?}"
+            );
+        }
+        // A dead one's place may go to another session of its Job at once, and so may that of a
+        // Job that is proved to be done.
+        let replaced = transaction.grants.iter().any(|grant| !grant.starts);
+        let released =
+            |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
+        for (session, died) in &self.died {
+            let rested = now.since(*died) >= settings.lock_delay;
+            assert!(
+                body.holds(session) || rested || replaced || released(session),
+                "pruned before the lock-delay was over: {transaction:?}"
+            );
+        }
+    }
+
+    /// The three-way rule: a limit is moved if there was none, if it is ours by the recorded list,
+    /// or if the policy says so, and then no more than twice.
+    fn check_limit(&mut self, written: &Written<'_>) {
+        let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
+        let (before, after) = (limit(&written.before), limit(&written.after));
+        let Some(moved) = after.filter(|_| before != after) else {
+            return;
+        };
+        assert_eq!(written.transaction.limit, Some(moved));
+        self.limit_is_ours = true;
+        let ours = |limit: u32| written.applied.contains(&limit);
+        assert!(ours(moved), "wrote a limit that is not recorded");
+        if before.is_some_and(|before| !ours(before)) {
+            let policy = written.settings.policy;
+            assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
+            let times = self.enforced.entry(written.generation).or_default();
+            *times += 1;
+            assert!(*times <= ENFORCEMENTS, "enforced its limit {times} times");
+        }
+    }
+
+    /// How often a limit was enforced is known to the process alone.
+    pub(super) fn forget_enforcements(&mut self) {
+        self.enforced.clear();
+    }
+
+    /// A Job is started in a slot that is its own, unless that was taken after the operator read,
+    /// at `read`, that it was there.
+    pub(super) fn started(&self, start: &Start, sight: &Sight, read: Moment) {
+        let uid = &start.job.uid;
+        let session = start.slot.session();
+        match sight.holding().find(|(holder, _)| *holder == session) {
+            Some((_, holder)) => {
+                assert_eq!(holder, Some(uid), "it is another's slot");
+                let granted = self.granted.get(session);
+                let token = start.slot.fencing_token();
+                assert_eq!(Some(&token), granted, "the raft index of the grant");
+            }
+            None => {
+                let robbed = self.robbed.get(uid).is_some_and(|robbed| *robbed >= read);
+                assert!(robbed, "{uid} was started without a slot");
+            }
+        }
+    }
+}
