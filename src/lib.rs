@@ -7,7 +7,7 @@
 //! | [`api`] | what users write and read: the custom resource, annotations, conditions | IO, clients, the other rooms |
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
-//! | [`controller`] | Kubernetes: observe, decide, apply, report; the keeper of sessions | |
+//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
 //!
