@@ -12,6 +12,7 @@ use crate::{
 
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "a Job has as many sides")]
 pub(super) struct Object {
     pub(super) name: Arc<str>,
     pub(super) uid: Uid,
