@@ -1,4 +1,24 @@
 //! Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
+//!
+//! # The map
+//!
+//! | room | what it is for | what it must not know |
+//! |---|---|---|
+//! | [`api`] | what users write and read: the custom resource, annotations, conditions | IO, clients, the other rooms |
+//! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
+//! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
+//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
+//! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
+//! | [`clock`] | moments on a clock that never jumps | |
+//!
+//! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
+//! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
+//!
+//! Everything points one way: [`controller`] uses all others, [`semaphore`] uses the values of
+//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at
+//! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
+//! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
+
 pub mod api;
 pub mod clock;
 pub mod consul;

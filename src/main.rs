@@ -1,1 +1,52 @@
-fn main() {}
+//! The program: reads the command line, does what it says, and tells why when it cannot.
+mod cli;
+mod run;
+mod shutdown;
+
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use consul_semaphore_operator::{api, telemetry};
+
+use crate::cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let done = match Cli::from_process().command {
+        Command::Run(flags) => run::run(flags),
+        Command::Crd => api::crd_yaml()
+            .map_err(Into::into)
+            .and_then(|yaml| print(&yaml)),
+        Command::Version => print(&telemetry::version()),
+    };
+    done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+/// Writes to stdout. A reader that went away, as `head` does, is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to stdout")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells why the program ends. Many libraries' errors say their causes already, so a cause is told only once.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = if text.is_empty() {
+                cause
+            } else {
+                format!("{text}: {cause}")
+            };
+        }
+    }
+    // Nobody is left to tell when this cannot be written.
+    let _ = writeln!(io::stderr(), "error: {text}");
+    ExitCode::FAILURE
+}

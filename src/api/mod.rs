@@ -1,1 +1,30 @@
-//! Placeholder.
+//! What users write and read: the `ConsulSemaphore` resource, the annotations on Jobs, the conditions.
+//!
+//! Types and pure functions only. Nothing here knows how a semaphore works, asks a clock or does IO:
+//! text from outside is parsed here, once, into types that can't hold what is not valid.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`annotations`] | what users ask for on a Job, and the names that a grant writes |
+//! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
+//! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
+//! | [`crd`] | the custom resource definition as YAML |
+//! | [`Prefix`], [`Ttl`] | values of the spec with rules of their own |
+
+pub mod annotations;
+pub mod conditions;
+pub mod crd;
+mod prefix;
+mod schema;
+mod spec;
+mod status;
+mod ttl;
+
+pub use crd::crd_yaml;
+pub use prefix::{InvalidPrefix, Prefix};
+pub use spec::{ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, LimitPolicy, SessionSpec};
+pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus};
+pub use ttl::{InvalidTtl, Ttl};
+
+/// The API group of the resource; the domain of the annotations, labels and finalizers.
+pub const GROUP: &str = "consul-semaphore.io";

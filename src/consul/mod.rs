@@ -1,78 +1,44 @@
-//! Temp.
-#![allow(missing_docs)]
-use crate::clock::Moment;
-#[derive(
-    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-#[serde(transparent)]
-pub struct SessionId(String);
-impl From<String> for SessionId {
-    fn from(s: String) -> Self {
-        Self(s)
-    }
-}
-impl From<&str> for SessionId {
-    fn from(s: &str) -> Self {
-        Self(s.into())
-    }
-}
-impl AsRef<str> for SessionId {
-    fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-impl std::fmt::Display for SessionId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub key: String,
-    pub value: Vec<u8>,
-    pub flags: u64,
-    pub session: Option<SessionId>,
-    pub lock_index: u64,
-    pub create_index: u64,
-    pub modify_index: u64,
-}
-#[derive(Clone, Debug)]
-pub struct Listing {
-    pub entries: Vec<Entry>,
-    pub index: u64,
-    pub sent: Moment,
-    pub reset: bool,
-}
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    Cas {
-        key: String,
-        value: Vec<u8>,
-        flags: u64,
-        index: u64,
-    },
-    Lock {
-        key: String,
-        value: Vec<u8>,
-        flags: u64,
-        session: SessionId,
-    },
-    Delete {
-        key: String,
-    },
-    DeleteCas {
-        key: String,
-        index: u64,
-    },
-    CheckIndex {
-        key: String,
-        index: u64,
-    },
-    CheckSession {
-        key: String,
-        session: SessionId,
-    },
-    CheckNotExists {
-        key: String,
-    },
-}
+//! A client for Consul's HTTP API: keys and values, sessions, transactions, blocking queries.
+//!
+//! It knows nothing of Kubernetes or of semaphores: what the keys mean is its caller's business.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `config` | where Consul is and who asks: `CONSUL_*` variables, addresses, TLS, token |
+//! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
+//! | `error` | what can go wrong, and how an answer of Consul is told to be which |
+//! | `call` | what a call asks and what is answered |
+//! | `client` | the one way a call takes: deadline, attempts, bounded answers |
+//! | `repeat` | when a call that failed is made again |
+//! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
+//! | `token`, `tls` | files read from disk: the token (again when it changes), certificates |
+//! | `kv`, `session`, `txn`, `catalog` | the calls |
+//! | `watch` | blocking queries as a stream |
+//!
+//! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
+//! register) always; a write only when it is certain that nothing was written. Everything is bounded
+//! by the timeout of [`Config`].
+
+mod call;
+mod catalog;
+mod client;
+mod config;
+mod endpoints;
+mod error;
+mod kv;
+mod model;
+mod repeat;
+mod session;
+mod tls;
+mod token;
+mod txn;
+mod watch;
+
+pub use catalog::ExternalNode;
+pub use client::{Client, Observer};
+pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
+pub use error::{Error, OpError};
+pub use kv::PutMode;
+pub use model::{Entry, Listing, Op, SessionId};
+pub use session::{Behavior, NewSession, Session};
+pub use watch::WatchOptions;

@@ -1,1 +1,144 @@
-//! Placeholder.
+//! The Kubernetes side: watches come in, a grantor for each lock key decides, Jobs are written to.
+//!
+//! One Job's way through this room:
+//! [`watches`] (its events) → [`index`] (its place in line) → [`grantor`] (a pass over its lock key:
+//! observe, [`decide`](crate::semaphore::decide()), apply) → [`patch`] (it is started) → the grantor
+//! again (its pods are gone, its slot is given back).
+//!
+//! Beside that: [`overseer`] is responsible for a `ConsulSemaphore` (spec, finalizer, status),
+//! [`keeper`] renews sessions, [`events`] writes events, and [`intake`] looks after Jobs that no
+//! semaphore wants. [`call`] and [`backoff`] bound all of it.
+
+mod backoff;
+mod call;
+mod events;
+mod grantor;
+mod index;
+mod intake;
+mod job;
+mod keeper;
+mod overseer;
+mod patch;
+mod watches;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+
+use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
+use crate::{
+    consul::{self, Observer},
+    semaphore::Cluster,
+    telemetry::{Metrics, Telemetry},
+};
+
+/// How many Jobs are written to at once, over all semaphores.
+const JOB_WRITES: usize = 32;
+
+/// How long the events that are due may take at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How the operator is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What the cluster is called in Consul; the first 8 characters of its id without.
+    pub cluster_name: Option<String>,
+    /// The external node that owns the sessions; `k8s-<cluster id>` without.
+    pub consul_node: Option<String>,
+}
+
+/// What all parts share.
+struct Context {
+    client: Client,
+    cluster: Cluster,
+    consul: consul::Client,
+    keeper: Keeper,
+    index: Index,
+    events: Events,
+    metrics: Metrics,
+    /// Turns to write to a Job.
+    job_writes: Semaphore,
+}
+
+/// Runs the operator until it is asked to end. The slots of running Jobs stay as they are then.
+///
+/// # Errors
+/// The cluster can't be reached at the start, or refuses what the operator needs to know of it.
+pub async fn run(
+    settings: Settings,
+    consul: consul::Config,
+    telemetry: Telemetry,
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let metrics = telemetry.metrics.clone();
+    let consul = consul::Client::new(consul::Config {
+        observer: Some(Arc::new(Calls(metrics.clone()))),
+        ..consul
+    })?;
+    let client = Client::try_default().await.context(
+        "no Kubernetes cluster is known: set KUBECONFIG, or run the operator in a cluster",
+    )?;
+    let mut shutdown = std::pin::pin!(shutdown);
+    let cluster = tokio::select! {
+        cluster = cluster(&client, settings.cluster_name) => cluster,
+        () = &mut shutdown => return Ok(()),
+    };
+    let node = settings
+        .consul_node
+        .unwrap_or_else(|| format!("k8s-{}", cluster.id));
+    tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
+    let (events, write_events) = Events::new(client.clone(), metrics.clone());
+    let context = Arc::new(Context {
+        client,
+        cluster,
+        consul,
+        keeper: Keeper::new(node, metrics.clone()),
+        index: Index::default(),
+        events,
+        metrics,
+        job_writes: Semaphore::new(JOB_WRITES),
+    });
+    let mut writing = JoinSet::new();
+    writing.spawn(write_events);
+    let worked = watches::run(context, &telemetry.health, shutdown).await;
+    // Every handle to the queue of events is gone now, so its writer ends when it is empty.
+    let _ = timeout(FAREWELL, writing.join_all()).await;
+    worked
+}
+
+/// Which cluster this is: asked until it is answered.
+async fn cluster(client: &Client, name: Option<String>) -> Cluster {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let mut setback: Option<Setback> = None;
+    loop {
+        let problem = match call(namespaces.get("kube-system")).await {
+            Ok(Namespace { metadata, .. }) => match metadata.uid {
+                Some(id) => {
+                    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
+                    return Cluster { name, id };
+                }
+                None => "the namespace kube-system has no uid".to_owned(),
+            },
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            problem,
+            "the namespace kube-system can't be read: trying again"
+        );
+        let next = Setback::after(setback.as_ref(), crate::clock::Moment::now());
+        setback = Some(next);
+        next.wait().await;
+    }
+}
+
+/// Counts the calls to Consul.
+struct Calls(Metrics);
+
+impl Observer for Calls {
+    fn call(&self, kind: &'static str, result: &'static str, took: Duration) {
+        self.0.consul_call(kind, result, took);
+    }
+}

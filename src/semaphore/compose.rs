@@ -109,14 +109,10 @@ impl<'a> Composer<'a> {
 
     /// The limit is written, in a new body where there is none.
     pub(super) fn write_limit(&mut self, limit: u32, enforced: bool) {
-        match &mut self.body {
-            Some(body) => body.set_limit(limit),
-            None => {
-                let Lock::Absent { flags, .. } = self.reading.lock() else {
-                    return;
-                };
-                self.body = Some(LockBody::new(limit, *flags));
-            }
+        match (&mut self.body, self.reading.lock()) {
+            (Some(body), _) => body.set_limit(limit),
+            (None, Lock::Absent { flags, .. }) => self.body = Some(LockBody::new(limit, *flags)),
+            (None, _) => return,
         }
         self.changed = true;
         self.transaction.limit = Some(limit);

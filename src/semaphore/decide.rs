@@ -11,12 +11,16 @@ use super::{
     fate::{Fate, Ours},
     identity::{Cluster, Identity},
     job::{Job, Standing, Uid},
-    limit::{Agreement, LimitPolicy, agree},
+    limit::{Agreement, agree},
     lock::Lock,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended, Target},
-    reading::{Deaths, Prefix, Reading},
+    reading::{Deaths, Reading},
 };
-use crate::{clock::Moment, consul::SessionId};
+use crate::{
+    api::{LimitPolicy, Prefix},
+    clock::Moment,
+    consul::SessionId,
+};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -99,6 +103,8 @@ pub struct Observed<'a> {
     pub busy: &'a BTreeSet<Uid>,
     /// Jobs that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
+    /// Whether no Job can be started for now, whichever it is.
+    pub closed: bool,
     /// How many operations Consul takes in a transaction.
     pub operations: usize,
 }
@@ -124,7 +130,9 @@ fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
             plan.suspends.push(Suspend {
                 job: job.into(),
                 why: Suspended::NotGranted,
-                unhold: job.hold,
+                // Its user unsuspended it, which puts it in line again. One that was made running
+                // and on hold was never suspended before, and stays out of it.
+                unhold: job.hold && job.was_suspended,
             });
         }
     }
@@ -237,13 +245,13 @@ impl<'a> Pass<'a> {
                 let job = job.into();
                 self.plan.give_backs.push(GiveBack { job, session, hold });
             }
-            _ if held && self.started_here(job) && job.standing == Standing::Running => {
-                if job.reported.as_ref() != Some(&session) {
-                    self.plan.renames.push(Rename {
-                        job: job.into(),
-                        session,
-                    });
-                }
+            _ if held
+                && self.started_here(job)
+                && job.standing == Standing::Running
+                && job.reported.as_ref() != Some(&session) =>
+            {
+                let job = job.into();
+                self.plan.renames.push(Rename { job, session });
             }
             _ => {}
         }
@@ -326,7 +334,6 @@ impl<'a> Pass<'a> {
                 // Before it is written to Consul: after a crash it must still be known as ours.
                 self.plan.applied.push(settings.limit);
                 self.plan.record = Some(self.plan.applied.clone());
-                self.plan.again = true;
                 self.composer.add_nobody();
             }
         }
@@ -338,6 +345,10 @@ impl<'a> Pass<'a> {
         for job in self.observed.bound {
             let judged = self.settled.contains(&job.uid) || self.observed.busy.contains(&job.uid);
             if judged || !self.started_here(job) {
+                continue;
+            }
+            // A neighbour on this prefix holds its slot, or nobody can say whose it is.
+            if job.held_by().any(|session| self.reading.holds(session)) {
                 continue;
             }
             match job.standing {
@@ -353,14 +364,15 @@ impl<'a> Pass<'a> {
         lost
     }
 
-    /// A Job that asks for another semaphore now is no longer bound to this one.
+    /// A Job without a slot is no longer bound to this semaphore: it asks for another one now, or
+    /// its user suspended it and its session died meanwhile.
     fn forget_grant(&mut self, job: &Job) {
         if let Some(granted) = &job.granted {
             let session = granted.session.clone();
             self.plan.give_backs.push(GiveBack {
                 job: job.into(),
                 session,
-                hold: false,
+                hold: !job.lost(),
             });
         }
     }
@@ -406,10 +418,12 @@ impl<'a> Pass<'a> {
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
         // Before the prefix is read again, what looks free may be a running Job's.
-        if settings.paused || settings.terminating || !agreed || self.plan.reread {
+        let open = !settings.paused && !settings.terminating && !self.observed.closed;
+        if !open || !agreed || self.plan.reread {
             return;
         }
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
+        let mut in_turn = true;
         for job in line.iter().filter(|job| settings.may_start(job)) {
             let uid = &job.uid;
             if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
@@ -418,11 +432,17 @@ impl<'a> Pass<'a> {
             let session = self.session_of(uid);
             if self.composer.has_room(None) {
                 match session {
-                    Some(session) => self.composer.grant(grant(job, session, true), None),
-                    None => {
-                        // Its slot is kept for it until its session is made: nobody passes it.
-                        self.plan.sessions.push(job.into());
+                    Some(session) if in_turn => {
+                        self.composer.grant(grant(job, session, true), None);
+                    }
+                    session => {
+                        // Nobody passes one whose session is still to be made, not even into
+                        // another slot: fencing tokens rise along the line.
+                        in_turn = false;
                         self.composer.reserve();
+                        if session.is_none() {
+                            self.plan.sessions.push(job.into());
+                        }
                     }
                 }
             } else if ahead > 0 {
@@ -474,7 +494,7 @@ impl<'a> Pass<'a> {
             _ if used => self.plan.finished = true,
             Lock::Absent { index, .. } => self.composer.remove_lock(*index),
             Lock::Semaphore { body, index } if body.held() == 0 => {
-                self.composer.remove_lock(*index)
+                self.composer.remove_lock(*index);
             }
             // Only dead holders: they are pruned first.
             Lock::Semaphore { .. } => {}

@@ -31,7 +31,8 @@ impl fmt::Display for Uid {
 pub enum Standing {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
-    /// Suspended, but its status does not show yet that all is at rest.
+    /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
+    /// but its status does not show yet that it is not at rest any more.
     Stopping,
     /// Not suspended, and not at its end.
     Running,
@@ -88,10 +89,13 @@ pub struct Job {
     pub since: i64,
     /// What it is doing.
     pub standing: Standing,
+    /// Whether it has been suspended at some time.
+    pub was_suspended: bool,
     /// The grant by which we started it, if its template names one that was made for this very Job.
     pub granted: Option<Granted>,
-    /// The session that its own annotation names: a report, used only to see that a slot was
-    /// already given back.
+    /// The session that its own annotation names. It is a report, and tells only what this operator
+    /// did last: no session beside a grant means that it suspended the Job because its slot was
+    /// lost, a session without a grant that the slot was given back.
     pub reported: Option<SessionId>,
 }
 
@@ -99,7 +103,7 @@ impl Job {
     /// Where it stands in the line.
     pub fn place(&self) -> Place {
         Place {
-            lost: Reverse(self.granted.is_some()),
+            lost: Reverse(self.lost()),
             priority: Reverse(self.priority),
             since: self.since,
             name: self.name.clone(),
@@ -109,7 +113,13 @@ impl Job {
 
     /// Whether it can be granted a slot of the semaphore that it asks for.
     pub fn in_line(&self) -> bool {
-        self.standing == Standing::Idle && !self.hold && self.wants.is_some()
+        let free = self.granted.is_none() || self.lost();
+        self.standing == Standing::Idle && !self.hold && self.wants.is_some() && free
+    }
+
+    /// Whether this operator suspended it because its slot was lost.
+    pub fn lost(&self) -> bool {
+        self.granted.is_some() && self.reported.is_none()
     }
 
     /// Whether the grant of this session is what started it.

@@ -1,14 +1,6 @@
 //! The three-way rule on limits: what the spec says, what Consul says, and what we wrote before.
 
-/// What to do when Consul holds another limit that we did not write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LimitPolicy {
-    /// Grant nothing until a person has brought them together.
-    #[default]
-    Refuse,
-    /// Write ours.
-    Enforce,
-}
+use crate::api::LimitPolicy;
 
 /// How often a limit is enforced before its spec changes again: whoever overwrites it twice means
 /// it, and nobody rewrites a limit in turn.

@@ -2,7 +2,7 @@
 //!
 //! It is pure: no IO, no clock, nothing asynchronous. Time comes in as an argument, and what comes
 //! out is a [`Plan`] that says what to write, to Consul and to Jobs. It is wire-compatible with
-//! HashiCorp's guide "Distributed semaphore" and with Consul's Go client.
+//! the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
 //!
 //! - [`lock`]: the body of `.lock`
 //! - [`reading`]: a prefix as it was read
@@ -27,11 +27,12 @@ pub mod reading;
 #[cfg(test)]
 mod samples;
 
+pub use crate::api::{LimitPolicy, Prefix};
 pub use decide::{Observed, Settings, decide};
 pub use fate::Ours;
 pub use identity::{Cluster, ContenderBody, Identity};
 pub use job::{Granted, Job, Place, Standing, Uid};
-pub use limit::{Agreement, LimitPolicy};
+pub use limit::Agreement;
 pub use lock::Lock;
 pub use plan::Plan;
-pub use reading::{Deaths, Prefix, Reading};
+pub use reading::{Deaths, Reading};

@@ -90,7 +90,8 @@ pub struct Start {
 pub enum Suspended {
     /// It was made running, or unsuspended, without a slot.
     NotGranted,
-    /// It lost its slot, and there is no other one.
+    /// It lost its slot, and there is no other one: its annotation is cleared, by which it is known
+    /// as the first in line.
     SlotLost,
 }
 

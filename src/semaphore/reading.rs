@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::lock::Lock;
 use crate::{
+    api::Prefix,
     clock::Moment,
     consul::{Entry, Listing, Op, SessionId},
 };
@@ -11,35 +12,26 @@ use crate::{
 /// The name of the lock key below a prefix.
 const LOCK: &str = ".lock";
 
-/// Where a semaphore lives in Consul's KV store: `a/b` stands for `a/b/.lock` and the contenders
-/// beside it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix(String);
-
+/// The keys of a semaphore at a prefix: `a/b` stands for `a/b/.lock` and the contenders beside it.
 impl Prefix {
-    /// Takes a prefix without a slash at its end.
-    pub fn new(prefix: impl Into<String>) -> Self {
-        Self(prefix.into())
-    }
-
     /// The lock key: the semaphore's unit.
     pub fn lock_key(&self) -> String {
-        format!("{}/{LOCK}", self.0)
+        format!("{self}/{LOCK}")
     }
 
     /// The contender key of a session.
     pub fn contender_key(&self, session: &SessionId) -> String {
-        format!("{}/{session}", self.0)
+        format!("{self}/{session}")
     }
 
     /// What to list: with the slash, so that `a` does not see `ab`.
     pub fn folder(&self) -> String {
-        format!("{}/", self.0)
+        format!("{self}/")
     }
 
     /// The name of a direct child of this prefix; `None` for every other key.
     fn child<'a>(&self, key: &'a str) -> Option<&'a str> {
-        let name = key.strip_prefix(&self.0)?.strip_prefix('/')?;
+        let name = key.strip_prefix(self.as_str())?.strip_prefix('/')?;
         (!name.is_empty() && !name.contains('/')).then_some(name)
     }
 }
@@ -228,7 +220,7 @@ mod tests {
             sent,
             reset: false,
         };
-        Reading::new(Prefix::new("a"), listing)
+        Reading::new("a".parse().unwrap(), listing)
     }
 
     #[test]

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::{
+    LimitPolicy,
     decide::Settings,
     fate::Ours,
     identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
-    limit::LimitPolicy,
-    reading::Prefix,
 };
 use crate::clock::Moment;
 
@@ -30,6 +29,7 @@ pub(super) fn job(
         hold: false,
         since: 0,
         standing,
+        was_suspended: true,
         granted: granted.map(|session| Granted {
             lock_key: LOCK_KEY.into(),
             session: session.into(),
@@ -61,7 +61,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         },
         namespace: "batch".into(),
         name: "db".into(),
-        prefix: Prefix::new("p"),
+        prefix: "p".parse().unwrap(),
         limit,
         policy: LimitPolicy::Refuse,
         paused: false,

@@ -1,1 +1,24 @@
-//! Placeholder.
+//! What the operator tells about itself: logs, metrics, health, and the HTTP server for both.
+//!
+//! It knows nothing of Kubernetes, Consul or semaphores: the others call in with plain values.
+mod build;
+mod health;
+mod logs;
+mod metrics;
+mod process;
+mod server;
+
+pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
+pub use health::{Health, Part};
+pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, parse_filter};
+pub use metrics::{Metrics, SemaphoreLabels};
+pub use server::{BindError, bind, serve};
+
+/// The handles that the controller reports through. Clones share one state.
+#[derive(Clone, Debug, Default)]
+pub struct Telemetry {
+    /// Counters, gauges and histograms.
+    pub metrics: Metrics,
+    /// What `/readyz` answers.
+    pub health: Health,
+}

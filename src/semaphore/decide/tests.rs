@@ -130,6 +130,7 @@ impl Facts {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            closed: false,
             operations: self.operations,
         })
     }
@@ -217,6 +218,17 @@ fn nobody_is_passed_while_its_session_is_being_made() {
     let plan = facts.decide();
     assert_eq!(granted(&plan), [""; 0]);
     assert_eq!(asks_sessions(&plan), ["a"]);
+}
+
+#[test]
+fn nobody_is_passed_even_while_there_is_room_for_both() {
+    let mut facts = Facts::new(2, &[]);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert!(plan.transaction.is_none(), "{plan:?}");
+    assert_eq!(asks_sessions(&plan), ["a"]);
+    facts.session("a", "sa");
+    assert_eq!(granted(&facts.decide()), ["a", "b"], "in one write");
 }
 
 #[test]

@@ -160,6 +160,8 @@ impl Consul {
                 (entry.session.as_ref() == Some(session)).then(|| Some(entry.clone()))
             }
             Op::CheckNotExists { key } => (!self.entries.contains_key(key)).then_some(None),
+            // No plan has these.
+            Op::Set { .. } | Op::Unlock { .. } | Op::Get { .. } => None,
         }
     }
 

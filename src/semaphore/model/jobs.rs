@@ -6,7 +6,7 @@ use crate::{
     clock::Moment,
     semaphore::{
         Granted, Job, Standing, Uid,
-        plan::{GiveBack, Rename, Start, Suspend, Target},
+        plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
     },
 };
 
@@ -169,6 +169,7 @@ impl Jobs {
             hold: object.hold,
             since: since.unwrap_or(object.created),
             standing: self.standing(object),
+            was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
             reported: object.reported.clone(),
         })
@@ -351,6 +352,9 @@ impl Jobs {
             Patch::Suspend(suspend) => {
                 object.suspend = true;
                 object.hold &= !suspend.unhold;
+                if suspend.why == Suspended::SlotLost {
+                    object.reported = None;
+                }
             }
             Patch::GiveBack(give_back) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");

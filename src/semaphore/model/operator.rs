@@ -135,6 +135,7 @@ impl Operator {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            closed: false,
             operations: outside.operations,
         };
         let plan = decide(&observed);

@@ -1,0 +1,39 @@
+# make demo shows what it does; make dev leaves a test bed up to try things on.
+# make test proves that it works; make lint and make deny say what else a change must pass.
+.PHONY: demo dev servers test bench lint deny fmt
+
+CARGO_DENY_VERSION := 0.20.2
+CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
+
+demo dev: servers
+	@cargo build --locked --workspace --bins
+	@cargo run --locked --quiet --package testbed --bin bed -- $@
+
+# Real etcd, Kubernetes, Consul and kwok, built once into .servers.
+servers:
+	@testbed/servers/build
+
+test: servers
+	cargo build --locked --workspace --bins
+	cargo test --locked --workspace
+
+# Of the release build, as ratios to a floor that is measured in the same run.
+bench: servers
+	cargo build --locked --release --bins
+	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator cargo bench --locked --bench hand_over
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# Banned crates, licenses and sources. Advisories need a database from the network and are not checked.
+deny: $(CARGO_DENY)
+	$(CARGO_DENY) --locked check bans licenses sources
+
+# Built without optimization: the checks take a second either way.
+$(CARGO_DENY):
+	cargo install --locked --debug --version $(CARGO_DENY_VERSION) --root .tools/cargo-deny-$(CARGO_DENY_VERSION) cargo-deny
+
+fmt:
+	cargo fmt --all

@@ -1,0 +1,210 @@
+//! The custom resource `ConsulSemaphore` and its spec.
+
+#![expect(
+    unreachable_pub,
+    reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
+)]
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "each printer column has a type"
+)]
+
+use super::{ConsulSemaphoreStatus, Prefix, Ttl, schema::plain_descriptions};
+use kube::{
+    CustomResource, KubeSchema, ResourceExt,
+    core::{Message, Rule},
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the user wants of a semaphore.
+// Optional fields have `with`: without it the schema calls them nullable, and a null, which stands
+// for "not set" everywhere in Kubernetes, would be kept as a value.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = plain_descriptions)]
+#[kube(
+    group = "consul-semaphore.io",
+    version = "v1alpha1",
+    kind = "ConsulSemaphore",
+    plural = "consulsemaphores",
+    shortname = "csem",
+    category = "consul",
+    namespaced,
+    status = "ConsulSemaphoreStatus",
+    derive = "PartialEq",
+    doc = "A semaphore in Consul whose slots the Jobs of this namespace wait for. A Job asks for a slot with the annotation \
+           consul-semaphore.io/semaphore: <name>; it is started when it has one, and gives it back when its pods are gone. \
+           The limit holds across all clusters and programs that use the same prefix in the same Consul.",
+    printcolumn(
+        name = "Limit",
+        type_ = "integer",
+        json_path = ".spec.limit",
+        description = "How many may hold a slot at once"
+    ),
+    printcolumn(
+        name = "Held",
+        type_ = "integer",
+        json_path = ".status.held",
+        description = "Slots held, wherever the holders are"
+    ),
+    printcolumn(
+        name = "Waiting",
+        type_ = "integer",
+        json_path = ".status.waiting",
+        description = "Jobs of this cluster in line"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].status"#,
+        description = "Whether slots can be granted and released"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
+        description = "Why it is ready or not"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[x_kube(
+    validation = immutable("prefix"),
+    validation = immutable("consul.datacenter"),
+    validation = immutable("consul.namespace"),
+    validation = immutable("consul.partition")
+)]
+pub struct ConsulSemaphoreSpec {
+    /// How many may hold a slot at once, from 1 to 5000. May be changed at any time: a lower limit
+    /// takes no slot away from those that hold one.
+    #[schemars(range(min = 1, max = 5000))]
+    pub limit: i32,
+
+    /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
+    /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
+    #[serde(default)]
+    pub limit_policy: LimitPolicy,
+
+    /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
+    /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
+    /// dots, none '.lock'. The default is `semaphores/<namespace>/<name>`. Can't be changed, added or
+    /// removed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
+    #[x_kube(
+        validation = Rule::new("self.matches('^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$')")
+            .message("prefix must be segments of letters, digits, '.', '_' and '-' joined by '/', such as team/db, with no '/' at either end"),
+        validation = Rule::new("!self.matches('(^|/)([.]+|[.]lock)(/|$)')")
+            .message("no segment of prefix may be '.lock' or consist of only dots")
+    )]
+    pub prefix: Option<Prefix>,
+
+    /// Whether to grant nothing more for now. Jobs that hold a slot go on and give it back when
+    /// they are done. The default is false.
+    #[serde(default)]
+    pub paused: bool,
+
+    /// The Consul sessions that hold the slots.
+    #[serde(default)]
+    pub session: SessionSpec,
+
+    /// Which part of Consul to use. The address is the operator's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "ConsulSpec")]
+    pub consul: Option<ConsulSpec>,
+}
+
+/// What to do when Consul holds another limit that is not ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LimitPolicy {
+    /// Grant nothing until both agree.
+    #[default]
+    Refuse,
+    /// Write the limit of the spec.
+    Enforce,
+}
+
+/// The Consul sessions that hold the slots.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionSpec {
+    /// How long a slot is held for a Job after the operator's last sign of life: whole hours,
+    /// minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer one lets Jobs run on
+    /// while Consul or the operator is away; a shorter one frees the slots of a lost cluster sooner.
+    /// The default is 120s.
+    #[serde(default)]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,5}[hms])+$') && duration(self) >= duration('10s') && duration(self) <= duration('24h')",
+        )
+        .message("ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m"))]
+    pub ttl: Ttl,
+}
+
+/// Which part of Consul to use.
+#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConsulSpec {
+    /// The datacenter, such as dc1. The default is that of the Consul that the operator talks to.
+    /// Can't be changed, added or removed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9_-]+$')")
+        .message("datacenter must be the name of a Consul datacenter: lower case letters, digits, '-' and '_', such as dc1"))]
+    pub datacenter: Option<String>,
+
+    /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise: this
+    /// operator was tested with it only as far as what it sends. The default is that of the
+    /// operator's configuration. Can't be changed, added or removed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
+        .message("namespace must be the name of a Consul namespace: letters, digits and '-', such as team-a"))]
+    pub namespace: Option<String>,
+
+    /// The Consul admin partition. Needs Consul Enterprise: this operator was tested with it only
+    /// as far as what it sends. The default is that of the operator's configuration. Can't be
+    /// changed, added or removed later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String", length(max = 64))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
+        .message("partition must be the name of a Consul partition: letters, digits and '-', such as default"))]
+    pub partition: Option<String>,
+}
+
+/// A rule for the spec: this optional field, given by its path, is neither changed, added nor removed.
+///
+/// A rule on the field itself would not be asked when the field comes or goes, nor one on `consul`
+/// when that does. The field's own rules refuse an empty text, so that can stand for "not there".
+/// (Shorter with CEL's optional values, but the API server can't bound the cost of comparing these.)
+fn immutable(field: &str) -> Rule {
+    // A word that CEL reserves is written so in a rule.
+    let field_in_cel = field.replace("namespace", "__namespace__");
+    let value_in = |spec: &str| {
+        let path = format!("{spec}.{field_in_cel}");
+        let ends_of_parents = path.match_indices('.').skip(1).map(|(dot, _)| dot);
+        let there: Vec<_> = ends_of_parents
+            .chain([path.len()])
+            .map(|end| format!("has({})", &path[..end]))
+            .collect();
+        format!("({} ? {path} : '')", there.join(" && "))
+    };
+    Rule::new(format!("{} == {}", value_in("self"), value_in("oldSelf")))
+        .message(Message::Message(format!(
+            "{field} can't be changed, added or removed: make another ConsulSemaphore for another place"
+        )))
+        .field_path(format!(".{field}"))
+}
+
+impl ConsulSemaphore {
+    /// The prefix of this semaphore's keys: the spec's, or `semaphores/<namespace>/<name>`.
+    pub fn prefix(&self) -> Prefix {
+        let of_object =
+            || Prefix::of_object(&self.namespace().unwrap_or_default(), &self.name_any());
+        self.spec.prefix.clone().unwrap_or_else(of_object)
+    }
+}

@@ -1,0 +1,216 @@
+//! The command line. Every flag has an environment variable and a default that works.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::{
+    env,
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::PathBuf,
+    process,
+};
+
+use clap::{
+    Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use consul_semaphore_operator::{
+    consul,
+    telemetry::{self, LogFormat},
+};
+
+/// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
+#[derive(Debug, Parser)]
+#[command(version, name = "consul-semaphore-operator")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
+    Run(Run),
+    /// Print the CustomResourceDefinition as YAML
+    Crd,
+    /// Print the version, and the Kubernetes and Consul it is tested with
+    Version,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// What this cluster is called in Consul, for people [default: the cluster id's first 8 characters]
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) cluster_name: Option<String>,
+
+    /// The external Consul node that owns this operator's sessions [default: k8s-<cluster id>]
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) consul_node: Option<String>,
+
+    /// Where /livez, /readyz and /metrics are served
+    #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
+    pub(crate) http_address: SocketAddr,
+
+    /// How a log line looks
+    #[arg(long, env, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) log_format: Format,
+
+    /// What is logged: a level, or `target=level` pairs joined by commas
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
+    pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
+}
+
+/// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Consul (all CONSUL_* variables of Consul's own tools are read)")]
+pub(crate) struct ConsulFlags {
+    /// Consul's address, or several joined by commas; instead of CONSUL_HTTP_ADDR
+    #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) address: Vec<consul::Address>,
+
+    /// A file with the token, read again when it changes; instead of CONSUL_HTTP_TOKEN_FILE and CONSUL_HTTP_TOKEN
+    #[arg(long = "consul-token-file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// The certificate authority that Consul's certificate is checked against; instead of CONSUL_CACERT and CONSUL_CAPATH
+    #[arg(long = "consul-ca-file", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For machines: one JSON object a line
+    Json,
+}
+
+impl From<Format> for LogFormat {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Text => Self::Text,
+            Format::Json => Self::Json,
+        }
+    }
+}
+
+impl Cli {
+    /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
+    pub(crate) fn from_process() -> Self {
+        Self::try_parse().unwrap_or_else(|error| {
+            // Nobody is left to tell when these cannot be written.
+            let _ = error.print();
+            if let Some(variable) = variable_at_fault(&error) {
+                let _ = writeln!(
+                    io::stderr(),
+                    "\nThe value is that of the environment variable {variable}."
+                );
+            }
+            process::exit(error.exit_code())
+        })
+    }
+}
+
+impl ConsulFlags {
+    /// Where Consul is: what the environment says, with these flags before it.
+    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
+        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
+        let from_env = consul::Config::from_env();
+        let mut config =
+            from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;
+        if !self.address.is_empty() {
+            config.addresses.clone_from(&self.address);
+        }
+        if self.token_file.is_some() {
+            config.token_file.clone_from(&self.token_file);
+        }
+        if self.ca_file.is_some() {
+            config.tls.ca_file.clone_from(&self.ca_file);
+            if let Some(plain) = without_tls(&config) {
+                let problem = format!(
+                    "--consul-ca-file is for TLS, and {plain} does not use it: \
+                     give an https:// address, or leave --consul-ca-file out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// The first address that is spoken to without TLS.
+fn without_tls(config: &consul::Config) -> Option<String> {
+    let mut addresses = config.addresses.iter().map(ToString::to_string);
+    addresses.find(|address| {
+        address.starts_with("unix://") || (address.starts_with("http://") && !config.tls.enabled)
+    })
+}
+
+/// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
+fn name(text: &str) -> Result<String, String> {
+    let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
+    if !(1..=63).contains(&text.len())
+        || !text.chars().all(allowed)
+        || text.chars().all(|character| character == '.')
+    {
+        return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// Checks a filter; the text is kept because the parsed one cannot be cloned.
+fn filter(text: &str) -> Result<String, String> {
+    match telemetry::parse_filter(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!(
+            "{error}; give a level such as info, or pairs such as info,kube=debug"
+        )),
+    }
+}
+
+/// The environment variable that a bad value came from, if it was not the command line.
+fn variable_at_fault(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let mut cli = Cli::command();
+    cli.build();
+    let run = cli.find_subcommand("run")?;
+    let argument = run
+        .get_arguments()
+        .find(|argument| argument.to_string() == *shown)?;
+    let flag = format!("--{}", argument.get_long()?);
+    let mut words = env::args().skip(1);
+    let on_command_line = words.any(|word| word.split('=').next() == Some(&flag));
+    let variable = argument
+        .get_env()
+        .filter(|variable| env::var_os(variable).is_some())?;
+    (!on_command_line).then(|| variable.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn names_can_stand_in_consul() {
+        for good in ["prod-eu", "a", "K8s_1.2", &"x".repeat(63)] {
+            assert_eq!(name(good).as_deref(), Ok(good));
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "é", &"x".repeat(64)] {
+            assert!(name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

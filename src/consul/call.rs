@@ -1,0 +1,118 @@
+//! What a call asks, and what is answered.
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::Method;
+
+use super::{Error, endpoints::Target};
+use crate::clock::Moment;
+
+/// One call of the API.
+pub(super) struct Call {
+    pub(super) kind: &'static str,
+    pub(super) method: Method,
+    /// From `/v1/` on, escaped.
+    pub(super) path: String,
+    pub(super) query: Vec<(&'static str, String)>,
+    pub(super) body: Option<Vec<u8>>,
+    /// Whether it may be done again though it may have been done.
+    pub(super) idempotent: bool,
+    /// For a blocking query.
+    pub(super) wait: Option<Wait>,
+}
+
+/// The patience of a blocking query.
+pub(super) struct Wait {
+    /// How long it may wait, on top of the client's timeout.
+    pub(super) most: Duration,
+    /// The server that its index is from. To wait at another one for an index that it may not have
+    /// for long would be to see nothing, so it is never repeated elsewhere as it is.
+    pub(super) server: Arc<Target>,
+}
+
+impl Call {
+    /// A read.
+    pub(super) fn get(kind: &'static str, path: String) -> Self {
+        Self {
+            kind,
+            method: Method::GET,
+            path,
+            query: Vec::new(),
+            body: None,
+            idempotent: true,
+            wait: None,
+        }
+    }
+
+    /// A write that is done at most once.
+    pub(super) fn put(kind: &'static str, path: String, body: Vec<u8>) -> Self {
+        Self {
+            method: Method::PUT,
+            body: Some(body),
+            idempotent: false,
+            ..Self::get(kind, path)
+        }
+    }
+
+    /// A write that says the same when it is done twice.
+    pub(super) fn put_again(kind: &'static str, path: String, body: Vec<u8>) -> Self {
+        Self {
+            idempotent: true,
+            ..Self::put(kind, path, body)
+        }
+    }
+
+    /// Whether this is a blocking query that must not be asked there.
+    pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
+        let wait = self.wait.as_ref();
+        wait.is_some_and(|wait| !Arc::ptr_eq(&wait.server, server))
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.query.push((name, value.into()));
+        self
+    }
+}
+
+/// An answer with status 200, or 404, whose meaning the call knows.
+pub(super) struct Answer {
+    pub(super) found: bool,
+    /// `X-Consul-Index`, at least 1.
+    pub(super) index: Option<u64>,
+    /// Entries were left out because the token must not read them. Consul says so from 1.11 on, and
+    /// only to those who bring a token.
+    pub(super) filtered: bool,
+    pub(super) body: Vec<u8>,
+    pub(super) sent: Moment,
+    /// Who answered.
+    pub(super) server: Arc<Target>,
+}
+
+impl Answer {
+    pub(super) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Error> {
+        if !self.found {
+            return Err(self.not_found());
+        }
+        serde_json::from_slice(&self.body).map_err(|error| Error::Decode(error.to_string()))
+    }
+
+    /// The `true` of a call that can only succeed.
+    pub(super) fn done(&self) -> Result<(), Error> {
+        if self.json()? {
+            Ok(())
+        } else {
+            Err(Error::Decode("false".to_owned()))
+        }
+    }
+
+    /// The 404 of something that is not Consul, such as a proxy.
+    pub(super) fn not_found(&self) -> Error {
+        match Error::from_answer(404, &self.body) {
+            Error::Unexpected { status, message } if message.is_empty() => Error::Unexpected {
+                status,
+                message: "not found, and not in Consul's way".to_owned(),
+            },
+            error => error,
+        }
+    }
+}

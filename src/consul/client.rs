@@ -1,0 +1,307 @@
+//! The one way that every call takes: deadline, attempts, what is repeated, bounded answers.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use reqwest::StatusCode;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Config, ConfigError, Error, HttpAuth, Scope,
+    call::{Answer, Call},
+    endpoints::{Endpoints, Target, root_cause},
+    repeat::Repeat,
+    token::TokenSource,
+};
+use crate::clock::Moment;
+
+/// Is told of every request that is made, for metrics.
+pub trait Observer: Send + Sync {
+    /// A request of this kind (such as `kv_list`, `txn`, `session_renew`) had this result (`ok` or
+    /// [`Error::reason`]) and took so long. Both words are of fixed sets.
+    fn call(&self, kind: &'static str, result: &'static str, took: Duration);
+}
+
+/// Consul's HTTP API. Clones share connections, token and what has been learned of the servers.
+#[derive(Clone)]
+pub struct Client {
+    pub(super) shared: Arc<Shared>,
+    pub(super) scope: Arc<Scope>,
+}
+
+/// What all clones and scopes of a client have in common.
+pub(super) struct Shared {
+    endpoints: Endpoints,
+    token: TokenSource,
+    http_auth: Option<HttpAuth>,
+    timeout: Duration,
+    observer: Option<Arc<dyn Observer>>,
+    /// Bounds the connections: an agent takes 200 from one address. Watches are not counted.
+    calls: Semaphore,
+    /// How many operations a transaction may have, as far as is known.
+    pub(super) capacity: AtomicUsize,
+    /// Consul has accepted a namespace or a partition.
+    pub(super) enterprise: AtomicBool,
+}
+
+/// Calls at the same time, without watches.
+const CALLS: usize = 32;
+
+/// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
+const LONGEST: usize = 64 << 20;
+
+impl Client {
+    /// Reads the files that the settings name; connects with the first call.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        install_crypto();
+        config.validate()?;
+        let endpoints = Endpoints::new(&config)?;
+        let token = TokenSource::new(&config)?;
+        let scope = config.scope();
+        let Config {
+            http_auth,
+            timeout,
+            observer,
+            ..
+        } = config;
+        let shared = Shared {
+            endpoints,
+            token,
+            http_auth,
+            timeout,
+            observer,
+            calls: Semaphore::new(CALLS),
+            capacity: AtomicUsize::new(super::txn::CAPACITY),
+            enterprise: AtomicBool::new(false),
+        };
+        Ok(Self {
+            scope: Arc::new(scope),
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The same client for another datacenter, namespace or partition.
+    #[must_use]
+    pub fn scoped(&self, scope: Scope) -> Self {
+        let scope = Scope {
+            datacenter: scope.datacenter.or_else(|| self.scope.datacenter.clone()),
+            namespace: scope.namespace.or_else(|| self.scope.namespace.clone()),
+            partition: scope.partition.or_else(|| self.scope.partition.clone()),
+        };
+        Self {
+            shared: self.shared.clone(),
+            scope: Arc::new(scope),
+        }
+    }
+
+    /// Makes the call, again and elsewhere where that is safe and may help, until its time is up.
+    pub(super) async fn send(&self, call: Call) -> Result<Answer, Error> {
+        let began = Instant::now();
+        let wait = call.wait.as_ref().map(|wait| wait.most);
+        let limit = self.shared.timeout + wait.unwrap_or_default();
+        let deadline = began + limit;
+        // One server that hangs must leave time for another, unless hanging is what was asked for.
+        let patience = if call.idempotent && call.wait.is_none() {
+            limit / 2
+        } else {
+            limit
+        };
+        let mut repeat = Repeat::new(deadline);
+        loop {
+            let until = deadline.min(Instant::now() + patience);
+            let error = match self.attempt(&call, &mut repeat, until).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            tracing::debug!(call = call.kind, %error, "a call of Consul failed");
+            let safe = call.wait.is_none() && (call.idempotent || !error.may_have_been_applied());
+            if !safe || !error.is_transient() {
+                return Err(repeat.worst(error));
+            }
+            repeat.pause(error, &self.shared.endpoints).await?;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        call: &Call,
+        repeat: &mut Repeat,
+        until: Instant,
+    ) -> Result<Answer, Error> {
+        let shared = &self.shared;
+        let began = Instant::now();
+        let result = match self.find(call, until).await {
+            Ok((_, target)) if call.is_for_another(&target) => {
+                return Err(interrupted("another server is asked now"));
+            }
+            Ok((_permit, target)) => {
+                repeat.tried.push(target.clone());
+                self.ask_there(&target, call, until).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(Error::Denied(_)) = result {
+            shared.token.doubt().await;
+        }
+        if let Some(observer) = &shared.observer {
+            let word = result.as_ref().map_or_else(Error::reason, |_| "ok");
+            observer.call(call.kind, word, began.elapsed());
+        }
+        result
+    }
+
+    /// Whom to ask, and the permission to do so.
+    async fn find(
+        &self,
+        call: &Call,
+        until: Instant,
+    ) -> Result<(Option<SemaphorePermit<'_>>, Arc<Target>), Error> {
+        let found = async {
+            let permit = match call.wait {
+                Some(_) => None,
+                None => self.shared.calls.acquire().await.ok(),
+            };
+            Ok((permit, self.shared.endpoints.current().await?))
+        };
+        let late = |_| interrupted("no server was found in time");
+        timeout_at(until, found).await.map_err(late)?
+    }
+
+    /// Asks one server, and remembers if it does not work.
+    async fn ask_there(
+        &self,
+        target: &Arc<Target>,
+        call: &Call,
+        until: Instant,
+    ) -> Result<Answer, Error> {
+        let asked = self.ask(target, call, until);
+        let result = if call.wait.is_some() {
+            tokio::select! {
+                result = asked => result,
+                // Nothing new about the server, so this does not count against it.
+                () = target.lost.notified() => return Err(interrupted("the server is lost")),
+            }
+        } else {
+            asked.await
+        };
+        if let Err(error) = &result
+            && error.is_transient()
+            && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
+        {
+            self.shared.endpoints.failed(target, error).await;
+        }
+        result
+    }
+
+    /// One request to one server.
+    async fn ask(
+        &self,
+        target: &Arc<Target>,
+        call: &Call,
+        until: Instant,
+    ) -> Result<Answer, Error> {
+        let shared = &self.shared;
+        let token = shared.token.current().await;
+        let mut url = target
+            .url(&call.path)
+            .ok_or_else(|| Error::InvalidKey(call.path.clone()))?;
+        let scope = [
+            ("dc", &self.scope.datacenter),
+            ("ns", &self.scope.namespace),
+            ("partition", &self.scope.partition),
+        ];
+        let scope = scope
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let query = call.query.iter().map(|(name, value)| (*name, value));
+        for (name, value) in query.chain(scope) {
+            url.query_pairs_mut().append_pair(name, value);
+        }
+
+        let mut request = target.http.request(call.method.clone(), url);
+        if let Some(token) = &token {
+            request = request.header("X-Consul-Token", token.header());
+        }
+        if let Some(auth) = &shared.http_auth {
+            request = request.basic_auth(&auth.username, Some(auth.password.expose()));
+        }
+        if let Some(body) = &call.body {
+            request = request.body(body.clone());
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let sent = Moment::now();
+        let lost = |error: reqwest::Error| unreachable(target, &error);
+        let mut response = request.timeout(left).send().await.map_err(lost)?;
+        let status = response.status();
+        let header = |name: &str| response.headers().get(name)?.to_str().ok();
+        let index = header("X-Consul-Index").and_then(|index| index.parse::<u64>().ok());
+        let filtered = header("X-Consul-Results-Filtered-By-ACLs") == Some("true");
+
+        let mut body = Vec::new();
+        while let Some(part) = response.chunk().await.map_err(lost)? {
+            if body.len() + part.len() > LONGEST {
+                return Err(Error::Decode(format!("it is longer than {LONGEST} bytes")));
+            }
+            body.extend_from_slice(&part);
+        }
+        if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
+            let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());
+            let body = hidden.unwrap_or(body);
+            return Err(Error::from_answer(status.as_u16(), &body));
+        }
+        Ok(Answer {
+            found: status == StatusCode::OK,
+            // "index 0" would make a blocking query return at once, for ever.
+            index: index.map(|index| index.max(1)),
+            filtered,
+            body,
+            sent,
+            server: target.clone(),
+        })
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The call ends before a server could decide it.
+fn interrupted(message: &str) -> Error {
+    Error::Unreachable {
+        message: message.to_owned(),
+        undecided: false,
+    }
+}
+
+fn unreachable(target: &Target, error: &reqwest::Error) -> Error {
+    let why = if error.is_timeout() && !error.is_connect() {
+        "no answer in time".to_owned()
+    } else {
+        root_cause(error)
+    };
+    Error::Unreachable {
+        message: format!("{}: {why}", target.name),
+        undecided: !error.is_connect(),
+    }
+}
+
+/// TLS needs to know which cryptography it is built with, before the first client is made.
+pub(super) fn install_crypto() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Another thread may have been quicker, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}

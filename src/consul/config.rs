@@ -1,0 +1,393 @@
+//! Where Consul is and who asks: the settings, and the environment variables that carry them.
+
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+
+use reqwest::Url;
+
+use super::Observer;
+
+/// A setting that cannot be used: which, and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}: {problem}")]
+pub struct ConfigError {
+    /// The environment variable that carries the setting.
+    pub variable: &'static str,
+    /// What is wrong with it and what is allowed. Never a secret value.
+    pub problem: String,
+}
+
+impl ConfigError {
+    pub(super) fn new(variable: &'static str, problem: impl Into<String>) -> Self {
+        let problem = problem.into();
+        Self { variable, problem }
+    }
+}
+
+/// A value that `Debug` does not print.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The value itself: for the wire, never for a message.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<String>> From<T> for Secret {
+    fn from(value: T) -> Self {
+        Self(value.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("<hidden>")
+    }
+}
+
+/// All that a [`Client`](super::Client) needs to know. The default is an agent on this machine.
+#[derive(Clone)]
+pub struct Config {
+    /// Servers or agents, in the order of preference; at least one (`CONSUL_HTTP_ADDR`).
+    pub addresses: Vec<Address>,
+    /// The ACL token (`CONSUL_HTTP_TOKEN`).
+    pub token: Option<Secret>,
+    /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). As with
+    /// Consul's own tools it goes before `token`.
+    pub token_file: Option<PathBuf>,
+    /// How TLS is done.
+    pub tls: Tls,
+    /// Basic authentication, for a proxy before Consul (`CONSUL_HTTP_AUTH`).
+    pub http_auth: Option<HttpAuth>,
+    /// The datacenter; the asked server's own without.
+    pub datacenter: Option<String>,
+    /// The namespace, with Consul Enterprise (`CONSUL_NAMESPACE`).
+    pub namespace: Option<String>,
+    /// The admin partition, with Consul Enterprise (`CONSUL_PARTITION`).
+    pub partition: Option<String>,
+    /// How long a call may take, with all that is done again. A blocking query adds its wait.
+    pub timeout: Duration,
+    /// Is told of every request.
+    pub observer: Option<Arc<dyn Observer>>,
+}
+
+/// How TLS is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// HTTPS also for addresses without `https://` (`CONSUL_HTTP_SSL`).
+    pub enabled: bool,
+    /// Whether the server's certificate is verified (`CONSUL_HTTP_SSL_VERIFY`).
+    pub verify: bool,
+    /// A file of PEM certificates to trust instead of the system's (`CONSUL_CACERT`).
+    pub ca_file: Option<PathBuf>,
+    /// A folder of such files, if there is no `ca_file` (`CONSUL_CAPATH`).
+    pub ca_path: Option<PathBuf>,
+    /// The client's certificate chain in PEM (`CONSUL_CLIENT_CERT`); needs `client_key`.
+    pub client_cert: Option<PathBuf>,
+    /// The client's key in PEM (`CONSUL_CLIENT_KEY`); needs `client_cert`.
+    pub client_key: Option<PathBuf>,
+    /// The name that the server's certificate must bear, instead of the address's host
+    /// (`CONSUL_TLS_SERVER_NAME`).
+    pub server_name: Option<String>,
+}
+
+/// A user and a password for basic authentication.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAuth {
+    /// The user.
+    pub username: String,
+    /// The password.
+    pub password: Secret,
+}
+
+/// Which part of Consul's data a client speaks of. What is `None` stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// The datacenter.
+    pub datacenter: Option<String>,
+    /// The namespace, with Consul Enterprise.
+    pub namespace: Option<String>,
+    /// The admin partition, with Consul Enterprise.
+    pub partition: Option<String>,
+}
+
+/// An address of a Consul server or agent: `host:port`, `http://host:port`, `https://host:port`
+/// (both with a path, if Consul is behind a proxy) or `unix:///path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(pub(super) Place);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Tcp {
+        https: bool,
+        /// `host:port`, or `host` alone.
+        authority: String,
+        /// Empty, or `/path` without a slash at its end.
+        path: String,
+    },
+    Unix(PathBuf),
+}
+
+const ADDRESS_FORMS: &str =
+    "must be host:port, http://host:port, https://host:port or unix:///path, several with commas";
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refuse = |why: &str| format!("{text:?} {ADDRESS_FORMS}{why}");
+        let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+        if scheme != "unix" && rest.contains('@') {
+            // Not repeated in the message: what stands there is a password.
+            return Err(format!(
+                "an address {ADDRESS_FORMS}; a user and a password belong into CONSUL_HTTP_AUTH"
+            ));
+        }
+        let https = match scheme {
+            "http" => false,
+            "https" => true,
+            "unix" if rest.starts_with('/') => return Ok(Self(Place::Unix(rest.into()))),
+            _ => return Err(refuse("")),
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let url = Url::parse(&format!("http://{rest}")).map_err(|e| refuse(&format!(" ({e})")))?;
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(refuse(""));
+        }
+        Ok(Self(Place::Tcp {
+            https,
+            authority: authority.to_owned(),
+            path: path.trim_end_matches('/').to_owned(),
+        }))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Tcp {
+                https,
+                authority,
+                path,
+            } => {
+                let scheme = if *https { "https" } else { "http" };
+                write!(f, "{scheme}://{authority}{path}")
+            }
+            Place::Unix(path) => write!(f, "unix://{}", path.display()),
+        }
+    }
+}
+
+impl Default for Tls {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            verify: true,
+            ca_file: None,
+            ca_path: None,
+            client_cert: None,
+            client_key: None,
+            server_name: None,
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addresses: vec![Address(Place::Tcp {
+                https: false,
+                authority: "127.0.0.1:8500".to_owned(),
+                path: String::new(),
+            })],
+            token: None,
+            token_file: None,
+            tls: Tls::default(),
+            http_auth: None,
+            datacenter: None,
+            namespace: None,
+            partition: None,
+            timeout: Duration::from_secs(10),
+            observer: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            addresses,
+            token,
+            token_file,
+            tls,
+            http_auth,
+            datacenter,
+            namespace,
+            partition,
+            timeout,
+            observer,
+        } = self;
+        f.debug_struct("Config")
+            .field("addresses", addresses)
+            .field("token", token)
+            .field("token_file", token_file)
+            .field("tls", tls)
+            .field("http_auth", http_auth)
+            .field("datacenter", datacenter)
+            .field("namespace", namespace)
+            .field("partition", partition)
+            .field("timeout", timeout)
+            .field("observer", &observer.is_some())
+            .finish()
+    }
+}
+
+const HTTP_ADDR: &str = "CONSUL_HTTP_ADDR";
+pub(super) const HTTP_TOKEN: &str = "CONSUL_HTTP_TOKEN";
+pub(super) const HTTP_TOKEN_FILE: &str = "CONSUL_HTTP_TOKEN_FILE";
+const HTTP_SSL: &str = "CONSUL_HTTP_SSL";
+const HTTP_SSL_VERIFY: &str = "CONSUL_HTTP_SSL_VERIFY";
+pub(super) const CACERT: &str = "CONSUL_CACERT";
+pub(super) const CAPATH: &str = "CONSUL_CAPATH";
+pub(super) const CLIENT_CERT: &str = "CONSUL_CLIENT_CERT";
+pub(super) const CLIENT_KEY: &str = "CONSUL_CLIENT_KEY";
+pub(super) const TLS_SERVER_NAME: &str = "CONSUL_TLS_SERVER_NAME";
+const HTTP_AUTH: &str = "CONSUL_HTTP_AUTH";
+const NAMESPACE: &str = "CONSUL_NAMESPACE";
+const PARTITION: &str = "CONSUL_PARTITION";
+
+/// Every variable that [`Config::from_env`] reads.
+const VARIABLES: [&str; 13] = [
+    HTTP_ADDR,
+    HTTP_TOKEN,
+    HTTP_TOKEN_FILE,
+    HTTP_SSL,
+    HTTP_SSL_VERIFY,
+    CACERT,
+    CAPATH,
+    CLIENT_CERT,
+    CLIENT_KEY,
+    TLS_SERVER_NAME,
+    HTTP_AUTH,
+    NAMESPACE,
+    PARTITION,
+];
+
+impl Config {
+    /// The settings of the environment variables that Consul's own tools read, with their meaning
+    /// there. One that is empty is as one that is not set.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        for name in VARIABLES {
+            if let Err(std::env::VarError::NotUnicode(_)) = std::env::var(name) {
+                return Err(ConfigError::new(name, "must be UTF-8"));
+            }
+        }
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// The same, from variables that `lookup` knows.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let text = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let path = |name: &str| text(name).map(PathBuf::from);
+        let flag = |name: &'static str| {
+            text(name)
+                .map(|value| parse_bool(&value).map_err(|problem| ConfigError::new(name, problem)))
+                .transpose()
+        };
+
+        let mut config = Self {
+            token: text(HTTP_TOKEN).map(Secret),
+            token_file: path(HTTP_TOKEN_FILE),
+            http_auth: text(HTTP_AUTH).map(|value| HttpAuth::parse(&value)),
+            namespace: text(NAMESPACE),
+            partition: text(PARTITION),
+            ..Self::default()
+        };
+        let ssl = flag(HTTP_SSL)?;
+        config.tls = Tls {
+            enabled: ssl.unwrap_or(false),
+            verify: flag(HTTP_SSL_VERIFY)?.unwrap_or(true),
+            ca_file: path(CACERT),
+            ca_path: path(CAPATH),
+            client_cert: path(CLIENT_CERT),
+            client_key: path(CLIENT_KEY),
+            server_name: text(TLS_SERVER_NAME),
+        };
+        if let Some(list) = text(HTTP_ADDR) {
+            config.addresses = parse_addresses(&list)?;
+        }
+        if ssl == Some(false) && config.addresses.iter().any(Address::is_https) {
+            return Err(ConfigError::new(
+                HTTP_SSL,
+                "false contradicts https:// in CONSUL_HTTP_ADDR: unset it, or write http://",
+            ));
+        }
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// What no type can refuse.
+    pub(super) fn validate(&self) -> Result<(), ConfigError> {
+        if self.addresses.is_empty() {
+            return Err(ConfigError::new(HTTP_ADDR, "names no address"));
+        }
+        match (&self.tls.client_cert, &self.tls.client_key) {
+            (Some(_), None) => Err(ConfigError::new(
+                CLIENT_CERT,
+                "needs CONSUL_CLIENT_KEY, the certificate's key, beside it",
+            )),
+            (None, Some(_)) => Err(ConfigError::new(
+                CLIENT_KEY,
+                "needs CONSUL_CLIENT_CERT, the key's certificate, beside it",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn scope(&self) -> Scope {
+        Scope {
+            datacenter: self.datacenter.clone(),
+            namespace: self.namespace.clone(),
+            partition: self.partition.clone(),
+        }
+    }
+}
+
+impl Address {
+    fn is_https(&self) -> bool {
+        matches!(&self.0, Place::Tcp { https: true, .. })
+    }
+}
+
+impl HttpAuth {
+    /// `user:password`, or `user` with an empty password.
+    fn parse(value: &str) -> Self {
+        let (username, password) = value.split_once(':').unwrap_or((value, ""));
+        Self {
+            username: username.to_owned(),
+            password: password.into(),
+        }
+    }
+}
+
+fn parse_addresses(list: &str) -> Result<Vec<Address>, ConfigError> {
+    let parse = |item: &str| item.trim().parse();
+    list.split(',')
+        .map(parse)
+        .collect::<Result<_, _>>()
+        .map_err(|problem: String| ConfigError::new(HTTP_ADDR, problem))
+}
+
+/// The words that Consul's tools, written in Go, take for a boolean.
+fn parse_bool(value: &str) -> Result<bool, String> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        other => Err(format!("{other:?} must be true or false")),
+    }
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

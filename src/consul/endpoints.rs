@@ -1,0 +1,352 @@
+//! Which server is asked: the one that works, until it does not.
+//!
+//! Every address stands for one target or, if it is a name, for one target for each address that
+//! the name resolves to: behind a headless Service are all servers, and one that has a connection
+//! but no answers must not be taken again only because the name is the same. Names are resolved
+//! when every target has failed since they last were.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use reqwest::{Client, ClientBuilder, Url};
+use tokio::sync::{Mutex, Notify};
+
+use super::{
+    Config, ConfigError, Error,
+    config::{Address, CACERT, Place, TLS_SERVER_NAME},
+    tls::Trust,
+};
+
+/// The most targets that are kept, should a name resolve to more.
+const MOST: usize = 32;
+
+/// One server, with connections of its own.
+pub(super) struct Target {
+    /// For messages: the address, and what its name resolved to.
+    pub(super) name: String,
+    pub(super) http: Client,
+    /// Tells the blocking queries that wait there when it has failed another call.
+    pub(super) lost: Notify,
+    /// The beginning of every URL, without a slash at its end.
+    base: String,
+}
+
+impl Target {
+    /// The URL of a path, which is escaped already.
+    pub(super) fn url(&self, path: &str) -> Option<Url> {
+        Url::parse(&format!("{}{path}", self.base)).ok()
+    }
+}
+
+/// All servers there are.
+pub(super) struct Endpoints {
+    sites: Vec<Site>,
+    trust: Trust,
+    connect_timeout: Duration,
+    list: Mutex<List>,
+}
+
+/// The targets of the last resolution, and which of them is asked.
+#[derive(Default)]
+struct List {
+    targets: Vec<Arc<Target>>,
+    at: usize,
+    /// The same targets by what they were made of, so that those which stay keep their connections.
+    known: HashMap<Key, Arc<Target>>,
+}
+
+/// The number of a site and one address of it.
+type Key = (usize, Option<SocketAddr>);
+
+/// One configured address.
+struct Site {
+    name: String,
+    base: Url,
+    dial: Dial,
+}
+
+enum Dial {
+    Unix(PathBuf),
+    Ip(SocketAddr),
+    Name(String, u16),
+}
+
+impl Endpoints {
+    pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let site = |address| Site::new(address, config);
+        let endpoints = Self {
+            sites: config
+                .addresses
+                .iter()
+                .map(site)
+                .collect::<Result<_, _>>()?,
+            trust: Trust::load(&config.tls)?,
+            connect_timeout: config.timeout / 4,
+            list: Mutex::default(),
+        };
+        // What cannot be used for TLS shows now, not with the first call.
+        for site in &endpoints.sites {
+            endpoints.target(site, None).map_err(|problem| {
+                ConfigError::new(CACERT, format!("no TLS with these certificates: {problem}"))
+            })?;
+        }
+        Ok(endpoints)
+    }
+
+    /// The target that is asked at the moment.
+    pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
+        let mut list = self.list.lock().await;
+        if list.at >= list.targets.len() {
+            self.resolve(&mut list).await?;
+        }
+        let target = list.targets.get(list.at).cloned();
+        target.ok_or_else(|| unreachable("no address".to_owned()))
+    }
+
+    /// The target did not work: the next one is asked from now on, unless another call has seen to
+    /// that already.
+    pub(super) async fn failed(&self, target: &Arc<Target>, error: &Error) {
+        if let Error::Unreachable { .. } = error {
+            target.lost.notify_waiters();
+        }
+        let mut list = self.list.lock().await;
+        let current = list.targets.get(list.at);
+        if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
+            list.at += 1;
+        }
+    }
+
+    async fn resolve(&self, list: &mut List) -> Result<(), Error> {
+        let mut keys: Vec<Key> = Vec::new();
+        let mut problems = Vec::new();
+        for (number, site) in self.sites.iter().enumerate() {
+            match site.dial.addresses().await {
+                Ok(addresses) => keys.extend(addresses.into_iter().map(|a| (number, a))),
+                Err(error) => problems.push(format!("{}: {error}", site.name)),
+            }
+        }
+        keys.truncate(MOST);
+        let mut known = HashMap::new();
+        let mut targets = Vec::new();
+        for key in keys {
+            let target = match (list.known.remove(&key), self.sites.get(key.0)) {
+                (Some(target), _) => target,
+                (None, Some(site)) => Arc::new(self.target(site, key.1).map_err(unreachable)?),
+                (None, None) => continue,
+            };
+            if known.insert(key, target.clone()).is_none() {
+                targets.push(target);
+            }
+        }
+        if targets.is_empty() {
+            return Err(unreachable(problems.join("; ")));
+        }
+        *list = List {
+            targets,
+            at: 0,
+            known,
+        };
+        Ok(())
+    }
+
+    fn target(&self, site: &Site, address: Option<SocketAddr>) -> Result<Target, String> {
+        let mut builder = ClientBuilder::new()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .user_agent(concat!(
+                env!("CARGO_PKG_NAME"),
+                "/",
+                env!("CARGO_PKG_VERSION")
+            ))
+            .connect_timeout(self.connect_timeout)
+            // A blocking query is silent for minutes: only probes tell that its server is gone.
+            .tcp_keepalive(Duration::from_secs(15))
+            .tcp_keepalive_interval(Duration::from_secs(5))
+            .tcp_keepalive_retries(3)
+            .http2_keep_alive_interval(Duration::from_secs(15))
+            .http2_keep_alive_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(32)
+            .pool_idle_timeout(Duration::from_mins(1));
+        builder = if site.base.scheme() == "https" {
+            self.trust.apply(builder)
+        } else {
+            Trust::none(builder)
+        };
+        let mut name = site.name.clone();
+        match (&site.dial, address, site.base.host_str()) {
+            (Dial::Unix(path), ..) => builder = builder.unix_socket(path.as_path()),
+            (dial, Some(address), Some(host)) => {
+                builder = builder.resolve(host, address);
+                if let Dial::Name(..) = dial {
+                    name = format!("{name} ({})", address.ip());
+                }
+            }
+            _ => {}
+        }
+        Ok(Target {
+            name,
+            http: builder.build().map_err(|error| root_cause(&error))?,
+            lost: Notify::new(),
+            base: site.base.as_str().trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+impl Site {
+    fn new(address: &Address, config: &Config) -> Result<Self, ConfigError> {
+        let refuse = |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is bad"));
+        let scheme = |https: bool| {
+            if https || config.tls.enabled {
+                "https"
+            } else {
+                "http"
+            }
+        };
+        let url = match &address.0 {
+            Place::Tcp {
+                https,
+                authority,
+                path,
+            } => format!("{}://{authority}{path}", scheme(*https)),
+            Place::Unix(_) => format!("{}://localhost", scheme(false)),
+        };
+        let mut base = Url::parse(&url).map_err(|_| refuse(&url))?;
+        let host = base.host_str().ok_or_else(|| refuse(&url))?.to_owned();
+        let port = base.port_or_known_default().ok_or_else(|| refuse(&url))?;
+        if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
+            // The certificate is checked against the URL's host: that is the name, and where it is
+            // to be found is said apart.
+            let problem = format!("{name:?} is no host name");
+            base.set_host(Some(name))
+                .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
+        }
+        let dial = match (&address.0, host.trim_matches(['[', ']']).parse::<IpAddr>()) {
+            (Place::Unix(path), _) => Dial::Unix(path.clone()),
+            (_, Ok(ip)) => Dial::Ip(SocketAddr::new(ip, port)),
+            (_, Err(_)) => Dial::Name(host, port),
+        };
+        Ok(Self {
+            name: address.to_string(),
+            base,
+            dial,
+        })
+    }
+}
+
+impl Dial {
+    /// What to connect to. Several addresses of a name come in any order, so that not all clients
+    /// ask the same server.
+    async fn addresses(&self) -> std::io::Result<Vec<Option<SocketAddr>>> {
+        Ok(match self {
+            Self::Unix(_) => vec![None],
+            Self::Ip(address) => vec![Some(*address)],
+            Self::Name(host, port) => {
+                let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+                let mut found: Vec<_> = found.map(Some).collect();
+                fastrand::shuffle(&mut found);
+                found
+            }
+        })
+    }
+}
+
+fn unreachable(message: String) -> Error {
+    Error::Unreachable {
+        message,
+        undecided: false,
+    }
+}
+
+/// The innermost error, which says what happened: those around it say where.
+pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints(addresses: &[&str]) -> Endpoints {
+        let parse = |address: &&str| address.parse().unwrap();
+        let config = Config {
+            addresses: addresses.iter().map(parse).collect(),
+            ..Config::default()
+        };
+        super::super::client::install_crypto();
+        Endpoints::new(&config).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_target_is_kept_until_it_fails_and_the_first_comes_after_the_last() {
+        let endpoints = endpoints(&["http://127.0.0.1:1", "http://127.0.0.1:2/consul/"]);
+        let error = unreachable("test".to_owned());
+        let first = endpoints.current().await.unwrap();
+        assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
+        endpoints.failed(&first, &error).await;
+        let second = endpoints.current().await.unwrap();
+        assert_eq!(
+            second.url("/v1/kv/a").unwrap().as_str(),
+            "http://127.0.0.1:2/consul/v1/kv/a"
+        );
+        // Many calls fail at once; only the first of them moves on.
+        endpoints.failed(&first, &error).await;
+        assert!(Arc::ptr_eq(&second, &endpoints.current().await.unwrap()));
+        endpoints.failed(&second, &error).await;
+        assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_name_stands_for_all_its_addresses() {
+        let endpoints = endpoints(&["localhost:8500"]);
+        let target = endpoints.current().await.unwrap();
+        assert!(target.name.starts_with("http://localhost:8500 ("));
+        assert!(
+            target
+                .url("/v1")
+                .unwrap()
+                .as_str()
+                .starts_with("http://localhost:8500/")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_found_is_named() {
+        // Too long for a label of DNS, so nobody is even asked.
+        let name = "x".repeat(64);
+        let endpoints = endpoints(&[&format!("{name}:8500")]);
+        let Err(error) = endpoints.current().await else {
+            panic!("found");
+        };
+        assert_eq!(error.reason(), "ConsulUnreachable");
+        assert!(error.to_string().contains(&name));
+        assert!(!error.may_have_been_applied());
+    }
+
+    #[test]
+    fn a_tls_server_name_must_be_a_name() {
+        let config = Config {
+            addresses: vec!["https://127.0.0.1:8501".parse().unwrap()],
+            tls: crate::consul::Tls {
+                server_name: Some("no name".to_owned()),
+                ..Default::default()
+            },
+            ..Config::default()
+        };
+        super::super::client::install_crypto();
+        let Err(error) = Endpoints::new(&config) else {
+            panic!("taken");
+        };
+        assert_eq!(error.variable, "CONSUL_TLS_SERVER_NAME");
+    }
+}

@@ -1,0 +1,324 @@
+//! What can go wrong with a call, and how an answer of Consul is told to be which.
+
+use serde::Deserialize;
+
+/// How a call failed. Messages never contain a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No server answered: not found by name, refused, cut off, or silent for too long.
+    #[error("Consul cannot be reached: {message}")]
+    Unreachable {
+        /// Which server, and why not.
+        message: String,
+        /// The request had been sent, so a write in it may have been applied.
+        undecided: bool,
+    },
+    /// The servers have no leader at the moment, as during an election.
+    #[error("Consul has no leader: {message}")]
+    NoLeader {
+        /// Consul's words.
+        message: String,
+        /// The leader was lost while it committed, so a write may have been applied.
+        undecided: bool,
+    },
+    /// The token is unknown or lacks a rule, which is named as Consul names it.
+    #[error("Consul denies it: {0}")]
+    Denied(String),
+    /// A limit of Consul's for requests or connections is reached; nothing was done.
+    #[error("Consul has too many requests: {0}")]
+    TooManyRequests(String),
+    /// A transaction was refused as a whole; these of its operations failed.
+    #[error("the transaction was refused: {}", list(.0))]
+    Conflict(Vec<OpError>),
+    /// The session does not exist (any more): it expired or was destroyed.
+    #[error("the session is gone")]
+    Gone,
+    /// More operations or bytes than Consul takes at once; see
+    /// [`Client::transaction_capacity`](super::Client::transaction_capacity).
+    #[error("too large for Consul: {0}")]
+    TooLarge(String),
+    /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
+    #[error("not supported by this Consul: {0}")]
+    Unsupported(String),
+    /// The datacenter is not known to Consul.
+    #[error("Consul knows no path to the datacenter")]
+    UnknownDatacenter,
+    /// The node that a session shall belong to is not registered.
+    #[error("the session's node is not registered in Consul's catalog")]
+    MissingNode,
+    /// A key that cannot be written into a URL.
+    #[error("{0:?} cannot be used as a key over HTTP")]
+    InvalidKey(String),
+    /// Any other answer than success.
+    #[error("Consul answered with status {status}: {message}")]
+    Unexpected {
+        /// The HTTP status.
+        status: u16,
+        /// The beginning of the answer's text.
+        message: String,
+    },
+    /// An answer that reports success and can't be understood.
+    #[error("Consul's answer cannot be understood: {0}")]
+    Decode(String),
+}
+
+/// Why one operation of a transaction failed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct OpError {
+    /// Which operation: its place in the transaction, from 0.
+    #[serde(rename = "OpIndex")]
+    pub operation: usize,
+    /// Consul's words, such as `failed to set key "k", index is stale`.
+    #[serde(rename = "What")]
+    pub what: String,
+}
+
+fn list(errors: &[OpError]) -> String {
+    let each = |error: &OpError| format!("operation {}: {}", error.operation, error.what);
+    errors.iter().map(each).collect::<Vec<_>>().join("; ")
+}
+
+/// How much of an answer's text a message repeats, in characters.
+const MESSAGE: usize = 512;
+
+impl Error {
+    /// The kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } => "ConsulUnreachable",
+            Self::NoLeader { .. } => "NoLeader",
+            Self::Denied(_) => "PermissionDenied",
+            Self::TooManyRequests(_) => "TooManyRequests",
+            Self::Conflict(_) => "Conflict",
+            Self::Gone => "SessionGone",
+            Self::TooLarge(_) => "TooLarge",
+            Self::Unsupported(_) => "EnterpriseOnly",
+            Self::UnknownDatacenter => "UnknownDatacenter",
+            Self::MissingNode => "MissingNode",
+            Self::InvalidKey(_) => "InvalidKey",
+            Self::Unexpected { .. } | Self::Decode(_) => "UnexpectedAnswer",
+        }
+    }
+
+    /// Whether the write that failed like this may have been applied all the same: true unless it
+    /// is certain that nothing was written. Of a read it says nothing.
+    pub fn may_have_been_applied(&self) -> bool {
+        match self {
+            Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
+            Self::Unexpected { status, .. } => *status >= 500,
+            Self::Decode(_) => true,
+            Self::Denied(_)
+            | Self::TooManyRequests(_)
+            | Self::Conflict(_)
+            | Self::Gone
+            | Self::TooLarge(_)
+            | Self::Unsupported(_)
+            | Self::UnknownDatacenter
+            | Self::MissingNode
+            | Self::InvalidKey(_) => false,
+        }
+    }
+
+    /// Whether another server, or the same one later, may answer better.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::NoLeader { .. } | Self::TooManyRequests(_) => true,
+            Self::Unexpected { status, .. } => *status >= 500,
+            _ => false,
+        }
+    }
+
+    /// What an answer other than success means. Consul tells errors apart by their text more than
+    /// by their status, and a server that forwarded the request puts words before that text.
+    pub(super) fn from_answer(status: u16, body: &[u8]) -> Self {
+        if status == 409
+            && let Some(error) = refused_transaction(body)
+        {
+            return error;
+        }
+        let message = text(body);
+        let says = |part: &str| message.contains(part);
+        match status {
+            401 | 403 => Self::Denied(message),
+            413 => Self::TooLarge(message),
+            429 => Self::TooManyRequests(message),
+            400 if says("Consul Enterprise feature") => Self::Unsupported(message),
+            500.. if is_denial(&message) => Self::Denied(message),
+            500.. if says("rate limit exceeded") => Self::TooManyRequests(message),
+            500.. if says("No path to datacenter") => Self::UnknownDatacenter,
+            500.. if says("Missing node registration") => Self::MissingNode,
+            500.. if says("invalid session") => Self::Gone,
+            500.. if says("leadership lost while committing log") => Self::NoLeader {
+                message,
+                undecided: true,
+            },
+            500.. if NO_LEADER.iter().any(|part| says(part)) => Self::NoLeader {
+                message,
+                undecided: false,
+            },
+            _ => Self::Unexpected { status, message },
+        }
+    }
+}
+
+/// What servers say that found nobody to lead, before anything was written.
+const NO_LEADER: [&str; 7] = [
+    "No cluster leader",
+    "rpc error getting client",
+    "Raft leader not found",
+    "No known Consul servers",
+    "Not ready to serve consistent reads",
+    "node is not the leader",
+    "leadership transfer in progress",
+];
+
+fn is_denial(message: &str) -> bool {
+    message.contains("Permission denied") || message.contains("ACL not found")
+}
+
+/// A denial hides among the errors of a refused transaction.
+fn refused_transaction(body: &[u8]) -> Option<Error> {
+    #[derive(Deserialize)]
+    struct Refusal {
+        #[serde(rename = "Errors")]
+        errors: Vec<OpError>,
+    }
+    let Refusal { errors } = serde_json::from_slice(body).ok()?;
+    if let Some(denial) = errors.iter().find(|error| is_denial(&error.what)) {
+        return Some(Error::Denied(denial.what.clone()));
+    }
+    Some(Error::Conflict(errors))
+}
+
+/// The beginning of an answer, fit for one line of a log.
+fn text(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(body);
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    text.trim().chars().take(MESSAGE).map(printable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_a_real_consul_are_told_apart() {
+        let cases: &[(u16, &str, &str, bool)] = &[
+            (500, "No cluster leader", "NoLeader", false),
+            (
+                500,
+                "rpc error making call: No cluster leader",
+                "NoLeader",
+                false,
+            ),
+            (
+                500,
+                "raft apply failed: node is not the leader",
+                "NoLeader",
+                false,
+            ),
+            (
+                500,
+                "raft apply failed: leadership lost while committing log",
+                "NoLeader",
+                true,
+            ),
+            (500, "rpc error making call: EOF", "UnexpectedAnswer", true),
+            (403, "Permission denied", "PermissionDenied", false),
+            (403, "ACL not found", "PermissionDenied", false),
+            (
+                500,
+                "rpc error making call: ACL not found",
+                "PermissionDenied",
+                false,
+            ),
+            (429, "Your IP is issuing too many", "TooManyRequests", false),
+            (
+                503,
+                "rate limit exceeded for operation that can only be performed by the leader, try again later",
+                "TooManyRequests",
+                false,
+            ),
+            (503, "upstream connect error", "UnexpectedAnswer", true),
+            (
+                500,
+                "raft apply failed: invalid session \"x\"",
+                "SessionGone",
+                false,
+            ),
+            (
+                500,
+                "apply failed: Missing node registration",
+                "MissingNode",
+                false,
+            ),
+            (500, "No path to datacenter", "UnknownDatacenter", false),
+            (
+                400,
+                "Invalid query parameter: \"ns\" - Namespaces are a Consul Enterprise feature",
+                "EnterpriseOnly",
+                false,
+            ),
+            (400, "Missing key name", "UnexpectedAnswer", false),
+            (
+                413,
+                "Transaction contains too many operations (129 > 128)",
+                "TooLarge",
+                false,
+            ),
+            (307, "", "UnexpectedAnswer", false),
+        ];
+        for (status, body, reason, applied) in cases {
+            let error = Error::from_answer(*status, body.as_bytes());
+            assert_eq!(error.reason(), *reason, "{status} {body}");
+            assert_eq!(error.may_have_been_applied(), *applied, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_denial_keeps_the_missing_rule() {
+        let words = "Permission denied: token with AccessorID '0c7b' lacks permission 'key:write' on \"a/b\"";
+        assert_eq!(
+            Error::from_answer(403, words.as_bytes()),
+            Error::Denied(words.to_owned())
+        );
+    }
+
+    #[test]
+    fn a_refused_transaction_names_the_operations() {
+        let body = br#"{"Results":null,"Errors":[
+            {"OpIndex":0,"What":"failed to lock key \"a\", lock is already held"},
+            {"OpIndex":2,"What":"failed to set key \"b\", index is stale"}]}"#;
+        let Error::Conflict(errors) = Error::from_answer(409, body) else {
+            panic!("not a conflict");
+        };
+        assert_eq!(errors.len(), 2);
+        assert_eq!(errors[1].operation, 2);
+        assert_eq!(
+            Error::Conflict(errors).to_string(),
+            "the transaction was refused: operation 0: failed to lock key \"a\", lock is already held; \
+             operation 2: failed to set key \"b\", index is stale"
+        );
+    }
+
+    #[test]
+    fn a_denial_within_a_refused_transaction_is_a_denial() {
+        let body = br#"{"Results":null,"Errors":[
+            {"OpIndex":0,"What":"failed to set key \"b\", index is stale"},
+            {"OpIndex":1,"What":"Permission denied: anonymous token lacks permission 'key:write' on \"a\""}]}"#;
+        let Error::Denied(rule) = Error::from_answer(409, body) else {
+            panic!("not a denial");
+        };
+        assert!(rule.contains("'key:write' on \"a\""));
+    }
+
+    #[test]
+    fn texts_are_short_and_on_one_line() {
+        let body = "<html>\n".repeat(1000);
+        let Error::Unexpected { message, .. } = Error::from_answer(502, body.as_bytes()) else {
+            panic!("not unexpected");
+        };
+        assert_eq!(message.chars().count(), MESSAGE);
+        assert!(!message.contains('\n'));
+    }
+}

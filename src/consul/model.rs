@@ -1,0 +1,158 @@
+//! Plain data of the KV store. No IO.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Moment;
+
+/// The id of a session, as Consul made it (a UUID in text).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+impl SessionId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for SessionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl AsRef<str> for SessionId {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for SessionId {
+    fn from(id: String) -> Self {
+        Self(id)
+    }
+}
+
+impl From<&str> for SessionId {
+    fn from(id: &str) -> Self {
+        Self(id.to_owned())
+    }
+}
+
+/// A key with all that Consul keeps beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The full key.
+    pub key: String,
+    /// The value; empty where Consul has none. What a transaction wrote or checked has none either.
+    pub value: Vec<u8>,
+    /// A number of the writer's choice, by which clients mark what a key is for.
+    pub flags: u64,
+    /// The session that holds the key's lock.
+    pub session: Option<SessionId>,
+    /// How often the key's lock has been acquired.
+    pub lock_index: u64,
+    /// The raft index of the write that made the key.
+    pub create_index: u64,
+    /// The raft index of the last write: what a check-and-set names. It never goes back for a key,
+    /// not even when the key is deleted and made again.
+    pub modify_index: u64,
+}
+
+/// One reading of all keys below a prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The entries, ordered by key.
+    pub entries: Vec<Entry>,
+    /// The index that a blocking query waits to be passed; at least 1.
+    pub index: u64,
+    /// When the request was sent that this answers: the reading is at least as new.
+    pub sent: Moment,
+    /// Consul's indexes went back since the reading before: it lost or restored its data, and
+    /// [`Entry::modify_index`] counts from anew. Only a watch, which remembers, can tell.
+    pub reset: bool,
+}
+
+/// An operation of a transaction. Values are bytes, indexes are [`Entry::modify_index`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Writes the key.
+    Set {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: Vec<u8>,
+        /// Its flags.
+        flags: u64,
+    },
+    /// Writes the key if it was last written at `index`; 0: if it does not exist.
+    Cas {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: Vec<u8>,
+        /// Its flags.
+        flags: u64,
+        /// The index that it must have.
+        index: u64,
+    },
+    /// Writes the key and locks it, unless another session holds it or its lock-delay runs.
+    Lock {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: Vec<u8>,
+        /// Its flags.
+        flags: u64,
+        /// The session that shall hold it.
+        session: SessionId,
+    },
+    /// Writes the key and unlocks it, if the session holds it.
+    Unlock {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: Vec<u8>,
+        /// Its flags.
+        flags: u64,
+        /// The session that holds it.
+        session: SessionId,
+    },
+    /// Reads the key, which must exist. A token that must not read it gets no entry and no error.
+    Get {
+        /// The key.
+        key: String,
+    },
+    /// Deletes the key, if it is there.
+    Delete {
+        /// The key.
+        key: String,
+    },
+    /// Deletes the key if it was last written at `index`.
+    DeleteCas {
+        /// The key.
+        key: String,
+        /// The index that it must have.
+        index: u64,
+    },
+    /// Fails unless the key was last written at `index`.
+    CheckIndex {
+        /// The key.
+        key: String,
+        /// The index that it must have.
+        index: u64,
+    },
+    /// Fails unless the session holds the key.
+    CheckSession {
+        /// The key.
+        key: String,
+        /// The session that must hold it.
+        session: SessionId,
+    },
+    /// Fails if the key exists.
+    CheckNotExists {
+        /// The key.
+        key: String,
+    },
+}

@@ -1,0 +1,72 @@
+//! When a call that failed is made again.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    Error,
+    endpoints::{Endpoints, Target},
+};
+
+/// Between the attempts of one call.
+const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(100))
+    .with_max_delay(Duration::from_secs(2))
+    .with_max_times(5);
+
+/// The least pause after "too many requests".
+const SLOW_DOWN: Duration = Duration::from_millis(500);
+
+/// The attempts of one call.
+pub(super) struct Repeat {
+    deadline: Instant,
+    pauses: ExponentialBackoff,
+    pub(super) tried: Vec<Arc<Target>>,
+    /// A failure after which a write may have been applied: it outweighs later ones.
+    undecided: Option<Error>,
+}
+
+impl Repeat {
+    pub(super) fn new(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            pauses: BACKOFF.build(),
+            tried: Vec::new(),
+            undecided: None,
+        }
+    }
+
+    /// Waits until it is right to try again; the error, when that would be too late. A server that
+    /// was not yet asked in this call is asked at once.
+    pub(super) async fn pause(&mut self, error: Error, endpoints: &Endpoints) -> Result<(), Error> {
+        let slow = matches!(error, Error::TooManyRequests(_));
+        let fresh = match timeout_at(self.deadline, endpoints.current()).await {
+            Ok(Ok(next)) => !self.tried.iter().any(|tried| Arc::ptr_eq(tried, &next)),
+            _ => false,
+        };
+        let pause = match (slow, fresh) {
+            (false, true) => Some(Duration::ZERO),
+            (false, false) => self.pauses.next(),
+            (true, _) => self.pauses.next().map(|pause| pause + SLOW_DOWN),
+        };
+        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.deadline) else {
+            return Err(self.worst(error));
+        };
+        if error.may_have_been_applied() {
+            self.undecided.get_or_insert(error);
+        }
+        sleep(pause).await;
+        Ok(())
+    }
+
+    /// The error of the whole call, of which this is the last one.
+    pub(super) fn worst(&mut self, last: Error) -> Error {
+        match self.undecided.take() {
+            Some(undecided) if !last.may_have_been_applied() && last.is_transient() => undecided,
+            _ => last,
+        }
+    }
+}

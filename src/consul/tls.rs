@@ -1,0 +1,150 @@
+//! Whom the client trusts over TLS, and as whom it presents itself.
+
+use std::path::{Path, PathBuf};
+
+use reqwest::{Certificate, ClientBuilder, Identity};
+
+use super::{
+    ConfigError, Tls,
+    config::{CACERT, CAPATH, CLIENT_CERT, CLIENT_KEY},
+};
+
+/// Certificates and keys, read from their files.
+pub(super) struct Trust {
+    /// `None`: those of the system.
+    roots: Option<Vec<Certificate>>,
+    identity: Option<Identity>,
+    verify: bool,
+}
+
+impl Trust {
+    pub(super) fn load(tls: &Tls) -> Result<Self, ConfigError> {
+        let roots = match (&tls.ca_file, &tls.ca_path) {
+            (Some(file), _) => Some(certificates(CACERT, file)?),
+            (None, Some(folder)) => Some(certificates_below(folder)?),
+            (None, None) => None,
+        };
+        let identity = match (&tls.client_cert, &tls.client_key) {
+            (Some(cert), Some(key)) => Some(identity(cert, key)?),
+            _ => None,
+        };
+        Ok(Self {
+            roots,
+            identity,
+            verify: tls.verify,
+        })
+    }
+
+    /// For connections with TLS.
+    pub(super) fn apply(&self, mut builder: ClientBuilder) -> ClientBuilder {
+        if let Some(roots) = &self.roots {
+            builder = builder.tls_certs_only(roots.clone());
+        }
+        if let Some(identity) = &self.identity {
+            builder = builder.identity(identity.clone());
+        }
+        builder.tls_danger_accept_invalid_certs(!self.verify)
+    }
+
+    /// For connections without. The system's certificates are not even looked for: a small image
+    /// may have none, and that would be an error.
+    pub(super) fn none(builder: ClientBuilder) -> ClientBuilder {
+        builder.tls_certs_only([])
+    }
+}
+
+fn read(variable: &'static str, file: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(file).map_err(|error| {
+        ConfigError::new(variable, format!("cannot read {}: {error}", file.display()))
+    })
+}
+
+fn certificates(variable: &'static str, file: &Path) -> Result<Vec<Certificate>, ConfigError> {
+    let found = Certificate::from_pem_bundle(&read(variable, file)?).unwrap_or_default();
+    if found.is_empty() {
+        let problem = format!("{} holds no PEM certificate", file.display());
+        return Err(ConfigError::new(variable, problem));
+    }
+    Ok(found)
+}
+
+/// All files in the folder; Kubernetes' own folders and links in a mounted Secret are no files.
+fn certificates_below(folder: &Path) -> Result<Vec<Certificate>, ConfigError> {
+    let fail = |problem: String| ConfigError::new(CAPATH, problem);
+    let list = std::fs::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|error| fail(format!("cannot read {}: {error}", folder.display())))?;
+    let mut files: Vec<PathBuf> = list;
+    files.retain(|path| path.is_file());
+    let mut found = Vec::new();
+    for file in files {
+        found.extend(certificates(CAPATH, &file)?);
+    }
+    if found.is_empty() {
+        return Err(fail(format!("{} holds no file", folder.display())));
+    }
+    Ok(found)
+}
+
+fn identity(cert: &Path, key: &Path) -> Result<Identity, ConfigError> {
+    let mut pem = read(CLIENT_CERT, cert)?;
+    pem.push(b'\n');
+    pem.extend(read(CLIENT_KEY, key)?);
+    Identity::from_pem(&pem).map_err(|_| {
+        let (cert, key) = (cert.display(), key.display());
+        let problem = format!("{cert} and {key} must be a PEM certificate and its key");
+        ConfigError::new(CLIENT_CERT, problem)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_are_of_no_use_are_named() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let cases = [
+            (
+                Tls {
+                    ca_file: Some("/does/not/exist".into()),
+                    ..Tls::default()
+                },
+                "CONSUL_CACERT",
+                "/does/not/exist",
+            ),
+            (
+                Tls {
+                    ca_file: Some(here.join("Cargo.toml")),
+                    ..Tls::default()
+                },
+                "CONSUL_CACERT",
+                "no PEM certificate",
+            ),
+            (
+                Tls {
+                    ca_path: Some("/does/not/exist".into()),
+                    ..Tls::default()
+                },
+                "CONSUL_CAPATH",
+                "/does/not/exist",
+            ),
+            (
+                Tls {
+                    client_cert: Some(here.join("Cargo.toml")),
+                    client_key: Some(here.join("Cargo.toml")),
+                    ..Tls::default()
+                },
+                "CONSUL_CLIENT_CERT",
+                "PEM certificate and its key",
+            ),
+        ];
+        for (tls, variable, words) in cases {
+            let Err(error) = Trust::load(&tls) else {
+                panic!("taken: {tls:?}");
+            };
+            assert_eq!(error.variable, variable);
+            assert!(error.problem.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Transactions: several operations in one raft entry, all or none of them.
+
+use std::sync::atomic::Ordering;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+
+use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
+
+/// What Consul takes from 1.14 on.
+pub(super) const CAPACITY: usize = 128;
+
+/// What it takes before.
+const OLD_CAPACITY: usize = 64;
+
+impl Client {
+    /// Applies all operations, or none. The entries that were read, written or checked come back in
+    /// order, and only those that were read with a value. Keys that were deleted, and those that
+    /// must not exist, have no entry, so an entry's place says nothing: look for its key.
+    ///
+    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: again with
+    /// at most [`Client::transaction_capacity`] operations; with so few already, it is the values
+    /// that are too large. Never done again when its answer was lost.
+    pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Applied {
+            results: Option<Vec<Applies>>,
+        }
+        #[derive(Deserialize)]
+        struct Applies {
+            #[serde(rename = "KV")]
+            kv: Option<WireEntry>,
+        }
+        let Some(first) = operations.first() else {
+            return Ok(Vec::new());
+        };
+        self.refuse_without_enterprise(first.key()).await?;
+        let body = wire(operations, &self.scope);
+        let answer = self
+            .send(Call::put("txn", "/v1/txn".to_owned(), body))
+            .await;
+        if let Err(Error::TooLarge(message)) = &answer {
+            self.learn_capacity(operations.len(), message);
+        }
+        let applied: Applied = answer?.json()?;
+        let entries = applied.results.unwrap_or_default();
+        let entries = entries.into_iter().filter_map(|result| result.kv);
+        entries.map(WireEntry::decode).collect()
+    }
+
+    /// How many operations a transaction may have: 128 until a Consul before 1.14 refuses so many,
+    /// then 64. All clones learn together.
+    pub fn transaction_capacity(&self) -> usize {
+        self.shared.capacity.load(Ordering::Relaxed)
+    }
+
+    /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a
+    /// proxy's words, name none, but fewer operations help there too.
+    fn learn_capacity(&self, operations: usize, message: &str) {
+        let named = match message.rsplit_once("> ") {
+            Some((words, limit)) if words.contains("too many operations") => {
+                limit.trim_end_matches(')').parse().ok()
+            }
+            _ => None,
+        };
+        let limit: usize = named.unwrap_or(OLD_CAPACITY);
+        if (1..operations).contains(&limit) {
+            self.shared.capacity.fetch_min(limit, Ordering::Relaxed);
+        }
+    }
+
+    /// Consul without Enterprise refuses a namespace and a partition in every call but this one, in
+    /// which it ignores them: the transaction would be applied elsewhere. So another call asks.
+    async fn refuse_without_enterprise(&self, key: &str) -> Result<(), Error> {
+        let Scope {
+            datacenter: _,
+            namespace,
+            partition,
+        } = &*self.scope;
+        let known = self.shared.enterprise.load(Ordering::Relaxed);
+        if known || (namespace.is_none() && partition.is_none()) {
+            return Ok(());
+        }
+        match self.get(key).await {
+            Ok(_) | Err(Error::Denied(_)) => {
+                self.shared.enterprise.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Op {
+    /// The key that the operation is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Set { key, .. }
+            | Self::Cas { key, .. }
+            | Self::Lock { key, .. }
+            | Self::Unlock { key, .. }
+            | Self::Get { key }
+            | Self::Delete { key }
+            | Self::DeleteCas { key, .. }
+            | Self::CheckIndex { key, .. }
+            | Self::CheckSession { key, .. }
+            | Self::CheckNotExists { key } => key,
+        }
+    }
+}
+
+/// An operation as Consul reads it.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct WireOp<'a> {
+    verb: &'static str,
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partition: Option<&'a str>,
+}
+
+fn wire(operations: &[Op], scope: &Scope) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Kv<'a> {
+        #[serde(rename = "KV")]
+        kv: WireOp<'a>,
+    }
+    let place = |op| Kv {
+        kv: WireOp {
+            namespace: scope.namespace.as_deref(),
+            partition: scope.partition.as_deref(),
+            ..WireOp::of(op)
+        },
+    };
+    let wire: Vec<_> = operations.iter().map(place).collect();
+    // Strings and numbers only: writing them cannot fail.
+    serde_json::to_vec(&wire).unwrap_or_default()
+}
+
+impl<'a> WireOp<'a> {
+    fn of(op: &'a Op) -> Self {
+        let base = |verb, key| Self {
+            verb,
+            key,
+            ..Self::default()
+        };
+        let writes = |verb, key, value: &[u8], flags: &u64| Self {
+            value: Some(BASE64_STANDARD.encode(value)),
+            flags: Some(*flags),
+            ..base(verb, key)
+        };
+        match op {
+            Op::Set { key, value, flags } => writes("set", key, value, flags),
+            Op::Cas {
+                key,
+                value,
+                flags,
+                index,
+            } => Self {
+                index: Some(*index),
+                ..writes("cas", key, value, flags)
+            },
+            Op::Lock {
+                key,
+                value,
+                flags,
+                session,
+            } => Self {
+                session: Some(session.as_str()),
+                ..writes("lock", key, value, flags)
+            },
+            Op::Unlock {
+                key,
+                value,
+                flags,
+                session,
+            } => Self {
+                session: Some(session.as_str()),
+                ..writes("unlock", key, value, flags)
+            },
+            Op::Get { key } => base("get", key),
+            Op::Delete { key } => base("delete", key),
+            Op::DeleteCas { key, index } => Self {
+                index: Some(*index),
+                ..base("delete-cas", key)
+            },
+            Op::CheckIndex { key, index } => Self {
+                index: Some(*index),
+                ..base("check-index", key)
+            },
+            Op::CheckSession { key, session } => Self {
+                session: Some(session.as_str()),
+                ..base("check-session", key)
+            },
+            Op::CheckNotExists { key } => base("check-not-exists", key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_as_consul_reads_them() {
+        let ops = [
+            Op::Lock {
+                key: "p/s1".to_owned(),
+                value: b"{}".to_vec(),
+                flags: 16_210_313_421_097_356_768,
+                session: "s1".into(),
+            },
+            Op::Cas {
+                key: "p/.lock".to_owned(),
+                value: Vec::new(),
+                flags: 0,
+                index: 0,
+            },
+            Op::CheckSession {
+                key: "p/s1".to_owned(),
+                session: "s1".into(),
+            },
+            Op::Delete {
+                key: "p/s2".to_owned(),
+            },
+        ];
+        let wire = String::from_utf8(wire(&ops, &Scope::default())).unwrap();
+        assert_eq!(
+            wire,
+            concat!(
+                r#"[{"KV":{"Verb":"lock","Key":"p/s1","Value":"e30=","Flags":16210313421097356768,"Session":"s1"}},"#,
+                r#"{"KV":{"Verb":"cas","Key":"p/.lock","Value":"","Flags":0,"Index":0}},"#,
+                r#"{"KV":{"Verb":"check-session","Key":"p/s1","Session":"s1"}},"#,
+                r#"{"KV":{"Verb":"delete","Key":"p/s2"}}]"#
+            )
+        );
+    }
+
+    #[test]
+    fn every_operation_names_its_namespace() {
+        let scope = Scope {
+            namespace: Some("team-a".to_owned()),
+            ..Scope::default()
+        };
+        let ops = [Op::Get {
+            key: "k".to_owned(),
+        }];
+        assert_eq!(
+            String::from_utf8(wire(&ops, &scope)).unwrap(),
+            r#"[{"KV":{"Verb":"get","Key":"k","Namespace":"team-a"}}]"#
+        );
+    }
+}

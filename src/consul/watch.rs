@@ -1,0 +1,212 @@
+//! Blocking queries as a stream of readings.
+
+use std::{sync::Arc, time::Duration};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::{Stream, stream};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    Client, Error, Listing,
+    call::{Call, Wait},
+    endpoints::Target,
+    kv::list_path,
+    session::write_duration,
+};
+
+/// How a prefix is watched.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WatchOptions {
+    /// After which time without a change there is a new reading all the same, at most 10 min.
+    /// Consul adds up to a sixteenth.
+    pub wait: Duration,
+    /// How many readings may follow each other without a pause.
+    pub burst: u32,
+    /// How many readings a second there may be in the long run: more than zero. Changes that come
+    /// faster share a reading.
+    pub rate: f64,
+}
+
+impl Default for WatchOptions {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_mins(5),
+            burst: 50,
+            rate: 25.0,
+        }
+    }
+}
+
+/// The longest that Consul waits.
+const LONGEST: Duration = Duration::from_mins(10);
+
+/// Between readings that fail, for ever.
+const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(200))
+    .with_max_delay(Duration::from_secs(4))
+    .without_max_times();
+
+impl Client {
+    /// Reads a prefix again and again: at once, then after every change and after every `wait`.
+    /// That nothing has changed is a reading too: fresh evidence, as its
+    /// [`Listing::sent`] says. An error is yielded when it outlasts a few attempts; then it goes on,
+    /// with growing pauses. The stream never ends; dropping it ends the watch.
+    ///
+    /// To watch a prefix without keys is costly, because every write to the store is a change there.
+    pub fn watch(
+        &self,
+        prefix: &str,
+        options: WatchOptions,
+    ) -> impl Stream<Item = Result<Listing, Error>> + Send + 'static + use<> {
+        let watch = Watch {
+            client: self.clone(),
+            prefix: prefix.to_owned(),
+            wait: options.wait.min(LONGEST),
+            since: None,
+            seen: 0,
+            bucket: Bucket::new(options),
+            failures: None,
+        };
+        stream::unfold(watch, async |mut watch| {
+            let reading = watch.next().await;
+            Some((reading, watch))
+        })
+    }
+}
+
+struct Watch {
+    client: Client,
+    prefix: String,
+    wait: Duration,
+    /// The index that a change must pass, and the server that it is from; `None`: do not wait.
+    since: Option<(u64, Arc<Target>)>,
+    /// The index of the last reading.
+    seen: u64,
+    bucket: Bucket,
+    /// The pauses to come, since the last reading failed.
+    failures: Option<ExponentialBackoff>,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Result<Listing, Error> {
+        if let Some(pause) = self.failures.as_mut().and_then(Iterator::next) {
+            sleep(pause).await;
+        }
+        self.bucket.take().await;
+        let reading = self.read().await;
+        match reading {
+            Ok(_) => self.failures = None,
+            Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
+            Err(_) => {}
+        }
+        reading
+    }
+
+    async fn read(&mut self) -> Result<Listing, Error> {
+        let waited = match self.since.take() {
+            Some((index, server)) => Some(self.wait_for_change(index, server).await),
+            None => None,
+        };
+        let (mut listing, server) = match waited {
+            Some(Ok(reading)) => reading,
+            Some(Err(error)) if !error.is_transient() => return Err(error),
+            Some(Err(_)) => {
+                // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
+                // All watches of a server lose theirs together.
+                sleep(Duration::from_millis(fastrand::u64(..200))).await;
+                self.client.list_with(&self.prefix, self.call()?).await?
+            }
+            None => self.client.list_with(&self.prefix, self.call()?).await?,
+        };
+        if listing.index < self.seen {
+            // Only a store whose own index went back has lost data. Begin again, without waiting.
+            let store = self.client.table_index("kv_watch", &self.prefix).await?;
+            listing.reset = store < self.seen;
+        } else {
+            self.since = Some((listing.index, server));
+        }
+        self.seen = listing.index;
+        Ok(listing)
+    }
+
+    /// The blocking query.
+    async fn wait_for_change(
+        &self,
+        index: u64,
+        server: Arc<Target>,
+    ) -> Result<(Listing, Arc<Target>), Error> {
+        let mut call = self.call()?;
+        call = call.with("index", index.to_string());
+        call = call.with("wait", write_duration(self.wait));
+        // Consul adds up to a sixteenth, lest all waits end at the same moment.
+        let most = self.wait + self.wait / 16;
+        call.wait = Some(Wait { most, server });
+        self.client.list_with(&self.prefix, call).await
+    }
+
+    fn call(&self) -> Result<Call, Error> {
+        Ok(Call::get("kv_watch", list_path(&self.prefix)?))
+    }
+}
+
+/// A token bucket: `burst` readings at once, then `rate` a second.
+struct Bucket {
+    options: WatchOptions,
+    tokens: f64,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn new(options: WatchOptions) -> Self {
+        let rate = if options.rate > 0.0 {
+            options.rate
+        } else {
+            1.0
+        };
+        Self {
+            tokens: f64::from(options.burst.max(1)),
+            filled: Instant::now(),
+            options: WatchOptions { rate, ..options },
+        }
+    }
+
+    async fn take(&mut self) {
+        let pause = self.pause(Instant::now());
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
+    }
+
+    /// Takes one token, which may have to be waited for.
+    fn pause(&mut self, now: Instant) -> Duration {
+        let WatchOptions { burst, rate, .. } = self.options;
+        let since = now.saturating_duration_since(self.filled).as_secs_f64();
+        self.tokens = (self.tokens + since * rate).min(f64::from(burst.max(1))) - 1.0;
+        self.filled = now;
+        Duration::try_from_secs_f64(-self.tokens / rate).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_free_and_then_there_is_a_rate() {
+        let options = WatchOptions {
+            burst: 3,
+            rate: 10.0,
+            ..WatchOptions::default()
+        };
+        let mut bucket = Bucket::new(options);
+        let start = bucket.filled;
+        let pauses: Vec<_> = (0..5).map(|_| bucket.pause(start).as_millis()).collect();
+        assert_eq!(pauses, [0, 0, 0, 100, 200]);
+        let later = start + Duration::from_mins(1);
+        assert_eq!(bucket.pause(later), Duration::ZERO);
+        assert_eq!(bucket.pause(later), Duration::ZERO);
+        assert_eq!(bucket.pause(later), Duration::ZERO);
+        assert!(bucket.pause(later) > Duration::ZERO);
+    }
+}

@@ -1,0 +1,226 @@
+//! The second part of a pass: does what was decided. Nothing else writes.
+
+use std::time::Duration;
+
+use super::{Grantor, writes::Write};
+use crate::{
+    clock::Moment,
+    consul::{self, Entry},
+    controller::{events::Reason, keeper::Life},
+    semaphore::{
+        Plan, Uid,
+        plan::{Grant, Release, Start, Transaction},
+    },
+};
+
+impl Grantor {
+    /// Does what was decided, and says whether there is more to decide at once. While Consul is
+    /// left in peace, only Jobs are written to.
+    pub(super) async fn apply(&mut self, plan: &Plan) -> bool {
+        for suspend in &plan.suspends {
+            self.write(Write::Suspend(suspend.clone()), None);
+        }
+        if plan.reread {
+            self.view.doubt();
+            return !self.view.is_blocked();
+        }
+        let blocked = self.view.is_blocked();
+        let mut again = plan.again && !blocked;
+        if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
+            again |= self.transact(transaction).await;
+        }
+        for start in &plan.starts {
+            self.start(start.clone());
+        }
+        for give_back in &plan.give_backs {
+            self.write(Write::GiveBack(give_back.clone()), None);
+        }
+        for rename in &plan.renames {
+            self.write(Write::Rename(rename.clone()), None);
+        }
+        if !blocked {
+            plan.sessions.iter().for_each(|job| self.make_session(job));
+            if plan.transaction.is_none() && plan.sessions.is_empty() && self.sessions.is_settled()
+            {
+                self.view.writing_works();
+            }
+        }
+        for uid in &plan.surplus {
+            if let Some(session) = self.sessions.ahead.get(uid).cloned() {
+                self.end_session(session);
+            }
+        }
+        self.tell_newcomers();
+        again
+    }
+
+    /// One write to Consul. Says whether to decide again at once.
+    async fn transact(&mut self, transaction: &Transaction) -> bool {
+        let sent = Moment::now();
+        match self.view.consul.transaction(&transaction.operations).await {
+            Ok(answer) => {
+                self.view.committed(transaction, &answer, sent);
+                self.committed(transaction, &answer);
+                true
+            }
+            Err(consul::Error::Conflict(errors)) => {
+                tracing::debug!(semaphore = %self.reference, ?errors, "somebody else was faster");
+                self.sessions.drop_invalid(transaction, &errors);
+                self.view.outrun().await;
+                true
+            }
+            // There are fewer at once from now on.
+            Err(consul::Error::TooLarge(_))
+                if transaction.operations.len() > self.view.consul.transaction_capacity() =>
+            {
+                true
+            }
+            Err(error) => {
+                self.view.write_failed(error);
+                false
+            }
+        }
+    }
+
+    fn committed(&mut self, transaction: &Transaction, answer: &[Entry]) {
+        for release in &transaction.releases {
+            self.released(release);
+        }
+        for session in &transaction.prunes {
+            tracing::info!(semaphore = %self.reference, %session, "pruned a dead holder");
+        }
+        if let Some(limit) = transaction.limit {
+            let enforced = transaction.enforced;
+            tracing::info!(semaphore = %self.reference, limit, enforced, "limit written");
+            self.enforced += u32::from(enforced);
+        }
+        let prefix = self.settings.prefix.clone();
+        for grant in &transaction.grants {
+            let key = prefix.contender_key(&grant.session);
+            let token = answer.iter().find(|entry| entry.key == key);
+            self.fencing_token = self
+                .fencing_token
+                .max(token.map(|entry| entry.modify_index));
+            self.granted(grant);
+        }
+        let key = |session: &_| prefix.contender_key(session);
+        for start in transaction.starts(answer, &prefix.lock_key(), key) {
+            self.start(start);
+        }
+    }
+
+    fn granted(&mut self, grant: &Grant) {
+        let Grant {
+            job,
+            session,
+            starts,
+            since,
+        } = grant;
+        self.sessions.ahead.remove(&job.uid);
+        tracing::info!(
+            job = %format_args!("{}/{}", self.reference.namespace, job.name),
+            semaphore = %self.reference,
+            %session,
+            "granted"
+        );
+        if *starts {
+            let waited = jiff::Timestamp::now().as_second().saturating_sub(*since);
+            let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
+            self.context.metrics.granted(&self.labels, waited);
+        } else {
+            self.context.metrics.lost(&self.labels);
+            let note = format!(
+                "the slot of {} was lost while this Job ran, and it has one again under session \
+                 {session}",
+                self.reference.name
+            );
+            self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+        }
+    }
+
+    fn released(&mut self, release: &Release) {
+        self.proofs.remove(&release.session);
+        self.end_session(release.session.clone());
+        if release.held {
+            self.tell_release(release);
+        }
+    }
+
+    pub(super) fn tell_release(&self, release: &Release) {
+        let Release {
+            identity, session, ..
+        } = release;
+        tracing::info!(
+            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            semaphore = %self.reference,
+            %session,
+            "released"
+        );
+        self.context.metrics.released(&self.labels);
+        let note = format!(
+            "gave its slot of {} back (session {session})",
+            self.reference.name
+        );
+        self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
+    }
+
+    /// Sends the PATCH that starts a Job, unless the evidence for its slot may end before the PATCH
+    /// is answered.
+    fn start(&mut self, start: Start) {
+        self.fencing_token = self.fencing_token.max(Some(start.slot.fencing_token()));
+        let seen = self
+            .view
+            .reading
+            .as_ref()
+            .map(|reading| reading.sent + self.ttl);
+        let lives = match self.sessions.life(start.slot.session()) {
+            Some(Life::Until(end)) => Some(end),
+            Some(Life::Unknown | Life::Gone) | None => None,
+        };
+        let enough =
+            |end: Option<Moment>| end.filter(|end| *end > Moment::now() + self.patch_timeout());
+        match (enough(seen), enough(lives)) {
+            (Some(seen), Some(lives)) => self.write(Write::Start(start), Some(seen.min(lives))),
+            (None, _) => {
+                self.view.doubt();
+                self.retry_soon();
+            }
+            // Its next renewal brings it back.
+            (_, None) => self.retry_soon(),
+        }
+    }
+
+    /// Tells those that came in line, and were not granted a slot at once, that they wait.
+    fn tell_newcomers(&mut self) {
+        let name = &self.reference.name;
+        let newcomers = self.context.index.newcomers(&self.reference);
+        let (told, reason, note) = if self.settings.terminating {
+            let first = !std::mem::replace(&mut self.told, true);
+            let all = if first {
+                self.context.index.line(&self.reference)
+            } else {
+                newcomers
+            };
+            let note = format!(
+                "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
+                 one of that name again"
+            );
+            (all, Reason::NoSemaphore, note)
+        } else {
+            (
+                newcomers,
+                Reason::SlotWaiting,
+                format!("in line for a slot of ConsulSemaphore {name}"),
+            )
+        };
+        for job in told.iter().filter(|job| !self.writes.is_busy(&job.uid)) {
+            self.tell_job(&job.name, &job.uid, reason, note.clone());
+        }
+    }
+
+    pub(super) fn tell_job(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
+        self.context
+            .events
+            .job(&self.reference.namespace, name, uid, reason, note);
+    }
+}

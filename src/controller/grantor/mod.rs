@@ -1,0 +1,242 @@
+//! The grantor of one lock key: the one place where its slots are granted and released.
+//!
+//! It knows nothing of the `ConsulSemaphore` but its [`Settings`]: what it finds out and what it
+//! needs comes back from each pass as a [`Conclusion`]. A pass is
+//! [`observe`] → [`decide`] → [`apply`], as often as there is something to do.
+
+mod apply;
+mod observe;
+mod proofs;
+mod sessions;
+mod view;
+mod writes;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::{StreamExt, stream::BoxStream};
+use tokio::{sync::Notify, task::JoinError};
+
+use self::{observe::Facts, proofs::Proof};
+pub(super) use self::{
+    sessions::{Sessions, Whose},
+    view::View,
+    writes::Writes,
+};
+use super::{Context, index::SemaphoreRef, keeper::Life};
+use crate::{
+    clock::Moment,
+    consul::{self, Listing, Scope, SessionId, WatchOptions},
+    semaphore::{Agreement, Plan, Settings, decide},
+    telemetry::SemaphoreLabels,
+};
+
+/// How many rounds a pass has at the most before others get their turn.
+const ROUNDS: usize = 32;
+
+/// How long to wait when there is nothing to wait for.
+const IDLE: Duration = Duration::from_hours(1);
+
+/// When to try again what waits for something that wakes nobody.
+const SOON: Duration = Duration::from_secs(1);
+
+/// The shortest time between passes that nothing but time has caused.
+const SOONEST: Duration = Duration::from_millis(10);
+
+/// How many Jobs more than can be granted at once are looked at in the line.
+const SPARE: usize = 32;
+
+/// What a pass came to.
+#[derive(Debug, Default)]
+pub(super) struct Conclusion {
+    /// The limits that are this semaphore's to move.
+    pub(super) applied: Vec<u32>,
+    /// What these must be in the status before the limit can be written to Consul.
+    pub(super) record: Option<Vec<u32>>,
+    /// How the limits stand; `None` while `.lock` can't be read.
+    pub(super) agreement: Option<Agreement>,
+    /// Whether the semaphore is being deleted and nothing of it is left in Consul.
+    pub(super) finished: bool,
+    /// Whether no Job here runs in a slot, or may have one.
+    pub(super) nothing_held: bool,
+}
+
+/// The grantor's knowledge.
+pub(super) struct Grantor {
+    context: Arc<Context>,
+    /// Whose Jobs are in its line.
+    pub(super) reference: SemaphoreRef,
+    pub(super) settings: Settings,
+    pub(super) ttl: Duration,
+    wake: Arc<Notify>,
+    pub(super) labels: SemaphoreLabels,
+    pub(super) view: View,
+    pub(super) sessions: Sessions,
+    proofs: HashMap<SessionId, Proof>,
+    pub(super) writes: Writes,
+    /// How often the limit was enforced since the spec last changed.
+    pub(super) enforced: u32,
+    pub(super) fencing_token: Option<u64>,
+    /// How many Jobs are in line.
+    pub(super) waiting: usize,
+    /// Whether the waiting Jobs were told that the semaphore goes.
+    told: bool,
+    /// When something is to be tried again that wakes nobody.
+    again: Option<Moment>,
+    /// When to look again if nothing happens before.
+    pub(super) next: Moment,
+}
+
+impl Grantor {
+    /// Takes up a lock key. `fencing_token` is the greatest one that it is known to have granted.
+    pub(super) fn new(
+        context: Arc<Context>,
+        reference: SemaphoreRef,
+        settings: Settings,
+        ttl: Duration,
+        place: Scope,
+        fencing_token: Option<u64>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let consul = context.consul.scoped(place.clone());
+        Self {
+            view: View::new(reference.clone(), consul, place, settings.prefix.clone()),
+            labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
+            context,
+            reference,
+            settings,
+            ttl,
+            wake,
+            sessions: Sessions::default(),
+            proofs: HashMap::new(),
+            writes: Writes::default(),
+            enforced: 0,
+            fencing_token,
+            waiting: 0,
+            told: false,
+            again: None,
+            next: Moment::now(),
+        }
+    }
+
+    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
+    /// within it.
+    pub(super) fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait: self.ttl / 3,
+            ..WatchOptions::default()
+        };
+        self.view
+            .consul
+            .watch(&self.settings.prefix.folder(), options)
+            .boxed()
+    }
+
+    /// Takes a reading from the watch.
+    pub(super) fn note(&mut self, listing: Result<Listing, consul::Error>) {
+        self.view.note(listing);
+    }
+
+    /// Waits until something that a pass began has ended, and takes note of it and of all else that
+    /// has ended by then.
+    pub(super) async fn progress(&mut self) {
+        tokio::select! {
+            Some(written) = self.writes.under_way.join_next() => {
+                self.settle_write(unwind(written));
+            }
+            Some(made) = self.sessions.made.join_next() => self.settle_session(unwind(made)),
+            else => std::future::pending().await,
+        }
+        while let Some(written) = self.writes.under_way.try_join_next() {
+            self.settle_write(unwind(written));
+        }
+        while let Some(made) = self.sessions.made.try_join_next() {
+            self.settle_session(unwind(made));
+        }
+    }
+
+    /// One pass: as many rounds of observing, deciding and applying as there is something to do.
+    pub(super) async fn pass(&mut self, applied: &[u32]) -> Conclusion {
+        let started = Moment::now();
+        let mut conclusion = Conclusion {
+            applied: applied.to_vec(),
+            ..Conclusion::default()
+        };
+        for _ in 0..ROUNDS {
+            self.again = None;
+            let facts = self.observe().await;
+            let plan = decide(&facts.observed(self, &conclusion.applied));
+            let again = self.apply(&plan).await;
+            self.next = self.next_time(&plan, facts.now);
+            conclusion = self.conclude(&facts, plan, conclusion);
+            if !again || conclusion.finished {
+                break;
+            }
+            self.next = Moment::now() + SOONEST;
+        }
+        let trouble = self.view.trouble.as_ref();
+        let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
+        self.context
+            .metrics
+            .pass(Moment::now().since(started), result);
+        conclusion
+    }
+
+    fn conclude(&self, facts: &Facts, plan: Plan, before: Conclusion) -> Conclusion {
+        let Plan {
+            applied,
+            record,
+            agreement,
+            finished,
+            ..
+        } = plan;
+        let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
+        let lives = |life| matches!(life, Life::Until(end) if end > facts.now);
+        let mut kept = self.sessions.kept.iter();
+        Conclusion {
+            // What is to be recorded counts once it is.
+            applied: if record.is_some() {
+                before.applied
+            } else {
+                applied
+            },
+            record,
+            agreement,
+            finished,
+            nothing_held: !facts.any_runs()
+                && !kept.any(|(id, session)| held(id) && lives(session.life())),
+        }
+    }
+
+    fn next_time(&self, plan: &Plan, observed: Moment) -> Moment {
+        let times = plan
+            .wake
+            .into_iter()
+            .chain(self.again)
+            .chain(
+                self.view
+                    .trouble
+                    .iter()
+                    .map(|trouble| trouble.setback.until),
+            )
+            .chain(self.writes.due())
+            .chain(self.proofs.values().filter_map(Proof::due));
+        // What was due when the facts were gathered has been seen to.
+        let next = times.filter(|time| *time > observed).min();
+        next.unwrap_or(observed + IDLE).max(Moment::now() + SOONEST)
+    }
+
+    /// Has something tried again in a while.
+    pub(super) fn retry_soon(&mut self) {
+        let soon = Moment::now() + SOON;
+        self.again = Some(soon);
+        self.next = self.next.min(soon);
+    }
+}
+
+/// The outcome of a task. That one has panicked is a bug, and ends who waits for it, too.
+fn unwind<T>(joined: Result<T, JoinError>) -> T {
+    match joined {
+        Ok(outcome) => outcome,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

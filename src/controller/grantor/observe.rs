@@ -1,0 +1,101 @@
+//! The first part of a pass: gathers the facts that it decides on.
+
+use std::collections::BTreeSet;
+
+use super::{Grantor, sessions::Whose};
+use crate::{
+    clock::Moment,
+    semaphore::{Job, Observed, Ours, Standing, Uid},
+};
+
+/// The facts of one round, owned.
+pub(super) struct Facts {
+    pub(super) now: Moment,
+    ours: Vec<Ours>,
+    bound: Vec<Job>,
+    line: Vec<Job>,
+    busy: BTreeSet<Uid>,
+    barred: BTreeSet<Uid>,
+    closed: bool,
+}
+
+impl Facts {
+    /// These facts with the grantor's own knowledge.
+    pub(super) fn observed<'a>(&'a self, grantor: &'a Grantor, applied: &'a [u32]) -> Observed<'a> {
+        Observed {
+            now: self.now,
+            time: jiff::Timestamp::now(),
+            settings: &grantor.settings,
+            applied,
+            enforced: grantor.enforced,
+            reading: grantor.view.reading.as_ref(),
+            deaths: &grantor.view.deaths,
+            ours: &self.ours,
+            bound: &self.bound,
+            line: &self.line,
+            sessions: &grantor.sessions.ahead,
+            busy: &self.busy,
+            barred: &self.barred,
+            closed: self.closed,
+            operations: grantor.view.consul.transaction_capacity(),
+        }
+    }
+
+    /// Whether a Job that was started in a slot has pods, or may have.
+    pub(super) fn any_runs(&self) -> bool {
+        self.bound.iter().any(|job| {
+            job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
+        })
+    }
+}
+
+impl Grantor {
+    /// Gathers the facts.
+    pub(super) async fn observe(&mut self) -> Facts {
+        let now = Moment::now();
+        self.view.look().await;
+        self.sessions.forget_dead();
+        self.identify().await;
+        self.adopt();
+        let ours = self.ours().await;
+        let (busy, barred) = self.writes.withheld(now);
+        let head = self.view.consul.transaction_capacity() + ours.len() + busy.len() + barred.len();
+        let slice = self
+            .context
+            .index
+            .slice(&self.reference, head + super::SPARE);
+        self.waiting = slice.waiting;
+        Facts {
+            now,
+            ours,
+            bound: slice.bound,
+            line: slice.line,
+            busy,
+            barred,
+            closed: self.writes.is_closed(now),
+        }
+    }
+
+    /// Our contenders, each with its Job, and with a proof where what happens to it depends on one.
+    async fn ours(&mut self) -> Vec<Ours> {
+        let Some(reading) = &self.view.reading else {
+            return Vec::new();
+        };
+        let own = reading.contenders().filter_map(|(session, _)| {
+            let Some(Whose::Own(identity)) = self.sessions.whose(session) else {
+                return None;
+            };
+            Some(Ours {
+                session: session.clone(),
+                identity: identity.clone(),
+                job: self.context.index.job(&identity.uid),
+                pods_gone: false,
+            })
+        });
+        let mut ours: Vec<Ours> = own.collect();
+        self.prove(&mut ours).await;
+        let sessions: BTreeSet<_> = ours.iter().map(|ours| &ours.session).collect();
+        self.proofs.retain(|session, _| sessions.contains(session));
+        ours
+    }
+}

@@ -1,0 +1,199 @@
+//! Proofs that no pod of a Job is left: a GET of the Job and a LIST of its pods, both sent after its
+//! contender was read. Never a cache.
+
+use std::{collections::HashMap, time::Duration};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+
+use super::Grantor;
+use crate::{
+    clock::Moment,
+    consul::SessionId,
+    controller::{
+        Context,
+        call::{CallError, call},
+        events::Reason,
+        job::CONTROLLER_UID,
+        patch,
+    },
+    semaphore::{Identity, Job, Ours, plan::Target},
+};
+
+/// How long it is believed that pods are left while nothing is heard of them.
+const PROVE_AGAIN: Duration = Duration::from_secs(5);
+
+/// The same after one of them has ended: many end at once.
+const PROVE_SOON: Duration = Duration::from_millis(250);
+
+/// After how long pods that are left over are warned of.
+const OVERDUE: Duration = Duration::from_secs(90);
+
+/// How many Jobs are asked about at once.
+const CONCURRENCY: usize = 16;
+
+/// How many of the pods that are left are named.
+const NAMED: u32 = 10;
+
+/// What was asked about a Job, and answered.
+pub(in crate::controller) struct Proof {
+    /// The version of the Job that it was asked for.
+    of: Option<String>,
+    job: Option<Job>,
+    /// The pods that are left, with their nodes; `None` if there was no answer.
+    pods: Option<Vec<String>>,
+    first: Moment,
+    taken: Moment,
+    /// Whether one of the pods has ended since.
+    touched: bool,
+    warned: bool,
+}
+
+impl Proof {
+    /// When it is to be taken again.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let pause = if self.touched {
+            PROVE_SOON
+        } else {
+            PROVE_AGAIN
+        };
+        (!self.pods_gone()).then(|| self.taken + pause)
+    }
+
+    fn pods_gone(&self) -> bool {
+        self.pods.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    fn is_current(&self, ours: &Ours) -> bool {
+        let version = ours.job.as_ref().map(|job| job.version.as_str());
+        self.of.as_deref() == version && self.due().is_none_or(|due| due > Moment::now())
+    }
+
+    fn tell(&self, ours: &mut Ours) {
+        ours.job.clone_from(&self.job);
+        ours.pods_gone = self.pods_gone();
+    }
+}
+
+/// The Job as it is now, and the pods of it that are left.
+type Answer = Result<(Option<Job>, Vec<String>), CallError>;
+
+impl Grantor {
+    /// Brings proofs where what happens to a contender depends on one.
+    pub(super) async fn prove(&mut self, ours: &mut [Ours]) {
+        let touched = self.context.index.touched(&self.reference);
+        for contender in ours
+            .iter()
+            .filter(|ours| touched.contains(&ours.identity.uid))
+        {
+            if let Some(proof) = self.proofs.get_mut(&contender.session) {
+                proof.touched = true;
+            }
+        }
+        let mut in_doubt = Vec::new();
+        for contender in ours.iter_mut().filter(|ours| self.needs_proof(ours)) {
+            match self.proofs.get(&contender.session) {
+                Some(proof) if proof.is_current(contender) => proof.tell(contender),
+                _ => in_doubt.push(contender.clone()),
+            }
+        }
+        let context = &self.context;
+        let answers: HashMap<SessionId, Answer> = stream::iter(in_doubt)
+            .map(|ours| async move { (ours.session, ask(context, &ours.identity).await) })
+            .buffer_unordered(CONCURRENCY)
+            .collect()
+            .await;
+        for (session, answer) in answers {
+            if let Some(contender) = ours.iter_mut().find(|ours| ours.session == session) {
+                self.take_proof(contender, answer);
+            }
+        }
+    }
+
+    fn needs_proof(&self, ours: &Ours) -> bool {
+        let held = self
+            .view
+            .reading
+            .as_ref()
+            .is_some_and(|reading| reading.holds(&ours.session));
+        let may_start = ours
+            .job
+            .as_ref()
+            .is_some_and(|job| self.settings.may_start(job));
+        ours.needs_proof(held, may_start)
+    }
+
+    fn take_proof(&mut self, contender: &mut Ours, answer: Answer) {
+        let before = self.proofs.remove(&contender.session);
+        let now = Moment::now();
+        let mut proof = Proof {
+            of: contender.job.as_ref().map(|job| job.version.clone()),
+            job: contender.job.clone(),
+            pods: None,
+            first: before.as_ref().map_or(now, |before| before.first),
+            taken: now,
+            touched: false,
+            warned: before.is_some_and(|before| before.warned),
+        };
+        match answer {
+            Ok((job, pods)) => {
+                proof.job = job;
+                proof.pods = Some(pods);
+            }
+            Err(error) => {
+                let job = &contender.identity.job;
+                tracing::warn!(job, %error, "it can't be seen whether pods are left");
+            }
+        }
+        self.warn_if_overdue(&contender.identity, &mut proof);
+        proof.tell(contender);
+        self.proofs.insert(contender.session.clone(), proof);
+    }
+
+    /// Says which pods keep a slot that should be free by now.
+    fn warn_if_overdue(&self, identity: &Identity, proof: &mut Proof) {
+        let Some(pods) = proof.pods.as_ref().filter(|pods| !pods.is_empty()) else {
+            return;
+        };
+        if proof.warned || proof.taken.since(proof.first) < OVERDUE {
+            return;
+        }
+        proof.warned = true;
+        let note = format!(
+            "the slot of {} is kept because pods of this Job have not ended: {}. If a node is lost \
+             for good, delete its Node object or force the deletion of the pod",
+            self.reference.name,
+            pods.join(", ")
+        );
+        tracing::warn!(job = %identity.job, semaphore = %self.reference, "{note}");
+        self.tell_job(&identity.job, &identity.uid, Reason::PodsRemain, note);
+    }
+}
+
+async fn ask(context: &Context, identity: &Identity) -> Answer {
+    let Identity {
+        namespace,
+        job,
+        uid,
+        ..
+    } = identity;
+    let target = Target {
+        name: job.as_str().into(),
+        uid: uid.clone(),
+        version: String::new(),
+    };
+    let found = patch::read(context, namespace, &target).await?;
+    let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
+    let left = ListParams::default()
+        .labels(&format!("{CONTROLLER_UID}={uid}"))
+        .fields("status.phase!=Succeeded,status.phase!=Failed")
+        .limit(NAMED);
+    let left = call(pods.list(&left)).await?;
+    let named = left.items.iter().map(|pod| {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        format!("{name} on node {}", node.unwrap_or("(none yet)"))
+    });
+    Ok((found.map(|found| found.job), named.collect()))
+}

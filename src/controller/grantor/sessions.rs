@@ -1,0 +1,214 @@
+//! The sessions of a grantor: those that hold slots, and those made ahead for the head of the line.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tokio::task::JoinSet;
+
+use super::Grantor;
+use crate::{
+    consul::{self, Op, OpError, SessionId},
+    controller::keeper::{Life, Session},
+    semaphore::{
+        Identity, Standing, Uid,
+        plan::{Release, Target, Transaction},
+    },
+};
+
+/// For whom a contender's session was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::controller) enum Whose {
+    /// For this Job of this semaphore.
+    Own(Identity),
+    /// For another `ConsulSemaphore` of this cluster on the same prefix.
+    Neighbour,
+    /// By somebody else.
+    Foreign,
+}
+
+/// A session that was asked for, and what came of it.
+pub(super) type Made = (Target, Result<(SessionId, Session), consul::Error>);
+
+/// What is known of sessions.
+#[derive(Default)]
+pub(in crate::controller) struct Sessions {
+    /// Those that are renewed here.
+    pub(super) kept: HashMap<SessionId, Session>,
+    /// Those of them that were made ahead, by their Job.
+    pub(super) ahead: BTreeMap<Uid, SessionId>,
+    /// Jobs that a session is being made for.
+    making: BTreeSet<Uid>,
+    pub(super) made: JoinSet<Made>,
+    /// Whom each contender's session stands for.
+    whose: HashMap<SessionId, Whose>,
+}
+
+impl Sessions {
+    /// For whom a session was made, as far as that is known.
+    pub(in crate::controller) fn whose(&self, session: &SessionId) -> Option<&Whose> {
+        self.whose.get(session)
+    }
+
+    /// What is known of a session that is renewed here.
+    pub(super) fn life(&self, session: &SessionId) -> Option<Life> {
+        self.kept.get(session).map(Session::life)
+    }
+
+    /// Whether nothing is being made.
+    pub(super) fn is_settled(&self) -> bool {
+        self.making.is_empty()
+    }
+
+    /// Forgets those of which Consul says that they are gone.
+    pub(super) fn forget_dead(&mut self) {
+        self.kept.retain(|_, session| session.life() != Life::Gone);
+        let kept = &self.kept;
+        self.ahead.retain(|_, session| kept.contains_key(session));
+    }
+
+    /// Forgets those that a refused transaction found gone, before their renewal did.
+    pub(super) fn drop_invalid(&mut self, transaction: &Transaction, errors: &[OpError]) {
+        for error in errors {
+            if let Some(Op::Lock { session, .. }) = transaction.operations.get(error.operation)
+                && error.what.contains("invalid session")
+            {
+                self.ahead.retain(|_, ahead| ahead != session);
+                self.kept.remove(session);
+            }
+        }
+    }
+}
+
+impl Grantor {
+    /// Finds out whom the sessions of contenders stand for that were not seen before.
+    pub(super) async fn identify(&mut self) {
+        let Some(reading) = &self.view.reading else {
+            return;
+        };
+        let current: BTreeSet<_> = reading
+            .contenders()
+            .map(|(session, _)| session.clone())
+            .collect();
+        let Sessions { whose, kept, .. } = &mut self.sessions;
+        whose.retain(|session, _| current.contains(session) || kept.contains_key(session));
+        if current.iter().all(|session| whose.contains_key(session)) {
+            return;
+        }
+        // Only those of our own node can be ours, and only they can be told apart by their names.
+        let sessions = match self
+            .view
+            .consul
+            .node_sessions(self.context.keeper.node())
+            .await
+        {
+            Ok(sessions) => sessions,
+            // Whose they are decides what may be done, so nothing is done without it.
+            Err(error) => return self.view.read_failed(error),
+        };
+        let names: HashMap<_, _> = sessions
+            .into_iter()
+            .map(|session| (session.id, session.name))
+            .collect();
+        for session in current {
+            let identity = names.get(&session).and_then(|name| Identity::parse(name));
+            let found = match identity {
+                Some(identity) if self.settings.owns(&identity) => Whose::Own(identity),
+                Some(identity) if identity.cluster == self.settings.cluster.id => Whose::Neighbour,
+                _ => Whose::Foreign,
+            };
+            whose.entry(session).or_insert(found);
+        }
+    }
+
+    /// Renews the sessions of our contenders that are not renewed yet: after a start, before
+    /// anything else is done. Those whose contender is gone are not renewed any more: an answer of
+    /// Consul's was lost, or somebody deleted the key.
+    pub(super) fn adopt(&mut self) {
+        let Some(reading) = &self.view.reading else {
+            return;
+        };
+        let Sessions {
+            whose, kept, ahead, ..
+        } = &mut self.sessions;
+        let mut found = Vec::new();
+        for (session, _) in reading.contenders() {
+            let Some(Whose::Own(identity)) = whose.get(session) else {
+                continue;
+            };
+            ahead.retain(|_, ahead| ahead != session);
+            if !kept.contains_key(session) {
+                found.push((session.clone(), identity.clone()));
+            }
+        }
+        let ahead: BTreeSet<_> = ahead.values().collect();
+        let without =
+            |session: &&SessionId| !ahead.contains(session) && reading.contender(session).is_none();
+        let gone: Vec<_> = kept.keys().filter(without).cloned().collect();
+        for (session, identity) in found {
+            tracing::info!(
+                job = %format_args!("{}/{}", identity.namespace, identity.job),
+                semaphore = %self.reference,
+                %session,
+                "adopted"
+            );
+            let wake = self.wake.clone();
+            let adopted =
+                self.context
+                    .keeper
+                    .adopt(&self.view.consul, session.clone(), self.ttl, wake);
+            self.sessions.kept.insert(session, adopted);
+        }
+        for session in gone {
+            self.sessions.kept.remove(&session);
+            let Some(Whose::Own(identity)) = self.sessions.whose(&session).cloned() else {
+                continue;
+            };
+            let job = self.context.index.job(&identity.uid);
+            if job.is_none_or(|job| job.standing != Standing::Running) {
+                self.tell_release(&Release {
+                    identity,
+                    session,
+                    held: true,
+                });
+            }
+        }
+    }
+
+    /// Has a session made for a Job, unless that is under way.
+    pub(super) fn make_session(&mut self, job: &Target) {
+        if !self.sessions.making.insert(job.uid.clone()) {
+            return;
+        }
+        let keeper = self.context.keeper.clone();
+        let (consul, place) = (self.view.consul.clone(), self.view.place.clone());
+        let (name, ttl) = (self.settings.identity(job).session_name(), self.ttl);
+        let (job, wake) = (job.clone(), self.wake.clone());
+        self.sessions.made.spawn(async move {
+            let made = keeper.create(&consul, &place, name, ttl, wake).await;
+            (job, made)
+        });
+    }
+
+    /// Takes note of a session that was made, or was not.
+    pub(super) fn settle_session(&mut self, (job, made): Made) {
+        self.sessions.making.remove(&job.uid);
+        let (id, session) = match made {
+            Ok(made) => made,
+            Err(error) => return self.view.write_failed(error),
+        };
+        self.view.writing_works();
+        let own = Whose::Own(self.settings.identity(&job));
+        self.sessions.whose.insert(id.clone(), own);
+        self.sessions.kept.insert(id.clone(), session);
+        if let Some(other) = self.sessions.ahead.insert(job.uid, id) {
+            self.end_session(other);
+        }
+    }
+
+    /// Stops renewing a session and ends it.
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.sessions.ahead.retain(|_, ahead| *ahead != session);
+        if self.sessions.kept.remove(&session).is_some() {
+            self.context.keeper.destroy(&self.view.consul, session);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a grantor sees of Consul: the prefix, and what is in the way.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Moment,
+    consul::{self, Client, Entry, Listing, Scope},
+    controller::{backoff::Setback, index::SemaphoreRef},
+    semaphore::{Deaths, Prefix, Reading, plan::Transaction},
+};
+
+/// Why Consul can't be used now.
+#[derive(Debug)]
+pub(in crate::controller) struct Trouble {
+    pub(in crate::controller) error: consul::Error,
+    /// Since when there has been trouble of any kind.
+    pub(in crate::controller) since: Moment,
+    /// Whether reading works, and only writing does not.
+    writing: bool,
+    pub(super) setback: Setback,
+}
+
+/// The part of Consul that a lock key lives in, as it is seen.
+pub(in crate::controller) struct View {
+    /// For whom it is looked at, for the log.
+    semaphore: SemaphoreRef,
+    pub(super) consul: Client,
+    /// Which part of Consul the client talks to.
+    pub(super) place: Scope,
+    prefix: Prefix,
+    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    pub(in crate::controller) reading: Option<Reading>,
+    pub(in crate::controller) trouble: Option<Trouble>,
+    pub(super) deaths: Deaths,
+    /// How often in a row somebody else was faster.
+    conflicts: u32,
+    /// Whether Consul's index went back.
+    pub(in crate::controller) went_back: bool,
+}
+
+impl View {
+    pub(super) fn new(
+        semaphore: SemaphoreRef,
+        consul: Client,
+        place: Scope,
+        prefix: Prefix,
+    ) -> Self {
+        Self {
+            semaphore,
+            consul,
+            place,
+            prefix,
+            reading: None,
+            trouble: None,
+            deaths: Deaths::default(),
+            conflicts: 0,
+            went_back: false,
+        }
+    }
+
+    /// Takes a reading from the watch, unless what is known is newer.
+    pub(super) fn note(&mut self, listing: Result<Listing, consul::Error>) {
+        match listing {
+            Ok(listing) => {
+                // A prefix's index also goes back by itself, when Consul forgets what was deleted.
+                let newer = self
+                    .reading
+                    .as_ref()
+                    .is_none_or(|known| listing.index >= known.index || listing.sent > known.sent);
+                if newer || listing.reset {
+                    self.went_back |= listing.reset;
+                    self.accept(listing);
+                }
+            }
+            Err(error) => self.read_failed(error),
+        }
+    }
+
+    /// Reads the prefix now, if nothing is known of it and nothing is in the way.
+    pub(super) async fn look(&mut self) {
+        if self.reading.is_some() || self.is_blocked() {
+            return;
+        }
+        match self.consul.list(&self.prefix.folder()).await {
+            Ok(listing) => self.accept(listing),
+            Err(error) => self.read_failed(error),
+        }
+    }
+
+    /// Has the prefix read again before anything else is decided on it.
+    pub(super) fn doubt(&mut self) {
+        self.reading = None;
+    }
+
+    fn accept(&mut self, listing: Listing) {
+        let reading = Reading::new(self.prefix.clone(), listing);
+        self.deaths.observe(&reading, Moment::now());
+        self.reading = Some(reading);
+        if self
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| !trouble.writing)
+        {
+            tracing::info!(semaphore = %self.semaphore, "Consul can be read again");
+            self.trouble = None;
+        }
+    }
+
+    /// Takes over what a transaction of ours wrote.
+    pub(super) fn committed(&mut self, transaction: &Transaction, answer: &[Entry], sent: Moment) {
+        self.conflicts = 0;
+        self.writing_works();
+        if let Some(reading) = self.reading.take() {
+            let reading = reading.after(&transaction.operations, answer, sent);
+            self.deaths.observe(&reading, Moment::now());
+            self.reading = Some(reading);
+        }
+    }
+
+    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time
+    /// in a row.
+    pub(super) async fn outrun(&mut self) {
+        self.doubt();
+        self.conflicts = self.conflicts.saturating_add(1);
+        let longest = Duration::from_millis(5) * (1 << self.conflicts.min(8));
+        tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
+    }
+
+    pub(super) fn read_failed(&mut self, error: consul::Error) {
+        // Nothing is granted in doubt.
+        self.doubt();
+        self.failed(error, false);
+    }
+
+    /// A write failed. If it may have been done all the same, that is looked up, not guessed.
+    pub(super) fn write_failed(&mut self, error: consul::Error) {
+        if error.may_have_been_applied() {
+            self.doubt();
+        }
+        self.failed(error, true);
+    }
+
+    fn failed(&mut self, error: consul::Error, writing: bool) {
+        let (before, now) = (self.trouble.as_ref(), Moment::now());
+        if before.is_none() {
+            let what = if writing { "written to" } else { "read" };
+            tracing::warn!(semaphore = %self.semaphore, %error, "Consul can't be {what}");
+        }
+        self.trouble = Some(Trouble {
+            error,
+            since: before.map_or(now, |before| before.since),
+            writing,
+            setback: Setback::after(before.map(|before| &before.setback), now),
+        });
+    }
+
+    /// Consul can be written to again, or nothing is left to write.
+    pub(super) fn writing_works(&mut self) {
+        if self.trouble.as_ref().is_some_and(|trouble| trouble.writing) {
+            self.trouble = None;
+        }
+    }
+
+    /// Whether Consul is left in peace for now.
+    pub(super) fn is_blocked(&self) -> bool {
+        let trouble = self.trouble.as_ref();
+        trouble.is_some_and(|trouble| trouble.setback.until > Moment::now())
+    }
+}

@@ -1,0 +1,293 @@
+//! Writes to Jobs: each is begun by a pass, goes on beside the passes, and its outcome is the cause
+//! of another one.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::Grantor;
+use crate::{
+    api::annotations,
+    clock::Moment,
+    controller::{
+        backoff::Setback,
+        call::CALL_TIMEOUT,
+        events::Reason,
+        job::Kept,
+        patch::{self, JobWrite, PatchError},
+    },
+    semaphore::{
+        Standing, Uid,
+        plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+    },
+};
+
+/// How long the API server may still do what it has not answered: its own bound on a request.
+const UNDECIDED: Duration = Duration::from_mins(1);
+
+/// After how many refusals of starts in a row it is not about the Jobs.
+const REFUSALS: u32 = 3;
+
+/// A write to a Job.
+#[derive(Clone, Debug)]
+pub(super) enum Write {
+    /// It is started in its slot.
+    Start(Start),
+    /// It is suspended.
+    Suspend(Suspend),
+    /// It is told that it gives its slot back.
+    GiveBack(GiveBack),
+    /// Its annotation is set to the session that holds its slot now.
+    Rename(Rename),
+}
+
+impl Write {
+    fn job(&self) -> &Target {
+        match self {
+            Self::Start(Start { job, .. })
+            | Self::Suspend(Suspend { job, .. })
+            | Self::GiveBack(GiveBack { job, .. })
+            | Self::Rename(Rename { job, .. }) => job,
+        }
+    }
+
+    fn body(&self) -> Value {
+        match self {
+            Self::Start(start) => patch::start(start),
+            Self::Suspend(suspend) => patch::suspend(suspend),
+            Self::GiveBack(give_back) => patch::give_back(give_back),
+            Self::Rename(rename) => patch::rename(rename),
+        }
+    }
+
+    /// Whether the Job, read again, shows that the write was done though its answer was lost.
+    fn is_done_in(&self, kept: &Kept) -> bool {
+        matches!(self, Self::Start(start) if kept.job.started_by(start.slot.session()))
+    }
+}
+
+/// How a write ended.
+pub(super) type Written = (Write, Result<Kept, PatchError>);
+
+/// A Job that could not be written to.
+#[derive(Debug)]
+struct Trouble {
+    setback: Setback,
+    /// Whether the API server refused to have it started.
+    refused: bool,
+    /// Until when an earlier attempt to start it may still be carried out.
+    undecided: Option<Moment>,
+}
+
+/// The writes that are under way, and what became of those before.
+#[derive(Default)]
+pub(in crate::controller) struct Writes {
+    pub(super) under_way: JoinSet<Written>,
+    busy: BTreeSet<Uid>,
+    troubles: HashMap<Uid, Trouble>,
+    /// How many starts were refused in a row.
+    refusals: u32,
+    /// Why no Job is started for now, and until when.
+    closed: Option<(Setback, String)>,
+}
+
+impl Writes {
+    /// Whether a Job is being written to.
+    pub(super) fn is_busy(&self, uid: &Uid) -> bool {
+        self.busy.contains(uid)
+    }
+
+    /// The Jobs that are left alone for now, and those of them that gave, or give, their slot back
+    /// because they can't be started.
+    pub(super) fn withheld(&self, now: Moment) -> (BTreeSet<Uid>, BTreeSet<Uid>) {
+        let (mut busy, mut barred) = (self.busy.clone(), BTreeSet::new());
+        for (uid, trouble) in &self.troubles {
+            let undecided = trouble.undecided.is_some_and(|until| until > now);
+            if trouble.refused && undecided {
+                busy.insert(uid.clone());
+            } else if trouble.setback.until > now {
+                let withheld = if trouble.refused {
+                    &mut barred
+                } else {
+                    &mut busy
+                };
+                withheld.insert(uid.clone());
+            }
+        }
+        (busy, barred)
+    }
+
+    /// Whether no Job is started for now, because one after another was refused.
+    pub(super) fn is_closed(&self, now: Moment) -> bool {
+        self.closed
+            .as_ref()
+            .is_some_and(|(setback, _)| setback.until > now)
+    }
+
+    /// What the API server said when it refused one start after another.
+    pub(in crate::controller) fn refusal(&self) -> Option<&str> {
+        self.closed.as_ref().map(|(_, message)| message.as_str())
+    }
+
+    /// When something is tried again.
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
+        let troubles = self.troubles.values();
+        let jobs = troubles
+            .flat_map(|trouble| trouble.undecided.into_iter().chain([trouble.setback.until]));
+        jobs.chain(self.closed.iter().map(|(setback, _)| setback.until))
+    }
+
+    fn started(&mut self) {
+        self.refusals = 0;
+        self.closed = None;
+    }
+
+    /// A refusal of every start is no reason to try them all, one after another.
+    fn refused(&mut self, message: String, forbidden: bool) {
+        self.refusals = self.refusals.saturating_add(1);
+        if forbidden || self.refusals >= REFUSALS {
+            let before = self.closed.as_ref().map(|(setback, _)| setback);
+            self.closed = Some((Setback::after(before, Moment::now()), message));
+        }
+    }
+}
+
+impl Grantor {
+    /// How long a PATCH may take: short beside the TTL, so that there is time for it.
+    pub(super) fn patch_timeout(&self) -> Duration {
+        CALL_TIMEOUT.min(self.ttl / 4)
+    }
+
+    /// Begins a write, unless the Job is being written to. It is not sent if it could be answered
+    /// only after `deadline`.
+    pub(super) fn write(&mut self, write: Write, deadline: Option<Moment>) {
+        let job = write.job().clone();
+        if !self.writes.busy.insert(job.uid.clone()) {
+            return;
+        }
+        let job_write = JobWrite {
+            namespace: self.reference.namespace.clone(),
+            job,
+            body: write.body(),
+            timeout: self.patch_timeout(),
+            deadline,
+        };
+        let context = self.context.clone();
+        self.writes.under_way.spawn(async move {
+            let written = patch::write(&context, job_write).await;
+            (write, written)
+        });
+    }
+
+    /// Takes note of how a write ended.
+    pub(super) fn settle_write(&mut self, (write, written): Written) {
+        let uid = write.job().uid.clone();
+        self.writes.busy.remove(&uid);
+        match written {
+            Ok(kept) => self.done(&write, kept),
+            Err(PatchError::Outdated(Some(kept))) if write.is_done_in(&kept) => {
+                self.done(&write, *kept);
+            }
+            Err(PatchError::Outdated(now)) => {
+                self.writes.troubles.remove(&uid);
+                match now {
+                    Some(now) => self.context.index.refresh(*now),
+                    None => self.context.index.remove(&uid),
+                }
+            }
+            Err(PatchError::TooLate) => self.retry_soon(),
+            Err(PatchError::Refused { message, forbidden }) => {
+                self.refused(&write, message, forbidden);
+            }
+            Err(PatchError::Unanswered(why)) => {
+                let job = &write.job().name;
+                tracing::warn!(%job, semaphore = %self.reference, why, "a write is to be repeated");
+                self.note_trouble(&write, false);
+            }
+        }
+        let index = &self.context.index;
+        self.writes.troubles.retain(|uid, _| {
+            let job = index.job(uid);
+            job.is_some_and(|job| !matches!(job.standing, Standing::Finished { .. }))
+        });
+    }
+
+    fn refused(&mut self, write: &Write, message: String, forbidden: bool) {
+        let Target { name, uid, .. } = write.job();
+        tracing::warn!(job = %name, semaphore = %self.reference, message, "a write was refused");
+        let note = format!("the API server refuses to have this Job changed: {message}");
+        self.tell_job(name, uid, Reason::StartRefused, note);
+        let start = matches!(write, Write::Start(_));
+        if start {
+            self.writes.refused(message, forbidden);
+        }
+        self.note_trouble(write, start);
+    }
+
+    fn note_trouble(&mut self, write: &Write, refused: bool) {
+        let now = Moment::now();
+        let before = self.writes.troubles.get(&write.job().uid);
+        let undecided = match write {
+            Write::Start(_) if !refused => Some(now + UNDECIDED),
+            _ => before.and_then(|before| before.undecided),
+        };
+        let setback = Setback::after(before.map(|before| &before.setback), now);
+        let trouble = Trouble {
+            setback,
+            refused,
+            undecided,
+        };
+        self.writes
+            .troubles
+            .insert(write.job().uid.clone(), trouble);
+    }
+
+    fn done(&mut self, write: &Write, kept: Kept) {
+        let Target { name, uid, .. } = write.job();
+        self.writes.troubles.remove(uid);
+        self.context.index.refresh(kept);
+        let semaphore = &self.reference.name;
+        let (reason, note) = match write {
+            Write::Start(start) => {
+                self.writes.started();
+                let session = start.slot.session();
+                (
+                    Reason::SlotGranted,
+                    format!("started in a slot of {semaphore} (session {session})"),
+                )
+            }
+            Write::Suspend(Suspend {
+                why: Suspended::NotGranted,
+                ..
+            }) => (
+                Reason::Suspended,
+                format!("suspended because it ran without a slot of {semaphore}"),
+            ),
+            Write::Suspend(Suspend {
+                why: Suspended::SlotLost,
+                ..
+            }) => {
+                self.context.metrics.lost(&self.labels);
+                tracing::warn!(job = %name, semaphore = %self.reference, "slot lost");
+                let note = format!(
+                    "its slot of {semaphore} was lost and none is free: suspended, first in line"
+                );
+                (Reason::SlotLost, note)
+            }
+            Write::GiveBack(GiveBack { hold: true, .. }) => {
+                let note = format!(
+                    "was suspended while it held a slot of {semaphore}: the slot is given back, and \
+                     the Job is on hold until the annotation {} is removed or the Job is unsuspended",
+                    annotations::HOLD
+                );
+                (Reason::PutOnHold, note)
+            }
+            Write::GiveBack(_) | Write::Rename(_) => return,
+        };
+        self.tell_job(name, uid, reason, note);
+    }
+}

@@ -1,0 +1,272 @@
+use futures::FutureExt;
+
+use super::*;
+use crate::{api::annotations::AnnotationError, clock::Moment, semaphore::Granted};
+
+fn reference(name: &str) -> SemaphoreRef {
+    SemaphoreRef {
+        namespace: "batch".into(),
+        name: name.into(),
+    }
+}
+
+/// A Job in line for the semaphore `db`, with these changes.
+fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
+    let mut kept = Kept {
+        namespace: "batch".into(),
+        job: Job {
+            name: name.into(),
+            uid: name.into(),
+            version: "10".into(),
+            seen: Moment::default(),
+            wants: Some("db".into()),
+            priority: 0,
+            hold: false,
+            since: 0,
+            standing: Standing::Idle,
+            was_suspended: true,
+            granted: None,
+            reported: None,
+        },
+        obstacle: None,
+    };
+    change(&mut kept);
+    kept
+}
+
+fn put(index: &Index, kept: Kept) {
+    index.put(&kept.job.uid.clone(), Some(kept));
+}
+
+/// An index with the semaphore `db`, and what wakes its grantor.
+fn with_db() -> (Index, Arc<Notify>) {
+    let (index, wake) = (Index::default(), Arc::new(Notify::new()));
+    index.add_semaphore(reference("db"), "db/.lock".into(), wake.clone());
+    (index, wake)
+}
+
+fn names(jobs: &[Job]) -> Vec<&str> {
+    jobs.iter().map(|job| job.name.as_ref()).collect()
+}
+
+fn woken(wake: &Notify) -> bool {
+    wake.notified().now_or_never().is_some()
+}
+
+#[test]
+fn the_line_is_by_loss_priority_age_and_name() {
+    let (index, _) = with_db();
+    put(&index, kept("younger", |kept| kept.job.since = 5));
+    put(&index, kept("b", |_| {}));
+    put(&index, kept("a", |_| {}));
+    put(&index, kept("urgent", |kept| kept.job.priority = 10));
+    put(
+        &index,
+        kept("lost", |kept| {
+            kept.job.since = 9;
+            kept.job.granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
+        }),
+    );
+    let slice = index.slice(&reference("db"), 4);
+    assert_eq!(names(&slice.line), ["lost", "urgent", "a", "b"]);
+    assert_eq!(slice.waiting, 5);
+}
+
+#[test]
+fn a_change_moves_a_job_and_wakes_the_grantor() {
+    let (index, wake) = with_db();
+    put(&index, kept("a", |_| {}));
+    assert!(woken(&wake));
+    assert!(!woken(&wake));
+    put(
+        &index,
+        kept("a", |kept| {
+            kept.job.version = "11".into();
+            kept.job.standing = Standing::Running;
+        }),
+    );
+    assert!(woken(&wake));
+    let slice = index.slice(&reference("db"), 9);
+    assert_eq!(
+        (names(&slice.line), names(&slice.bound)),
+        (vec![], vec!["a"])
+    );
+    index.remove(&"a".into());
+    assert!(woken(&wake));
+    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+}
+
+#[test]
+fn an_older_version_changes_nothing() {
+    let (index, _) = with_db();
+    put(&index, kept("a", |kept| kept.job.hold = true));
+    put(&index, kept("a", |kept| kept.job.version = "9".into()));
+    assert_eq!(index.slice(&reference("db"), 9).waiting, 0);
+}
+
+#[test]
+fn an_answer_does_not_bring_back_a_job_that_is_gone() {
+    let (index, _) = with_db();
+    put(&index, kept("a", |_| {}));
+    index.remove(&"a".into());
+    index.refresh(kept("a", |kept| kept.job.version = "12".into()));
+    assert_eq!(index.job(&"a".into()), None);
+}
+
+#[test]
+fn what_a_new_list_does_not_have_is_gone() {
+    let (index, _) = with_db();
+    put(&index, kept("a", |_| {}));
+    put(&index, kept("b", |_| {}));
+    index.list_begins();
+    put(&index, kept("b", |_| {}));
+    // An answer that comes in between is not part of the list.
+    index.refresh(kept("a", |kept| kept.job.version = "12".into()));
+    index.list_ends();
+    assert_eq!(names(&index.line(&reference("db"))), ["b"]);
+}
+
+#[test]
+fn newcomers_are_told_once_and_not_after_a_list() {
+    let (index, _) = with_db();
+    index.list_begins();
+    put(&index, kept("old", |_| {}));
+    index.list_ends();
+    put(&index, kept("new", |_| {}));
+    put(&index, kept("gone", |_| {}));
+    index.remove(&"gone".into());
+    assert_eq!(names(&index.newcomers(&reference("db"))), ["new"]);
+    put(&index, kept("new", |kept| kept.job.version = "11".into()));
+    assert!(index.newcomers(&reference("db")).is_empty());
+}
+
+#[test]
+fn a_job_stays_with_the_semaphore_that_started_it() {
+    let (index, _) = with_db();
+    index.add_semaphore(reference("other"), "other/.lock".into(), Arc::default());
+    let started = |kept: &mut Kept| {
+        kept.job.wants = Some("other".into());
+        kept.job.standing = Standing::Running;
+        kept.job.granted = Some(Granted {
+            lock_key: "db/.lock".into(),
+            session: "s".into(),
+        });
+    };
+    put(&index, kept("a", started));
+    assert_eq!(names(&index.slice(&reference("db"), 9).bound), ["a"]);
+    // Its annotation is gone altogether.
+    put(
+        &index,
+        kept("a", |kept| {
+            started(kept);
+            kept.job.wants = None;
+        }),
+    );
+    assert_eq!(names(&index.slice(&reference("db"), 9).bound), ["a"]);
+    // Its grant is cleared.
+    put(
+        &index,
+        kept("a", |kept| kept.job.wants = Some("other".into())),
+    );
+    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+    assert_eq!(names(&index.line(&reference("other"))), ["a"]);
+}
+
+#[test]
+fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
+    let (index, _) = with_db();
+    index.add_semaphore(reference("twin"), "db/.lock".into(), Arc::default());
+    put(
+        &index,
+        kept("a", |kept| {
+            kept.job.wants = Some("twin".into());
+            kept.job.standing = Standing::Running;
+            kept.job.granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
+        }),
+    );
+    assert_eq!(names(&index.slice(&reference("twin"), 9).bound), ["a"]);
+    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+}
+
+#[test]
+fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
+    let index = Index::default();
+    put(&index, kept("waits", |_| {}));
+    put(
+        &index,
+        kept("runs", |kept| kept.job.standing = Standing::Running),
+    );
+    let strays = index.strays();
+    let must_wait: Vec<_> = strays
+        .iter()
+        .map(|stray| (stray.kept.job.name.as_ref(), stray.must_wait))
+        .collect();
+    assert_eq!(must_wait, [("runs", true), ("waits", false)]);
+    index.add_semaphore(reference("db"), "db/.lock".into(), Arc::default());
+    assert!(index.strays().is_empty());
+    assert_eq!(names(&index.line(&reference("db"))), ["waits"]);
+    index.remove_semaphore(&reference("db"));
+    assert_eq!(index.strays().len(), 2);
+}
+
+#[test]
+fn a_job_that_cannot_be_in_line_is_a_stray() {
+    let (index, _) = with_db();
+    put(
+        &index,
+        kept("malformed", |kept| {
+            kept.job.wants = None;
+            kept.job.standing = Standing::Running;
+            kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
+        }),
+    );
+    put(
+        &index,
+        kept("managed", |kept| {
+            kept.job.wants = None;
+            kept.job.standing = Standing::Running;
+            kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
+        }),
+    );
+    let strays = index.strays();
+    let must_wait: Vec<_> = strays
+        .iter()
+        .map(|stray| (stray.kept.job.name.as_ref(), stray.must_wait))
+        .collect();
+    assert_eq!(must_wait, [("malformed", true), ("managed", false)]);
+}
+
+#[test]
+fn the_end_of_a_pod_is_told_to_the_semaphores_of_its_lock_key() {
+    let (index, wake) = with_db();
+    index.pod_ended("elsewhere", "db/.lock", &"a".into());
+    assert!(!woken(&wake));
+    index.pod_ended("batch", "db/.lock", &"a".into());
+    assert!(woken(&wake));
+    assert_eq!(index.touched(&reference("db")), ["a".into()].into());
+    assert!(index.touched(&reference("db")).is_empty());
+}
+
+#[test]
+fn finished_jobs_cost_the_grantor_nothing() {
+    let (index, _) = with_db();
+    put(
+        &index,
+        kept("a", |kept| {
+            kept.job.standing = Standing::Finished { at_rest: true };
+            kept.job.granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
+        }),
+    );
+    let slice = index.slice(&reference("db"), 9);
+    assert!(slice.bound.is_empty() && slice.line.is_empty());
+    assert!(index.job(&"a".into()).is_some());
+}

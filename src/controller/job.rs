@@ -1,0 +1,361 @@
+//! From a Kubernetes Job to what the operator keeps of it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::batch::v1 as batch;
+
+use crate::{
+    api::annotations::{self, AnnotationError},
+    clock::Moment,
+    semaphore::{Granted, Job, Standing, Uid},
+};
+
+/// The label by which Kueue knows its Jobs.
+const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// The value of `spec.managedBy` that stands for Kubernetes' own Job controller.
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
+/// Why a Job that names a semaphore is not in its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// Its annotations can't be read; it stays suspended until they are corrected.
+    Malformed(AnnotationError),
+    /// Something else starts and stops it; it is left alone.
+    Managed(String),
+}
+
+/// A Job that concerns the operator: the little of it that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) namespace: Arc<str>,
+    pub(super) job: Job,
+    pub(super) obstacle: Option<Obstacle>,
+}
+
+impl Kept {
+    /// Reads a Job; `None` if it neither asks for a slot nor was started in one.
+    pub(super) fn read(job: &batch::Job, seen: Moment) -> Option<Self> {
+        let empty = BTreeMap::new();
+        let metadata = &job.metadata;
+        let annotations = metadata.annotations.as_ref().unwrap_or(&empty);
+        let uid = metadata.uid.as_deref()?;
+        let granted = granted(job, uid);
+        let request = annotations::parse(annotations);
+        if request.is_none() && granted.is_none() {
+            return None;
+        }
+        let manager = request.is_some().then(|| manager(job)).flatten();
+        let (request, obstacle) = match (request, manager) {
+            (_, Some(manager)) => (None, Some(Obstacle::Managed(manager))),
+            (Some(Err(error)), None) => (None, Some(Obstacle::Malformed(error))),
+            (Some(Ok(request)), None) => (Some(request), None),
+            (None, None) => (None, None),
+        };
+        let reported = annotations.get(annotations::SESSION);
+        let job = Job {
+            name: metadata.name.as_deref()?.into(),
+            uid: uid.into(),
+            version: metadata.resource_version.clone()?,
+            seen,
+            wants: request
+                .as_ref()
+                .map(|request| request.semaphore.as_str().into()),
+            priority: request.as_ref().map_or(0, |request| request.priority),
+            hold: request.as_ref().is_some_and(|request| request.hold),
+            since: since(job, reported.is_some()),
+            standing: standing(job, granted.is_some()),
+            was_suspended: condition(job, "Suspended").is_some(),
+            granted,
+            reported: reported.map(|session| session.as_str().into()),
+        };
+        Some(Self {
+            namespace: metadata.namespace.as_deref()?.into(),
+            job,
+            obstacle,
+        })
+    }
+}
+
+/// The grant that the template names, if it was made for this very Job and not for one that this
+/// is a copy of.
+fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
+    let template = job
+        .spec
+        .as_ref()?
+        .template
+        .metadata
+        .as_ref()?
+        .annotations
+        .as_ref()?;
+    if template.get(annotations::GRANTED_TO)? != uid {
+        return None;
+    }
+    Some(Granted {
+        lock_key: template.get(annotations::LOCK_KEY)?.clone(),
+        session: template.get(annotations::SESSION)?.as_str().into(),
+    })
+}
+
+/// What starts and stops this Job, if that is neither the Job controller nor this operator.
+fn manager(job: &batch::Job) -> Option<String> {
+    let managed_by = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.managed_by.as_deref());
+    if let Some(manager) = managed_by.filter(|manager| *manager != JOB_CONTROLLER) {
+        return Some(format!("spec.managedBy names {manager}"));
+    }
+    let labels = job.metadata.labels.as_ref()?;
+    let queue = labels.get(KUEUE_QUEUE)?;
+    Some(format!(
+        "the label {KUEUE_QUEUE} puts it in Kueue's queue {queue}"
+    ))
+}
+
+/// What the Job is doing; `started` says whether a grant made it run.
+fn standing(job: &batch::Job, started: bool) -> Standing {
+    let status = job.status.as_ref();
+    let is =
+        |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
+    let pods = status.map_or(0, |status| {
+        status.active.unwrap_or(0) + status.terminating.unwrap_or(0)
+    });
+    if is("Complete") || is("Failed") {
+        return Standing::Finished { at_rest: pods == 0 };
+    }
+    if job.metadata.deletion_timestamp.is_some() {
+        return Standing::Deleting;
+    }
+    if !job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.suspend)
+        .unwrap_or(false)
+    {
+        // Someone unsuspended it, and the Job controller has not shown yet that it knows. Suspended
+        // again now, its status would say still that it is at rest, while pods are being made: it
+        // would be granted a slot, and those pods would go on without the sequencer.
+        return if is("Suspended") && !started {
+            Standing::Stopping
+        } else {
+            Standing::Running
+        };
+    }
+    // The template of a Job can be changed once its start time is cleared.
+    let started = status.is_some_and(|status| status.start_time.is_some());
+    if is("Suspended") && pods == 0 && !started {
+        Standing::Idle
+    } else {
+        Standing::Stopping
+    }
+}
+
+/// When it came in line: when it was made, or when it was suspended if it has had a slot before.
+fn since(job: &batch::Job, had_a_slot: bool) -> i64 {
+    let suspended = condition(job, "Suspended")
+        .filter(|_| had_a_slot)
+        .and_then(|condition| condition.last_transition_time.as_ref());
+    let time = suspended.or(job.metadata.creation_timestamp.as_ref());
+    time.map_or(0, |time| time.0.as_second())
+}
+
+fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The uid of the Job that a pod belongs to, by the label that the Job controller gives it.
+pub(super) fn controller_uid(labels: &BTreeMap<String, String>) -> Option<Uid> {
+    labels.get(CONTROLLER_UID).map(|uid| uid.as_str().into())
+}
+
+/// The label by which the pods of a Job are found, also when the Job is gone.
+pub(super) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(value: Value) -> Option<Kept> {
+        Kept::read(&serde_json::from_value(value).unwrap(), Moment::default())
+    }
+
+    /// A Job that waits, with these changes.
+    fn waiting(change: impl FnOnce(&mut Value)) -> Value {
+        let mut job = json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",
+                "creationTimestamp": "2026-01-01T00:00:10Z",
+                "annotations": { "consul-semaphore.io/semaphore": "db" },
+            },
+            "spec": { "suspend": true, "template": { "metadata": { "annotations": {} } } },
+            "status": {
+                "conditions": [{
+                    "type": "Suspended", "status": "True",
+                    "lastTransitionTime": "2026-01-01T00:01:00Z",
+                }],
+            },
+        });
+        change(&mut job);
+        job
+    }
+
+    #[test]
+    fn a_job_that_asks_for_nothing_is_not_kept() {
+        assert_eq!(
+            read(waiting(|job| job["metadata"]["annotations"] = json!({}))),
+            None
+        );
+    }
+
+    #[test]
+    fn a_waiting_job() {
+        let kept = read(waiting(|_| {})).unwrap();
+        assert_eq!(kept.obstacle, None);
+        assert_eq!(kept.job.wants.as_deref(), Some("db"));
+        assert_eq!(kept.job.standing, Standing::Idle);
+        assert!(kept.job.in_line());
+        // 2026-01-01T00:00:10Z
+        assert_eq!(kept.job.since, 1_767_225_610);
+    }
+
+    #[test]
+    fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
+        let job = waiting(|job| {
+            job["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
+        });
+        assert_eq!(read(job).unwrap().job.since, 1_767_225_660);
+    }
+
+    #[test]
+    fn standings() {
+        let condition = |type_: &str| json!([{ "type": type_, "status": "True" }]);
+        for (field, value, expected) in [
+            ("/status", json!({}), Standing::Stopping),
+            ("/status/active", json!(1), Standing::Stopping),
+            ("/status/terminating", json!(1), Standing::Stopping),
+            (
+                "/status/startTime",
+                json!("2026-01-01T00:00:10Z"),
+                Standing::Stopping,
+            ),
+            (
+                "/status/conditions",
+                condition("Complete"),
+                Standing::Finished { at_rest: true },
+            ),
+            (
+                "/status/conditions",
+                condition("Failed"),
+                Standing::Finished { at_rest: true },
+            ),
+            (
+                "/status/conditions",
+                condition("SuccessCriteriaMet"),
+                Standing::Stopping,
+            ),
+            (
+                "/metadata/deletionTimestamp",
+                json!("2026-01-01T00:00:10Z"),
+                Standing::Deleting,
+            ),
+        ] {
+            let job = waiting(|job| {
+                let (parent, name) = field.rsplit_once('/').unwrap();
+                let parent = if parent.is_empty() {
+                    job
+                } else {
+                    job.pointer_mut(parent).unwrap()
+                };
+                parent[name] = value.clone();
+            });
+            assert_eq!(read(job).unwrap().job.standing, expected, "{field} {value}");
+        }
+    }
+
+    #[test]
+    fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
+        let unsuspended = |change: fn(&mut Value)| {
+            let job = waiting(|job| {
+                job["spec"]["suspend"] = json!(false);
+                change(job);
+            });
+            read(job).unwrap().job.standing
+        };
+        assert_eq!(unsuspended(|_| {}), Standing::Stopping);
+        let shown = unsuspended(|job| job["status"]["conditions"][0]["status"] = json!("False"));
+        assert_eq!(shown, Standing::Running);
+        // Made running, it never was at rest; started by a grant, it is at rest no more.
+        assert_eq!(
+            unsuspended(|job| job["status"] = json!({})),
+            Standing::Running
+        );
+        let granted = unsuspended(|job| {
+            job["spec"]["template"]["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/granted-to": "u",
+                "consul-semaphore.io/lock-key": "p/.lock",
+                "consul-semaphore.io/session": "s",
+            });
+        });
+        assert_eq!(granted, Standing::Running);
+    }
+
+    #[test]
+    fn only_a_grant_made_for_this_job_counts() {
+        let granted_to = |uid: &str| {
+            waiting(|job| {
+                job["spec"]["template"]["metadata"]["annotations"] = json!({
+                    "consul-semaphore.io/granted-to": uid,
+                    "consul-semaphore.io/lock-key": "p/.lock",
+                    "consul-semaphore.io/session": "s",
+                });
+            })
+        };
+        let granted = Granted {
+            lock_key: "p/.lock".into(),
+            session: "s".into(),
+        };
+        assert_eq!(read(granted_to("u")).unwrap().job.granted, Some(granted));
+        assert_eq!(
+            read(granted_to("the original's")).unwrap().job.granted,
+            None
+        );
+    }
+
+    #[test]
+    fn one_of_another_manager_is_not_in_line() {
+        for (field, value) in [
+            (
+                "/metadata/labels",
+                json!({ "kueue.x-k8s.io/queue-name": "q" }),
+            ),
+            ("/spec/managedBy", json!("example.com/other")),
+        ] {
+            let job = waiting(|job| {
+                let (parent, name) = field.rsplit_once('/').unwrap();
+                job.pointer_mut(parent).unwrap()[name] = value.clone();
+            });
+            let kept = read(job).unwrap();
+            assert!(
+                matches!(kept.obstacle, Some(Obstacle::Managed(_))),
+                "{field}"
+            );
+            assert!(!kept.job.in_line());
+        }
+        let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
+        assert_eq!(read(job).unwrap().obstacle, None);
+    }
+
+    #[test]
+    fn a_malformed_annotation_is_kept_with_its_error() {
+        let job = waiting(|job| {
+            job["metadata"]["annotations"]["consul-semaphore.io/priority"] = json!("high");
+        });
+        let kept = read(job).unwrap();
+        assert!(matches!(kept.obstacle, Some(Obstacle::Malformed(_))));
+        assert!(!kept.job.in_line());
+    }
+}

@@ -1,0 +1,285 @@
+//! The keeper of sessions: makes them, renews them, and ends them.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::AbortHandle,
+    time::sleep,
+};
+
+use crate::{
+    clock::Moment,
+    consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
+    telemetry::Metrics,
+};
+
+/// The address of our external node: Consul wants one, and nobody connects to it.
+const ADDRESS: &str = "127.0.0.1";
+
+/// How many calls about sessions are under way at once, over all semaphores.
+const CONCURRENCY: usize = 32;
+
+/// Makes, renews and ends the sessions of this operator; clones share one.
+#[derive(Clone)]
+pub(super) struct Keeper(Arc<Shared>);
+
+struct Shared {
+    /// The external node that owns the sessions, so that no restart of a Consul agent ends them.
+    node: String,
+    /// The parts of Consul where that node was registered.
+    registered: Mutex<HashSet<Scope>>,
+    permits: Semaphore,
+    kept: Mutex<usize>,
+    metrics: Metrics,
+}
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It lives at least until this moment: Consul never ends a session before its TTL has passed
+    /// since the last renewal, and the renewal was sent a TTL before this moment.
+    Until(Moment),
+    /// Nothing is known yet: it was found, and its first renewal is not answered.
+    Unknown,
+    /// Consul says that it is gone, for good.
+    Gone,
+}
+
+/// A session that is renewed for as long as this exists. Dropping it leaves the session in Consul.
+pub(super) struct Session {
+    life: Arc<Mutex<Life>>,
+    renewing: AbortHandle,
+    keeper: Keeper,
+}
+
+impl Session {
+    /// What is known of it.
+    pub(super) fn life(&self) -> Life {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.renewing.abort();
+        self.keeper.count(|kept| kept.saturating_sub(1));
+    }
+}
+
+impl Keeper {
+    pub(super) fn new(node: String, metrics: Metrics) -> Self {
+        Self(Arc::new(Shared {
+            node,
+            registered: Mutex::default(),
+            permits: Semaphore::new(CONCURRENCY),
+            kept: Mutex::new(0),
+            metrics,
+        }))
+    }
+
+    /// The node that the sessions belong to.
+    pub(super) fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// Makes a session of this name, on our node, and keeps it. `place` says which part of Consul
+    /// the client talks to; `wake` is notified when something about the session changes.
+    pub(super) async fn create(
+        &self,
+        consul: &Client,
+        place: &Scope,
+        name: String,
+        ttl: Duration,
+        wake: Arc<Notify>,
+    ) -> Result<(SessionId, Session), consul::Error> {
+        let request = NewSession {
+            name,
+            node: self.0.node.clone(),
+            ttl: Some(ttl),
+            lock_delay: Duration::ZERO,
+        };
+        let permit = self.0.permits.acquire().await;
+        self.register(consul, place).await?;
+        let mut sent = Moment::now();
+        let mut created = consul.create_session(&request).await;
+        if matches!(created, Err(consul::Error::MissingNode)) {
+            self.forget(place);
+            self.register(consul, place).await?;
+            sent = Moment::now();
+            created = consul.create_session(&request).await;
+        }
+        drop(permit);
+        let id = created?;
+        let session = self.keep(consul, id.clone(), ttl, Life::Until(sent + ttl), wake);
+        Ok((id, session))
+    }
+
+    /// Keeps a session that was found: its first renewal is sent at once.
+    pub(super) fn adopt(
+        &self,
+        consul: &Client,
+        id: SessionId,
+        ttl: Duration,
+        wake: Arc<Notify>,
+    ) -> Session {
+        self.keep(consul, id, ttl, Life::Unknown, wake)
+    }
+
+    /// Ends a session that nothing depends on any more. It goes on in the background; a session
+    /// that could not be ended expires.
+    pub(super) fn destroy(&self, consul: &Client, id: SessionId) {
+        let (keeper, consul) = (self.clone(), consul.clone());
+        tokio::spawn(async move {
+            for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
+                let permit = keeper.0.permits.acquire().await;
+                let Err(error) = consul.destroy_session(&id).await else {
+                    return;
+                };
+                drop(permit);
+                tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
+                sleep(pause).await;
+            }
+        });
+    }
+
+    fn keep(
+        &self,
+        consul: &Client,
+        id: SessionId,
+        ttl: Duration,
+        life: Life,
+        wake: Arc<Notify>,
+    ) -> Session {
+        let renewal = Renewal {
+            keeper: self.clone(),
+            consul: consul.clone(),
+            id,
+            ttl,
+            life: Arc::new(Mutex::new(life)),
+            wake,
+        };
+        let life = renewal.life.clone();
+        self.count(|kept| kept + 1);
+        let renewing = tokio::spawn(renewal.run()).abort_handle();
+        Session {
+            life,
+            renewing,
+            keeper: self.clone(),
+        }
+    }
+
+    /// Registers our node where it was not registered yet.
+    async fn register(&self, consul: &Client, place: &Scope) -> Result<(), consul::Error> {
+        let known = |registered: &mut HashSet<Scope>| registered.contains(place);
+        if self.registered(known) {
+            return Ok(());
+        }
+        let node = ExternalNode {
+            name: self.0.node.clone(),
+            address: ADDRESS.into(),
+        };
+        consul.register_node(&node).await?;
+        self.registered(|registered| registered.insert(place.clone()));
+        Ok(())
+    }
+
+    fn forget(&self, place: &Scope) {
+        self.registered(|registered| registered.remove(place));
+    }
+
+    fn registered<T>(&self, with: impl FnOnce(&mut HashSet<Scope>) -> T) -> T {
+        with(
+            &mut self
+                .0
+                .registered
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    fn count(&self, change: impl FnOnce(usize) -> usize) {
+        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = change(*kept);
+        self.0.metrics.sessions(*kept);
+    }
+}
+
+/// The task that renews one session.
+struct Renewal {
+    keeper: Keeper,
+    consul: Client,
+    id: SessionId,
+    ttl: Duration,
+    life: Arc<Mutex<Life>>,
+    wake: Arc<Notify>,
+}
+
+impl Renewal {
+    async fn run(mut self) {
+        let new = self.get() == Life::Unknown;
+        if !new {
+            sleep(self.interval()).await;
+        }
+        loop {
+            let mut pauses = backoff(self.ttl / 6).without_max_times().build();
+            loop {
+                let Ok(permit) = self.keeper.0.permits.acquire().await else {
+                    return;
+                };
+                let sent = Moment::now();
+                let answer = self.consul.renew_session(&self.id).await;
+                drop(permit);
+                match answer {
+                    Ok(session) => {
+                        // Its own: longer than asked where Consul has a floor, and of another
+                        // day's spec where it was adopted.
+                        self.ttl = session.ttl.unwrap_or(self.ttl);
+                        self.set(Life::Until(sent + self.ttl));
+                        break;
+                    }
+                    Err(consul::Error::Gone) => {
+                        self.set(Life::Gone);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
+                    }
+                }
+                sleep(pauses.next().unwrap_or(self.ttl / 6)).await;
+            }
+            sleep(self.interval()).await;
+        }
+    }
+
+    /// A third of the TTL, at the most, with jitter so that sessions made together spread out.
+    fn interval(&self) -> Duration {
+        (self.ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))
+    }
+
+    fn get(&self) -> Life {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, life: Life) {
+        let mut current = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = *current == Life::Unknown || life == Life::Gone;
+        *current = life;
+        drop(current);
+        if news {
+            self.wake.notify_one();
+        }
+    }
+}
+
+fn backoff(longest: Duration) -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(longest.max(Duration::from_millis(400)))
+        .with_jitter()
+}

@@ -1,0 +1,142 @@
+//! The finalizer on a `ConsulSemaphore`: it goes when nothing of it is left in Consul.
+
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::Overseer;
+use crate::{
+    api::{ConsulSemaphore, annotations::FINALIZER},
+    clock::Moment,
+    consul,
+    controller::{
+        backoff::Setback,
+        call::{CallError, call},
+        events::Reason,
+        grantor::Conclusion,
+    },
+};
+
+impl Overseer {
+    /// Puts the finalizer on, before anything is written to Consul, and again if somebody takes it
+    /// off. A semaphore that is being deleted without it can't be kept any more.
+    pub(super) async fn ensure_finalizer(&mut self) {
+        let mut setback: Option<Setback> = None;
+        loop {
+            let semaphore = self.specs.borrow_and_update().clone();
+            let finalizers = semaphore.finalizers().iter().map(String::as_str);
+            if finalizers.clone().any(|finalizer| finalizer == FINALIZER) {
+                return;
+            }
+            if semaphore.metadata.deletion_timestamp.is_some() {
+                self.finished = true;
+                return;
+            }
+            let finalizers = finalizers.chain([FINALIZER]).collect();
+            let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
+                return;
+            };
+            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set yet");
+            let next = Setback::after(setback.as_ref(), Moment::now());
+            setback = Some(next);
+            tokio::select! {
+                () = next.wait() => {}
+                // A conflict means that a newer version is on its way.
+                changed = self.specs.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Takes the finalizer off: the end of this overseer.
+    pub(super) async fn finish(&mut self) {
+        if self.remove_finalizer().await {
+            tracing::info!(semaphore = %self.reference, "deleted");
+        }
+    }
+
+    /// Whether the semaphore is being deleted, nothing here depends on it any more, and Consul
+    /// can't be used to clean up: for a TTL by now, so that every session that it had may have
+    /// expired, or ever, because the place in Consul does not exist.
+    pub(super) fn is_hopeless(&self, conclusion: &Conclusion) -> bool {
+        let grantor = &self.grantor;
+        let trouble = grantor.view.trouble.as_ref();
+        let Some(trouble) = trouble.filter(|_| grantor.settings.terminating) else {
+            return false;
+        };
+        let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
+        let long = trouble.since + grantor.ttl <= Moment::now();
+        (nowhere || long) && conclusion.nothing_held && !self.finished
+    }
+
+    /// Lets the semaphore go without cleaning up, and says what is left.
+    pub(super) async fn leave_behind(&mut self) {
+        let problem = self
+            .grantor
+            .view
+            .trouble
+            .as_ref()
+            .map(|trouble| &trouble.error);
+        let problem = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)));
+        // It is said before: once the finalizer is off, so is this overseer.
+        if let Some(error) = problem
+            && !std::mem::replace(&mut self.left_behind, true)
+        {
+            let note = format!(
+                "deleted without cleaning up in Consul ({error}). What may be left: the key {} and \
+                 keys of expired sessions beside it",
+                self.grantor.settings.prefix.lock_key()
+            );
+            tracing::warn!(semaphore = %self.reference, "{note}");
+            let about = self.specs.borrow().object_ref(&());
+            self.context.events.tell(about, Reason::LeftBehind, note);
+        }
+        self.remove_finalizer().await;
+    }
+
+    /// Takes the finalizer off; says whether that is done.
+    async fn remove_finalizer(&mut self) -> bool {
+        let removed = match call(self.semaphores().get_opt(&self.reference.name)).await {
+            // Another one of that name is none of our business.
+            Ok(Some(semaphore)) if semaphore.metadata.uid == self.uid => {
+                let others = semaphore.finalizers().iter().map(String::as_str);
+                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
+                self.set_finalizers(&semaphore, others).await
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok(()) => self.finished = true,
+            Err(error) => {
+                tracing::debug!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
+                self.grantor.retry_soon();
+            }
+        }
+        self.finished
+    }
+
+    async fn set_finalizers(
+        &self,
+        semaphore: &ConsulSemaphore,
+        finalizers: Vec<&str>,
+    ) -> Result<(), CallError> {
+        let body = Patch::Merge(json!({ "metadata": {
+            "uid": semaphore.metadata.uid,
+            "resourceVersion": semaphore.metadata.resource_version,
+            "finalizers": finalizers,
+        } }));
+        let params = PatchParams::default();
+        call(
+            self.semaphores()
+                .patch(&self.reference.name, &params, &body),
+        )
+        .await?;
+        Ok(())
+    }
+
+    fn semaphores(&self) -> Api<ConsulSemaphore> {
+        Api::namespaced(self.context.client.clone(), &self.reference.namespace)
+    }
+}

@@ -1,0 +1,182 @@
+//! The overseer of one `ConsulSemaphore`: its spec comes in, its grantor works, its status goes out.
+//!
+//! It looks after all that belongs to the Kubernetes object: the finalizer, the status with the
+//! limits that are ours, and the watch of the prefix, whose readings it hands to the grantor.
+
+mod finalizer;
+mod report;
+mod reporter;
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt;
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
+};
+
+use self::{report::Shown, reporter::Reporter};
+use super::{
+    Context,
+    grantor::{Conclusion, Grantor},
+    index::SemaphoreRef,
+};
+use crate::{api::ConsulSemaphore, clock::Moment, consul::Scope, semaphore::Settings};
+
+/// How long the slot of a dead holder rests before it is used again: Consul's own default.
+const LOCK_DELAY: Duration = Duration::from_secs(15);
+
+/// What is known of a `ConsulSemaphore`.
+pub(super) struct Overseer {
+    context: Arc<Context>,
+    reference: SemaphoreRef,
+    uid: Option<String>,
+    generation: Option<i64>,
+    specs: watch::Receiver<Arc<ConsulSemaphore>>,
+    wake: Arc<Notify>,
+    grantor: Grantor,
+    /// `status.appliedLimits`, as it is known to be in the status.
+    applied: Vec<u32>,
+    /// What it is to be, and which report says so.
+    recording: Option<(u64, Vec<u32>)>,
+    reporter: Reporter,
+    shown: Shown,
+    /// Whether it was said what is left in Consul.
+    left_behind: bool,
+    finished: bool,
+}
+
+impl Overseer {
+    /// Takes up the semaphore as it is. `wake` is notified when something about its Jobs changes.
+    pub(super) fn new(
+        context: Arc<Context>,
+        specs: watch::Receiver<Arc<ConsulSemaphore>>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let semaphore = specs.borrow().clone();
+        let reference = SemaphoreRef::of(semaphore.as_ref());
+        let scope = semaphore.spec.consul.clone().unwrap_or_default();
+        let place = Scope {
+            datacenter: scope.datacenter,
+            namespace: scope.namespace,
+            partition: scope.partition,
+        };
+        let status = semaphore.status.clone().unwrap_or_default();
+        let applied = status
+            .applied_limits
+            .iter()
+            .filter_map(|limit| u32::try_from(*limit).ok());
+        let grantor = Grantor::new(
+            context.clone(),
+            reference.clone(),
+            settings(&context, &semaphore),
+            semaphore.spec.session.ttl.get(),
+            place,
+            status.fencing_token.and_then(|token| token.try_into().ok()),
+            wake.clone(),
+        );
+        Self {
+            uid: semaphore.metadata.uid.clone(),
+            generation: semaphore.metadata.generation,
+            applied: applied.collect(),
+            reporter: Reporter::start(&context, &semaphore),
+            context,
+            reference,
+            specs,
+            wake,
+            grantor,
+            recording: None,
+            shown: Shown::default(),
+            left_behind: false,
+            finished: false,
+        }
+    }
+
+    /// Works until the semaphore is gone.
+    pub(super) async fn run(mut self) {
+        self.ensure_finalizer().await;
+        let mut readings = self.grantor.watch();
+        while !self.finished {
+            let next = self.grantor.next;
+            tokio::select! {
+                () = self.wake.notified() => {}
+                changed = self.specs.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let ttl = self.grantor.ttl;
+                    self.respec().await;
+                    if self.grantor.ttl != ttl {
+                        readings = self.grantor.watch();
+                    }
+                }
+                Some(listing) = readings.next() => self.grantor.note(listing),
+                () = self.grantor.progress() => {}
+                () = self.reporter.progress(), if self.recording.is_some() => self.confirm(),
+                () = sleep(next.since(Moment::now())) => {}
+            }
+            let conclusion = self.grantor.pass(&self.applied).await;
+            self.conclude(conclusion).await;
+        }
+    }
+
+    /// The spec has changed, or the semaphore is being deleted, or its finalizer was removed.
+    async fn respec(&mut self) {
+        let semaphore = self.specs.borrow_and_update().clone();
+        if self.generation != semaphore.metadata.generation {
+            self.grantor.enforced = 0;
+        }
+        self.generation = semaphore.metadata.generation;
+        self.grantor.settings = settings(&self.context, &semaphore);
+        self.grantor.ttl = semaphore.spec.session.ttl.get();
+        self.ensure_finalizer().await;
+    }
+
+    /// The status has been written: a limit that it had to have may be in it now.
+    fn confirm(&mut self) {
+        if let Some((_, applied)) = self
+            .recording
+            .take_if(|(number, _)| *number <= self.reporter.written())
+        {
+            self.applied = applied;
+        }
+    }
+
+    /// Does for the object what a pass came to.
+    async fn conclude(&mut self, conclusion: Conclusion) {
+        if conclusion.record.is_none() {
+            self.applied.clone_from(&conclusion.applied);
+            self.recording = None;
+        }
+        let report = self.compose_report(&conclusion);
+        let number = self.reporter.publish(report);
+        if let Some(record) = &conclusion.record
+            && self
+                .recording
+                .as_ref()
+                .is_none_or(|(_, recording)| recording != record)
+        {
+            self.recording = Some((number, record.clone()));
+            self.reporter.hurry();
+        }
+        if conclusion.finished {
+            self.finish().await;
+        } else if self.is_hopeless(&conclusion) {
+            self.leave_behind().await;
+        }
+    }
+}
+
+fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
+    Settings {
+        cluster: context.cluster.clone(),
+        namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
+        name: semaphore.metadata.name.clone().unwrap_or_default(),
+        prefix: semaphore.prefix(),
+        limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+        policy: semaphore.spec.limit_policy,
+        paused: semaphore.spec.paused,
+        terminating: semaphore.metadata.deletion_timestamp.is_some(),
+        lock_delay: LOCK_DELAY,
+    }
+}

@@ -1,0 +1,188 @@
+//! What is written to Jobs, and what their answers mean.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::batch::v1 as batch;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Context,
+    call::{CallError, call, call_within},
+    job::Kept,
+};
+use crate::{
+    api::annotations as a,
+    clock::Moment,
+    semaphore::plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+};
+
+/// Starts a Job in its slot: one PATCH unsuspends it and puts the sequencer where its pods read it.
+pub(super) fn start(start: &Start) -> Value {
+    let Start { job, slot } = start;
+    json!({
+        "metadata": metadata(job, &json!({ (a::SESSION): slot.session() })),
+        "spec": {
+            "suspend": false,
+            "template": { "metadata": {
+                "labels": { (a::HOLDER_LABEL): a::HOLDER_VALUE },
+                "annotations": {
+                    (a::LOCK_KEY): slot.lock_key(),
+                    (a::SESSION): slot.session(),
+                    (a::LOCK_INDEX): slot.lock_index().to_string(),
+                    (a::FENCING_TOKEN): slot.fencing_token().to_string(),
+                    (a::GRANTED_TO): job.uid.as_ref(),
+                },
+            } },
+        },
+    })
+}
+
+/// Suspends a Job; the Job controller ends its pods.
+pub(super) fn suspend(suspend: &Suspend) -> Value {
+    let mut annotations = json!({});
+    if suspend.unhold {
+        annotations[a::HOLD] = Value::Null;
+    }
+    if suspend.why == Suspended::SlotLost {
+        annotations[a::SESSION] = Value::Null;
+    }
+    json!({
+        "metadata": metadata(&suspend.job, &annotations),
+        "spec": { "suspend": true },
+    })
+}
+
+/// Tells a Job that it gives its slot back, and clears the grant from its template.
+pub(super) fn give_back(give_back: &GiveBack) -> Value {
+    let mut annotations = json!({ (a::SESSION): give_back.session });
+    if give_back.hold {
+        annotations[a::HOLD] = "true".into();
+    }
+    json!({
+        "metadata": metadata(&give_back.job, &annotations),
+        "spec": { "template": { "metadata": {
+            "labels": { (a::HOLDER_LABEL): null },
+            "annotations": {
+                (a::LOCK_KEY): null,
+                (a::SESSION): null,
+                (a::LOCK_INDEX): null,
+                (a::FENCING_TOKEN): null,
+                (a::GRANTED_TO): null,
+            },
+        } } },
+    })
+}
+
+/// Names the session that holds a running Job's slot now.
+pub(super) fn rename(rename: &Rename) -> Value {
+    json!({ "metadata": metadata(&rename.job, &json!({ (a::SESSION): rename.session })) })
+}
+
+/// The version makes the API server refuse what was decided on an older one; the uid, what was
+/// decided on another Job of that name.
+fn metadata(job: &Target, annotations: &Value) -> Value {
+    json!({
+        "uid": job.uid.as_ref(),
+        "resourceVersion": job.version,
+        "annotations": annotations,
+    })
+}
+
+/// How a write to a Job failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PatchError {
+    /// The Job has changed since; this is how it is now (`None`: it is gone).
+    #[error("the Job has changed in the meantime")]
+    Outdated(Option<Box<Kept>>),
+    /// The API server will not have it, however often it is tried.
+    #[error("{message}")]
+    Refused {
+        /// Its words.
+        message: String,
+        /// Whether it is not this Job, but that the operator may write to none.
+        forbidden: bool,
+    },
+    /// It may have been done, or not.
+    #[error("{0}")]
+    Unanswered(String),
+    /// It was not sent: what allows it would have ended before it was answered.
+    #[error("the evidence for the slot was too old to start the Job")]
+    TooLate,
+}
+
+/// A write to a Job, ready to be sent.
+pub(super) struct JobWrite {
+    pub(super) namespace: Arc<str>,
+    pub(super) job: Target,
+    /// The merge patch.
+    pub(super) body: Value,
+    /// How long it may take.
+    pub(super) timeout: Duration,
+    /// When what allows it ends; it is sent only if it can be answered before.
+    pub(super) deadline: Option<Moment>,
+}
+
+/// Writes to a Job; the answer is the Job as it is now.
+///
+/// # Errors
+/// See [`PatchError`]. Whatever went wrong, the Job was read again if it could be.
+pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, PatchError> {
+    let JobWrite {
+        namespace,
+        job,
+        body,
+        timeout,
+        deadline,
+    } = write;
+    let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), &namespace);
+    let (params, body) = (PatchParams::default(), Patch::Merge(body));
+    // The process may have slept between the decision and now, also while it waited for its turn.
+    let permit = context.job_writes.acquire().await;
+    if deadline.is_some_and(|deadline| Moment::now() + timeout > deadline) {
+        return Err(PatchError::TooLate);
+    }
+    let answer = call_within(timeout, jobs.patch(&job.name, &params, &body)).await;
+    drop(permit);
+    let failed = match answer {
+        Ok(job) => {
+            return Kept::read(&job, Moment::now()).ok_or(PatchError::Outdated(None));
+        }
+        Err(error) => match error.refusal() {
+            Some((404 | 409, _)) => None,
+            Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
+                message: message.to_owned(),
+                forbidden: matches!(code, 401 | 403),
+            }),
+            _ => Some(PatchError::Unanswered(error.to_string())),
+        },
+    };
+    let now = match read(context, &namespace, &job).await {
+        Ok(now) => now,
+        Err(error) => return Err(failed.unwrap_or(PatchError::Unanswered(error.to_string()))),
+    };
+    let same = now
+        .as_ref()
+        .is_some_and(|now| now.job.version == job.version);
+    match failed {
+        Some(failed) if same => Err(failed),
+        // Another version answers the question; so does another Job under the same name.
+        _ => Err(PatchError::Outdated(now.map(Box::new))),
+    }
+}
+
+/// Reads a Job; `None` if it is gone, another one under its name, or no concern of the operator's.
+pub(super) async fn read(
+    context: &Context,
+    namespace: &str,
+    job: &Target,
+) -> Result<Option<Kept>, CallError> {
+    let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), namespace);
+    let seen = Moment::now();
+    let found = call(jobs.get_opt(&job.name)).await?;
+    let found = found.filter(|found| found.metadata.uid.as_deref() == Some(job.uid.as_ref()));
+    Ok(found.and_then(|found| Kept::read(&found, seen)))
+}

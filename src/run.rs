@@ -1,0 +1,66 @@
+//! Sets the process up and runs the controller in it.
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context as _, anyhow};
+use consul_semaphore_operator::{
+    consul, controller,
+    telemetry::{self, Telemetry},
+};
+use tokio::{sync::oneshot, time};
+
+use crate::{cli, shutdown};
+
+/// How long the controller may take to end once it was asked to.
+const GRACE: Duration = Duration::from_secs(8);
+
+/// Threads that run tasks. The work is waiting for answers; a thread for each of a large node's cores would only cost memory.
+const THREADS: usize = 2;
+
+/// Runs the operator until it is asked to end.
+pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
+    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    telemetry::init_logs(
+        flags.log_format.into(),
+        telemetry::parse_filter(&flags.log_filter)?,
+    )?;
+    // An error says that it is there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let settings = controller::Settings {
+        cluster_name: flags.cluster_name,
+        consul_node: flags.consul_node,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(THREADS)
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(operate(flags.http_address, settings, consul));
+    runtime.shutdown_background();
+    done
+}
+
+/// Serves the HTTP endpoints for as long as the controller runs, and bounds how long it takes to end.
+async fn operate(
+    http_address: SocketAddr,
+    settings: controller::Settings,
+    consul: consul::Config,
+) -> anyhow::Result<()> {
+    let shutdown = shutdown::requested().context("cannot listen for signals")?;
+    let telemetry = Telemetry::default();
+    let listener = telemetry::bind(http_address).await?;
+    tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
+    let (controller_ended, ended) = oneshot::channel::<()>();
+    let server = tokio::spawn(telemetry::serve(listener, telemetry.clone(), async {
+        drop(ended.await);
+    }));
+    let overdue = async {
+        shutdown.clone().await;
+        time::sleep(GRACE).await;
+    };
+    let done = tokio::select! {
+        done = controller::run(settings, consul, telemetry, shutdown.clone()) => done,
+        () = overdue => Err(anyhow!("the controller did not end within {} s", GRACE.as_secs())),
+    };
+    drop(controller_ended);
+    server.await.context("the HTTP server failed")?;
+    done
+}

@@ -1,0 +1,52 @@
+//! What this build is, for `version`, the first log line and the `build_info` metric.
+
+/// The operator's version.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The git commit it was built from, where the build was told: `GIT_COMMIT=$(git rev-parse HEAD) cargo build`.
+pub const COMMIT: &str = match option_env!("GIT_COMMIT") {
+    Some(commit) if !commit.is_empty() => commit,
+    _ => "unknown",
+};
+
+/// The Kubernetes that the tests run against, as `testbed/servers/kubernetes/go.mod` pins it.
+pub const KUBERNETES: &str = "v1.36.3";
+
+/// The Consul that the tests run against, as `testbed/servers/consul/go.mod` pins it.
+pub const CONSUL: &str = "v1.20.5";
+
+/// What `version` prints.
+pub fn version() -> String {
+    format!(
+        "consul-semaphore-operator {VERSION} (commit {COMMIT})\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pinned(go_mod: &str, module: &str) -> Option<String> {
+        let mut lines = go_mod
+            .lines()
+            .map(|line| line.trim().trim_start_matches("require "));
+        lines.find_map(|line| {
+            let mut words = line.split_whitespace();
+            (words.next() == Some(module)).then(|| words.next().map(str::to_owned))?
+        })
+    }
+
+    #[test]
+    fn it_names_the_servers_that_the_test_bed_pins() {
+        let kubernetes = include_str!("../../testbed/servers/kubernetes/go.mod");
+        let consul = include_str!("../../testbed/servers/consul/go.mod");
+        assert_eq!(
+            pinned(kubernetes, "k8s.io/kubernetes").as_deref(),
+            Some(KUBERNETES)
+        );
+        assert_eq!(
+            pinned(consul, "github.com/hashicorp/consul").as_deref(),
+            Some(CONSUL)
+        );
+    }
+}

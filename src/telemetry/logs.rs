@@ -1,0 +1,57 @@
+//! Logs on stderr, for people or for machines.
+use std::io::{self, IsTerminal as _};
+
+use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
+
+/// What is logged when nothing else is asked for: our own lines, and warnings of the libraries.
+pub const DEFAULT_FILTER: &str =
+    "info,kube=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
+
+/// How a line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people: time, level, target, message and fields; in colours on a terminal.
+    #[default]
+    Text,
+    /// For machines: one JSON object a line, the event's fields at its top.
+    Json,
+}
+
+/// Reads a filter as `RUST_LOG` takes it: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
+pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
+    let filter = if filter.trim().is_empty() {
+        DEFAULT_FILTER
+    } else {
+        filter
+    };
+    EnvFilter::builder().parse(filter)
+}
+
+/// Sends the process's logs to stderr. An error means that they go somewhere already.
+pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(io::stderr);
+    match format {
+        LogFormat::Json => registry
+            .with(lines.json().flatten_event(true).with_current_span(false))
+            .try_init(),
+        LogFormat::Text if io::stderr().is_terminal() => registry.with(lines).try_init(),
+        LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_filter_is_one() {
+        let filter = parse_filter("").unwrap();
+        assert!(filter.to_string().contains("kube=warn"), "{filter}");
+    }
+
+    #[test]
+    fn an_unknown_level_is_refused() {
+        assert!(parse_filter("info,kube=loud").is_err());
+    }
+}

@@ -1,0 +1,393 @@
+//! The operator's metrics, as Prometheus reads them (`OpenMetrics`).
+//!
+//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
+//! bounded: the namespaces and names of the semaphores that exist, and words of this program.
+use std::{sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
+    registry::{Registry, Unit},
+};
+
+use super::{build, process::Process};
+
+const PREFIX: &str = "consul_semaphore_operator";
+
+/// Seconds a reconcile or one Consul call takes: a local round trip to a timeout.
+const DURATION_BUCKETS: [f64; 13] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
+];
+
+/// Seconds a Job waits for a slot: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 7 d.
+const WAIT_BUCKETS: [f64; 13] = [
+    0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
+    604_800.0,
+];
+
+/// Which `ConsulSemaphore` a figure is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
+pub struct SemaphoreLabels {
+    namespace: String,
+    semaphore: String,
+}
+
+impl SemaphoreLabels {
+    /// The labels of the `ConsulSemaphore` of this name.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            semaphore: name.into(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Call {
+    kind: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// All metrics of the process. Clones share one state.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    reconciles: Counter,
+    reconcile_errors: Family<Reason, Counter>,
+    reconcile_duration: Histogram,
+    grants: Family<SemaphoreLabels, Counter>,
+    releases: Family<SemaphoreLabels, Counter>,
+    losses: Family<SemaphoreLabels, Counter>,
+    waits: Histograms<SemaphoreLabels>,
+    held: Family<SemaphoreLabels, Gauge>,
+    waiting: Family<SemaphoreLabels, Gauge>,
+    limit: Family<SemaphoreLabels, Gauge>,
+    sessions: Gauge,
+    consul_calls: Family<Call, Counter>,
+    consul_call_duration: Histograms<Kind>,
+    events_dropped: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// A new set, all at zero.
+    pub fn new() -> Self {
+        let mut all = Registry::default();
+        all.register_collector(Box::new(Process::new()));
+        let registry = all.sub_registry_with_prefix(PREFIX);
+        let build = Info::new(vec![("version", build::VERSION), ("commit", build::COMMIT)]);
+        registry.register("build", "The operator's build", build);
+        let mut make = Register(registry);
+        let inner = Inner {
+            reconciles: make.plain("reconciles", "Passes over a ConsulSemaphore"),
+            reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by reason"),
+            reconcile_duration: make.seconds(
+                "reconcile_duration",
+                "How long a pass took",
+                durations(),
+            ),
+            grants: make.plain("grants", "Slots granted to Jobs"),
+            releases: make.plain("releases", "Slots given back"),
+            losses: make.plain("losses", "Slots lost while their Jobs were running"),
+            waits: make.seconds(
+                "wait",
+                "How long Jobs were in line before a grant",
+                Family::new_with_constructor(waits as fn() -> Histogram),
+            ),
+            held: make.plain("held_slots", "Slots held, by whomever and wherever"),
+            waiting: make.plain("waiting_jobs", "Jobs of this cluster in line"),
+            limit: make.plain("limit_slots", "Slots that Consul allows"),
+            sessions: make.plain("sessions", "Consul sessions that are kept renewed"),
+            consul_calls: make.plain("consul_calls", "Calls to Consul, by kind and result"),
+            consul_call_duration: make.seconds(
+                "consul_call_duration",
+                "How long calls to Consul took; a watch waits for a change",
+                Family::new_with_constructor(durations as fn() -> Histogram),
+            ),
+            events_dropped: make.plain(
+                "events_dropped",
+                "Kubernetes events not written because too many were due",
+            ),
+            registry: all,
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// A pass over a semaphore ended: well, or for a reason of the errors' bounded vocabulary.
+    pub fn pass(&self, took: Duration, result: Result<(), &'static str>) {
+        self.0.reconciles.inc();
+        self.0.reconcile_duration.observe(took.as_secs_f64());
+        if let Err(reason) = result {
+            self.0
+                .reconcile_errors
+                .get_or_create(&Reason { reason })
+                .inc();
+        }
+    }
+
+    /// A Job has its slot, after so long in line.
+    pub fn granted(&self, semaphore: &SemaphoreLabels, waited: Duration) {
+        self.0.grants.get_or_create(semaphore).inc();
+        self.0
+            .waits
+            .get_or_create(semaphore)
+            .observe(waited.as_secs_f64());
+    }
+
+    /// A Job gave its slot back.
+    pub fn released(&self, semaphore: &SemaphoreLabels) {
+        self.0.releases.get_or_create(semaphore).inc();
+    }
+
+    /// A running Job lost its slot.
+    pub fn lost(&self, semaphore: &SemaphoreLabels) {
+        self.0.losses.get_or_create(semaphore).inc();
+    }
+
+    /// What a pass saw of a semaphore: its holders everywhere, its Jobs in line here, and its limit.
+    pub fn semaphore(&self, semaphore: &SemaphoreLabels, held: usize, waiting: usize, limit: u32) {
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.0.held.get_or_create(semaphore).set(gauge(held));
+        self.0.waiting.get_or_create(semaphore).set(gauge(waiting));
+        self.0.limit.get_or_create(semaphore).set(i64::from(limit));
+        // A rate needs a zero to start from, or the first grant is never seen.
+        for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
+            drop(counters.get_or_create(semaphore));
+        }
+    }
+
+    /// A semaphore is gone: its series go too.
+    pub fn forget(&self, semaphore: &SemaphoreLabels) {
+        for gauges in [&self.0.held, &self.0.waiting, &self.0.limit] {
+            gauges.remove(semaphore);
+        }
+        for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
+            counters.remove(semaphore);
+        }
+        self.0.waits.remove(semaphore);
+    }
+
+    /// How many sessions are kept renewed now.
+    pub fn sessions(&self, count: usize) {
+        self.0
+            .sessions
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A call to Consul ended. Both words are of the client's bounded vocabulary: `txn`, `watch`; `ok`, `denied`.
+    pub fn consul_call(&self, kind: &'static str, result: &'static str, took: Duration) {
+        self.0
+            .consul_calls
+            .get_or_create(&Call { kind, result })
+            .inc();
+        self.0
+            .consul_call_duration
+            .get_or_create(&Kind { kind })
+            .observe(took.as_secs_f64());
+    }
+
+    /// A Kubernetes event was not written, because its queue was full.
+    pub fn events_dropped(&self) {
+        self.0.events_dropped.inc();
+    }
+
+    /// All metrics in the text format of `OpenMetrics` 1.0.
+    pub fn encode(&self) -> String {
+        let mut page = String::new();
+        if let Err(error) = text::encode(&mut page, &self.0.registry) {
+            // A String takes every write, so this says that a metric is malformed.
+            tracing::error!(%error, "metrics cannot be encoded");
+        }
+        page
+    }
+}
+
+fn durations() -> Histogram {
+    Histogram::new(DURATION_BUCKETS)
+}
+
+fn waits() -> Histogram {
+    Histogram::new(WAIT_BUCKETS)
+}
+
+/// Registers a metric and gives back the handle to it.
+struct Register<'a>(&'a mut Registry);
+
+impl Register<'_> {
+    fn plain<M: prometheus_client::registry::Metric + Clone + Default>(
+        &mut self,
+        name: &str,
+        help: &str,
+    ) -> M {
+        let metric = M::default();
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn seconds<M: prometheus_client::registry::Metric + Clone>(
+        &mut self,
+        name: &str,
+        help: &str,
+        metric: M,
+    ) -> M {
+        self.0
+            .register_with_unit(name, help, Unit::Seconds, metric.clone());
+        metric
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(metrics: &Metrics, word: &str) -> Vec<String> {
+        let page = metrics.encode();
+        page.lines()
+            .filter(|line| !line.starts_with('#') && line.contains(word))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn it_says_which_build_it_is() {
+        let build = lines(&Metrics::new(), "build_info");
+        let expected = format!(
+            "{PREFIX}_build_info{{version=\"{}\",commit=\"{}\"}} 1",
+            build::VERSION,
+            build::COMMIT
+        );
+        assert_eq!(build, [expected]);
+    }
+
+    #[test]
+    fn a_failed_pass_is_counted_with_its_reason() {
+        let metrics = Metrics::new();
+        metrics.pass(Duration::from_millis(3), Ok(()));
+        metrics.pass(Duration::from_millis(3), Err("ConsulUnreachable"));
+        assert_eq!(
+            lines(&metrics, "_reconciles_total"),
+            [format!("{PREFIX}_reconciles_total 2")]
+        );
+        assert_eq!(
+            lines(&metrics, "reconcile_errors_total"),
+            [format!(
+                "{PREFIX}_reconcile_errors_total{{reason=\"ConsulUnreachable\"}} 1"
+            )]
+        );
+        let duration = format!("{PREFIX}_reconcile_duration_seconds");
+        assert_eq!(
+            lines(&metrics, "duration_seconds_count"),
+            [format!("{duration}_count 2")]
+        );
+        assert!(
+            lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.0025\"}} 0"))
+        );
+        assert!(
+            lines(&metrics, "bucket").contains(&format!("{duration}_bucket{{le=\"0.005\"}} 2"))
+        );
+    }
+
+    #[test]
+    fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
+        let metrics = Metrics::new();
+        let (migrations, reports) = (
+            SemaphoreLabels::new("batch", "migrations"),
+            SemaphoreLabels::new("batch", "reports"),
+        );
+        for semaphore in [&migrations, &reports] {
+            metrics.semaphore(semaphore, 2, 5, 3);
+        }
+        let labels = "{namespace=\"batch\",semaphore=\"migrations\"}";
+        assert_eq!(
+            lines(&metrics, labels),
+            [
+                format!("{PREFIX}_grants_total{labels} 0"),
+                format!("{PREFIX}_releases_total{labels} 0"),
+                format!("{PREFIX}_losses_total{labels} 0"),
+                format!("{PREFIX}_held_slots{labels} 2"),
+                format!("{PREFIX}_waiting_jobs{labels} 5"),
+                format!("{PREFIX}_limit_slots{labels} 3"),
+            ]
+        );
+        metrics.granted(&migrations, Duration::from_hours(25));
+        metrics.released(&migrations);
+        metrics.lost(&migrations);
+        assert_eq!(
+            lines(&metrics, "wait_seconds_sum"),
+            [format!("{PREFIX}_wait_seconds_sum{labels} 90000.0")]
+        );
+        assert!(lines(&metrics, "_total").contains(&format!("{PREFIX}_losses_total{labels} 1")));
+        metrics.forget(&migrations);
+        assert_eq!(lines(&metrics, "migrations"), Vec::<String>::new());
+        assert!(!lines(&metrics, "reports").is_empty());
+    }
+
+    #[test]
+    fn calls_and_sessions_and_drops_are_counted() {
+        let metrics = Metrics::new();
+        metrics.consul_call("txn", "conflict", Duration::from_millis(1));
+        metrics.sessions(4);
+        metrics.events_dropped();
+        let calls = format!("{PREFIX}_consul_calls_total{{kind=\"txn\",result=\"conflict\"}} 1");
+        assert_eq!(lines(&metrics, "consul_calls"), [calls]);
+        assert!(
+            metrics
+                .encode()
+                .contains("consul_call_duration_seconds_count{kind=\"txn\"} 1")
+        );
+        assert_eq!(
+            lines(&metrics, "_sessions"),
+            [format!("{PREFIX}_sessions 4")]
+        );
+        assert_eq!(
+            lines(&metrics, "dropped"),
+            [format!("{PREFIX}_events_dropped_total 1")]
+        );
+    }
+
+    #[test]
+    fn it_says_what_the_process_takes() {
+        let page = Metrics::new().encode();
+        for name in [
+            "process_start_time_seconds ",
+            "process_cpu_seconds_total ",
+            "process_resident_memory_bytes ",
+            "process_open_fds ",
+        ] {
+            assert!(
+                page.lines().any(|line| line.starts_with(name)),
+                "{name} is not in:\n{page}"
+            );
+        }
+    }
+
+    #[test]
+    fn clones_share_one_state() {
+        let metrics = Metrics::new();
+        metrics.clone().events_dropped();
+        assert_eq!(
+            lines(&metrics, "dropped"),
+            [format!("{PREFIX}_events_dropped_total 1")]
+        );
+    }
+}

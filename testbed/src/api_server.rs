@@ -1,0 +1,255 @@
+//! etcd and a kube-apiserver: enough for everything that only the API server decides.
+use std::{
+    ffi::OsStr,
+    fs,
+    panic::Location,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use kube::Client;
+use reqwest::Certificate;
+use ring::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
+};
+
+use crate::{
+    folder::Folder,
+    kubeconfig, manifests,
+    namespace::{Cluster, Namespace},
+    ports,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+    tls, tools,
+};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The admin's token. It is worth nothing outside of a loopback port that lives for minutes.
+const ADMIN_TOKEN: &str = "admin";
+
+/// An API server with its etcd. No controller runs: a Job that is made stays as it is.
+///
+/// Ends when it is dropped.
+#[derive(Debug)]
+pub struct ApiServer {
+    server: Process,
+    etcd: Process,
+    kubeconfig: PathBuf,
+    service_account_key: PathBuf,
+    folder: Arc<Folder>,
+}
+
+impl ApiServer {
+    /// Starts it in a folder of its own.
+    #[track_caller]
+    pub fn start() -> impl Future<Output = Self> {
+        story(Location::caller(), async {
+            Self::start_in(Arc::new(Folder::new()?)).await
+        })
+    }
+
+    pub(crate) async fn start_in(folder: Arc<Folder>) -> Result<Self> {
+        tls::init();
+        let (private_key, public_key) = key_pair()?;
+        let service_account_key = folder.write("service-account.key", private_key)?;
+        let service_account_public_key = folder.write("service-account.pub", public_key)?;
+        let tokens = folder.write(
+            "tokens.csv",
+            format!("{ADMIN_TOKEN},admin,admin,system:masters\n"),
+        )?;
+        let (etcd, etcd_url) = start_etcd(&folder).await.context("starting etcd")?;
+        let (server, kubeconfig) = ports::on_free(|[port]| {
+            let certs = folder.path().join("apiserver");
+            let (folder, etcd_url, tokens) = (&folder, &etcd_url, &tokens);
+            let (private, public) = (
+                service_account_key.display(),
+                service_account_public_key.display(),
+            );
+            async move {
+                let recipe = Recipe::new("kube-apiserver", programs::server("kube-apiserver")?)
+                    .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+                    .arg(format!("--secure-port={port}"))
+                    .arg(format!("--etcd-servers={etcd_url}"))
+                    .arg(format!("--cert-dir={}", certs.display()))
+                    .arg("--service-account-issuer=https://kubernetes.default.svc")
+                    .arg(format!("--service-account-key-file={public}"))
+                    .arg(format!("--service-account-signing-key-file={private}"))
+                    .arg(format!("--token-auth-file={}", tokens.display()))
+                    .arg("--authorization-mode=RBAC")
+                    .arg("--service-cluster-ip-range=10.96.0.0/16")
+                    // Pods need no ServiceAccount here; and a fake node would keep its not-ready taint.
+                    .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
+                let server = Process::start(folder, &recipe)?;
+                // Made by the server itself, which is its own authority.
+                let authority = certs.join("apiserver.crt");
+                let url = format!("https://127.0.0.1:{port}");
+                server
+                    .ready(PATIENCE, || async {
+                        let authority =
+                            fs::read(&authority).map_err(|_| "it has no certificate yet")?;
+                        is_ready(&url, &authority)
+                            .await
+                            .map_err(|error| format!("{error:#}"))
+                    })
+                    .await?;
+                let admin = kubeconfig::with_token(&url, &fs::read(&authority)?, ADMIN_TOKEN);
+                let kubeconfig = folder.write("admin.kubeconfig", admin.to_string())?;
+                Ok((server, kubeconfig))
+            }
+        })
+        .await
+        .context("starting the API server")?;
+        Ok(Self {
+            server,
+            etcd,
+            kubeconfig,
+            service_account_key,
+            folder,
+        })
+    }
+
+    /// An admin's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// An admin's client, which belongs to the runtime that asks for it.
+    #[track_caller]
+    pub fn client(&self) -> impl Future<Output = Client> {
+        story(Location::caller(), kubeconfig::client(&self.kubeconfig))
+    }
+
+    /// A new namespace whose name starts with `name`.
+    #[track_caller]
+    pub fn namespace(&self, name: &str) -> impl Future<Output = Namespace> {
+        story(Location::caller(), async move {
+            let client = kubeconfig::client(&self.kubeconfig).await?;
+            Namespace::new(
+                Cluster {
+                    client,
+                    kubeconfig: self.kubeconfig.clone(),
+                    _servers: None,
+                },
+                name,
+            )
+            .await
+        })
+    }
+
+    /// Applies the CRDs that the project ships, and waits until they are served.
+    #[track_caller]
+    pub fn install_crds(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let crds = manifests::read(&programs::manifests().join("crds"))?;
+            manifests::apply(&kubeconfig::client(&self.kubeconfig).await?, &crds).await
+        })
+    }
+
+    /// Runs the real kubectl as admin, and returns what it prints.
+    #[track_caller]
+    pub fn kubectl<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(Location::caller(), tools::kubectl(&self.kubeconfig, args))
+    }
+
+    /// The folder of logs and data.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The processes: the API server and etcd.
+    pub fn processes(&self) -> [&Process; 2] {
+        [&self.server, &self.etcd]
+    }
+
+    /// The key that the tokens of `ServiceAccounts` are signed with, as PEM.
+    pub(crate) fn service_account_key(&self) -> &Path {
+        &self.service_account_key
+    }
+}
+
+async fn start_etcd(folder: &Folder) -> Result<(Process, String)> {
+    let program = programs::server("etcd")?;
+    ports::on_free(|[client, peer]| {
+        let [client, peer] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
+        let recipe = Recipe::new("etcd", &program)
+            .arg(format!(
+                "--data-dir={}",
+                folder.path().join("etcd").display()
+            ))
+            .arg(format!("--listen-client-urls={client}"))
+            .arg(format!("--advertise-client-urls={client}"))
+            .arg(format!("--listen-peer-urls={peer}"))
+            .arg(format!("--initial-advertise-peer-urls={peer}"))
+            .arg(format!("--initial-cluster=default={peer}"))
+            .arg("--unsafe-no-fsync");
+        async move {
+            let etcd = Process::start(folder, &recipe)?;
+            let http = reqwest::Client::builder().no_proxy().build()?;
+            etcd.ready(PATIENCE, || async {
+                let answer = http
+                    .get(format!("{client}/health"))
+                    .timeout(Duration::from_secs(5))
+                    .send()
+                    .await;
+                match answer.and_then(reqwest::Response::error_for_status) {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                }
+            })
+            .await?;
+            Ok((etcd, client))
+        }
+    })
+    .await
+}
+
+/// The server's own word: it answers at all, and has made the roles that RBAC begins with.
+async fn is_ready(url: &str, authority: &[u8]) -> Result<()> {
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only(Certificate::from_pem_bundle(authority)?)
+        .timeout(Duration::from_secs(5))
+        .build()?;
+    http.get(format!("{url}/readyz"))
+        .bearer_auth(ADMIN_TOKEN)
+        .send()
+        .await?
+        .error_for_status()?;
+    Ok(())
+}
+
+/// A new P-256 key, private and public, as PEM: the API server signs the tokens of `ServiceAccounts` with it.
+fn key_pair() -> Result<(String, String)> {
+    /// What precedes a P-256 point in a `SubjectPublicKeyInfo` (RFC 5480): the algorithm, the curve, lengths.
+    const PUBLIC_KEY: [u8; 26] = [
+        0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08,
+        0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    ];
+    let random = SystemRandom::new();
+    let private = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random)
+        .map_err(|_| anyhow!("no random numbers for a key"))?;
+    let pair =
+        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, private.as_ref(), &random)
+            .map_err(|error| anyhow!("a new key is not valid: {error}"))?;
+    let public = [&PUBLIC_KEY, pair.public_key().as_ref()].concat();
+    Ok((
+        pem("PRIVATE KEY", private.as_ref()),
+        pem("PUBLIC KEY", &public),
+    ))
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    format!(
+        "-----BEGIN {label}-----\n{}\n-----END {label}-----\n",
+        BASE64_STANDARD.encode(der)
+    )
+}

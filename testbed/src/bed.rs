@@ -1,0 +1,254 @@
+//! The bed: everything at once.
+use std::{
+    ffi::OsStr,
+    panic::Location,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use kube::Client;
+
+use crate::{
+    bed_builder::BedBuilder,
+    consul::Consul,
+    consul_server::ConsulServer,
+    env::Env,
+    folder::Folder,
+    kubeconfig,
+    kubernetes::Kubernetes,
+    limit_watch::LimitWatch,
+    namespace::{Cluster, Namespace},
+    operator::{Operator, OperatorOptions, Place},
+    story::story,
+    tools,
+};
+
+/// A Kubernetes, a Consul and the operator.
+///
+/// A `Bed` is a handle with clients of its own, which belong to the runtime it was asked for in; the
+/// servers end when the last handle on them is gone, or with this process.
+#[derive(Clone)]
+pub struct Bed {
+    servers: Arc<Servers>,
+    client: Client,
+    consul: Consul,
+}
+
+/// What a bed has started, or found. The fields end in this order.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    pub(crate) operator: Operator,
+    pub(crate) place: Place,
+    /// An admin's.
+    pub(crate) kubeconfig: PathBuf,
+    /// None, if it existed before.
+    pub(crate) consul: Option<ConsulServer>,
+    /// None, if it existed before.
+    pub(crate) kubernetes: Option<Kubernetes>,
+}
+
+impl std::fmt::Debug for Bed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.servers.fmt(f)
+    }
+}
+
+impl Bed {
+    /// The bed that all tests of this program share. The first who asks has it started; it ends
+    /// with the program.
+    #[track_caller]
+    pub fn shared() -> impl Future<Output = Self> {
+        story(Location::caller(), async {
+            // A runtime of its own, so that no test's end takes the start away from the others.
+            let servers = tokio::task::spawn_blocking(|| SHARED.get_or_init(start_shared)).await?;
+            match servers {
+                Ok(servers) => Self::of(servers.clone()).await,
+                Err(error) => bail!("the shared bed: {error}"),
+            }
+        })
+    }
+
+    /// A bed of one's own.
+    #[track_caller]
+    pub fn start() -> impl Future<Output = Self> {
+        Self::builder().start()
+    }
+
+    /// A bed of one's own that differs.
+    pub fn builder() -> BedBuilder {
+        BedBuilder::default()
+    }
+
+    /// A new namespace whose name starts with `name`.
+    #[track_caller]
+    pub fn namespace(&self, name: &str) -> impl Future<Output = Namespace> {
+        story(Location::caller(), Namespace::new(self.cluster(), name))
+    }
+
+    /// A new namespace of exactly this name.
+    #[track_caller]
+    pub fn namespace_named(&self, name: &str) -> impl Future<Output = Namespace> {
+        story(Location::caller(), Namespace::named(self.cluster(), name))
+    }
+
+    /// Consul, as an observer or a troublemaker sees it.
+    pub fn consul(&self) -> &Consul {
+        &self.consul
+    }
+
+    /// Consul as a process, if it is the bed's own.
+    pub fn consul_server(&self) -> Option<&ConsulServer> {
+        self.servers.consul.as_ref()
+    }
+
+    /// How Consul is reached, as every Consul tool reads it.
+    pub(crate) fn consul_env(&self) -> &Env {
+        &self.servers.place.consul
+    }
+
+    /// Kubernetes as processes, if it is the bed's own.
+    pub fn kubernetes(&self) -> Option<&Kubernetes> {
+        self.servers.kubernetes.as_ref()
+    }
+
+    /// The operator.
+    pub fn operator(&self) -> &Operator {
+        &self.servers.operator
+    }
+
+    /// Another operator on the same servers, not yet started. `name` is its log's.
+    pub fn another_operator<A, E>(&self, name: &str, args: A, env: E) -> Operator
+    where
+        A: IntoIterator<Item: Into<String>>,
+        E: IntoIterator<Item = (&'static str, String)>,
+    {
+        let options = OperatorOptions {
+            args: args.into_iter().map(Into::into).collect(),
+            env: env
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        };
+        Operator::new(name, self.servers.place.clone(), options)
+    }
+
+    /// An admin's client of Kubernetes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// An admin's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.servers.kubeconfig
+    }
+
+    /// The operator's own kubeconfig: its `ServiceAccount`'s token.
+    pub fn operator_kubeconfig(&self) -> &Path {
+        &self.servers.place.kubeconfig
+    }
+
+    /// The folder of logs and data.
+    pub fn folder(&self) -> &Folder {
+        &self.servers.place.folder
+    }
+
+    /// Runs the real kubectl as admin, and returns what it prints.
+    #[track_caller]
+    pub fn kubectl<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(Location::caller(), self.try_kubectl(args))
+    }
+
+    /// As [`Self::kubectl`], for a command that may be refused: the error is what it complains about.
+    pub async fn try_kubectl<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
+        tools::kubectl(self.kubeconfig(), args).await
+    }
+
+    /// Runs the real consul tool, with the operator's rights, and returns what it prints.
+    #[track_caller]
+    pub fn consul_tool<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(
+            Location::caller(),
+            tools::consul(&self.servers.place.consul, args),
+        )
+    }
+
+    /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.
+    #[track_caller]
+    pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {
+        story(Location::caller(), LimitWatch::start(self, prefix))
+    }
+
+    /// Ends everything, and waits until it is gone. Other handles must be gone already.
+    pub async fn end(self) -> Result<()> {
+        let Self {
+            servers,
+            client,
+            consul,
+        } = self;
+        drop((client, consul));
+        let servers = Arc::try_unwrap(servers).map_err(|_| anyhow!("the bed is still in use"))?;
+        if servers.operator.is_running().await {
+            servers.operator.end("TERM").await?;
+        }
+        let Servers {
+            operator,
+            place,
+            kubeconfig: _,
+            consul,
+            kubernetes,
+        } = servers;
+        drop((operator, consul, kubernetes));
+        let folder = Arc::try_unwrap(place.folder)
+            .map_err(|_| anyhow!("the bed's folder is still in use"))?;
+        folder.end().await
+    }
+
+    fn cluster(&self) -> Cluster {
+        Cluster {
+            client: self.client.clone(),
+            kubeconfig: self.kubeconfig().to_owned(),
+            _servers: Some(self.servers.clone()),
+        }
+    }
+
+    pub(crate) async fn of(servers: Arc<Servers>) -> Result<Self> {
+        let client = kubeconfig::client(&servers.kubeconfig).await?;
+        let consul = &servers.place.consul;
+        let address = consul
+            .get("CONSUL_HTTP_ADDR")
+            .context("no CONSUL_HTTP_ADDR")?;
+        let consul = Consul::at(address, consul.get("CONSUL_HTTP_TOKEN"))?;
+        Ok(Self {
+            servers,
+            client,
+            consul,
+        })
+    }
+}
+
+/// The servers of [`Bed::shared`]. A static is never dropped; that ends nothing too late, because
+/// every server ends with this process's end of its pipe.
+static SHARED: OnceLock<Result<Arc<Servers>, String>> = OnceLock::new();
+
+fn start_shared() -> Result<Arc<Servers>, String> {
+    let start = || -> Result<_> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(Bed::builder().servers())
+    };
+    let outcome = std::thread::spawn(start)
+        .join()
+        .unwrap_or_else(|_| Err(anyhow!("its start panicked")));
+    outcome.map(Arc::new).map_err(|error| format!("{error:#}"))
+}

@@ -1,0 +1,222 @@
+//! How a bed comes about.
+use std::{
+    env,
+    panic::Location,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::{
+    authentication::v1::{TokenRequest, TokenRequestSpec},
+    core::v1::ServiceAccount,
+};
+use kube::{Api, api::PostParams};
+
+use crate::{
+    bed::{Bed, Servers},
+    consul_server::{ConsulBuilder, ConsulServer},
+    env::Env,
+    folder::Folder,
+    kubeconfig,
+    kubernetes::Kubernetes,
+    manifests,
+    operator::{Operator, OperatorOptions, Place},
+    programs,
+    story::story,
+};
+
+/// How long the operator's token is valid: longer than any bed lives.
+const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
+
+/// How a [`Bed`] is to be.
+///
+/// What is not chosen here is started, or with `BED_EXISTING=1` taken from the environment.
+#[derive(Clone, Debug, Default)]
+pub struct BedBuilder {
+    consul: Option<ConsulChoice>,
+    /// An admin's kubeconfig of a Kubernetes that exists.
+    kubernetes: Option<PathBuf>,
+    options: OperatorOptions,
+    without_operator: bool,
+}
+
+#[derive(Clone, Debug)]
+enum ConsulChoice {
+    Start(ConsulBuilder),
+    Existing(Env),
+}
+
+impl BedBuilder {
+    /// Another kind of Consul.
+    #[must_use]
+    pub fn consul(mut self, consul: ConsulBuilder) -> Self {
+        self.consul = Some(ConsulChoice::Start(consul));
+        self
+    }
+
+    /// The Consul of another bed, as clusters share one.
+    #[must_use]
+    pub fn with_consul_of(mut self, bed: &Bed) -> Self {
+        self.consul = Some(ConsulChoice::Existing(bed.consul_env().clone()));
+        self
+    }
+
+    /// A Consul that exists, as the `CONSUL_*` variables describe it. The operator gets them all; the
+    /// observer needs no more than the address and the token.
+    #[must_use]
+    pub fn with_consul(mut self, env: impl IntoIterator<Item = (String, String)>) -> Self {
+        self.consul = Some(ConsulChoice::Existing(env.into_iter().collect()));
+        self
+    }
+
+    /// A Kubernetes that exists, by an admin's kubeconfig.
+    #[must_use]
+    pub fn with_kubernetes(mut self, kubeconfig: impl Into<PathBuf>) -> Self {
+        self.kubernetes = Some(kubeconfig.into());
+        self
+    }
+
+    /// The operator is set up but not started.
+    #[must_use]
+    pub fn without_operator(mut self) -> Self {
+        self.without_operator = true;
+        self
+    }
+
+    /// More arguments for `consul-semaphore-operator run`.
+    #[must_use]
+    pub fn operator_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.options.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// An environment variable of the operator's.
+    #[must_use]
+    pub fn operator_env(mut self, name: &str, value: &str) -> Self {
+        self.options.env.set(name, value);
+        self
+    }
+
+    /// Starts it all, applies `crds/` and `config/rbac/`, and waits until all of it works.
+    #[track_caller]
+    pub fn start(self) -> impl Future<Output = Bed> {
+        story(Location::caller(), self.try_start())
+    }
+
+    /// As [`Self::start`], for a program that is no test.
+    pub async fn try_start(self) -> Result<Bed> {
+        Bed::of(Arc::new(self.servers().await?)).await
+    }
+
+    pub(crate) async fn servers(mut self) -> Result<Servers> {
+        if use_existing()? {
+            let env = env::vars()
+                .filter(|(name, _)| name.starts_with("CONSUL_"))
+                .collect();
+            self.consul.get_or_insert(ConsulChoice::Existing(env));
+            self.kubernetes
+                .get_or_insert(required("KUBECONFIG")?.into());
+        }
+        let folder = Arc::new(Folder::new()?);
+        let ((consul, consul_env), (kubernetes, admin)) = tokio::try_join!(
+            start_consul(self.consul.unwrap_or_default(), &folder),
+            start_kubernetes(self.kubernetes, &folder)
+        )?;
+        let kubeconfig = install(&folder, &admin)
+            .await
+            .context("installing the operator")?;
+        let place = Place {
+            folder,
+            kubeconfig,
+            consul: consul_env,
+        };
+        let operator = Operator::new("operator", place.clone(), self.options);
+        if !self.without_operator {
+            operator.try_start().await?;
+        }
+        Ok(Servers {
+            operator,
+            place,
+            kubeconfig: admin,
+            consul,
+            kubernetes,
+        })
+    }
+}
+
+impl Default for ConsulChoice {
+    fn default() -> Self {
+        Self::Start(ConsulBuilder::default())
+    }
+}
+
+async fn start_consul(
+    choice: ConsulChoice,
+    folder: &Arc<Folder>,
+) -> Result<(Option<ConsulServer>, Env)> {
+    match choice {
+        ConsulChoice::Existing(env) => Ok((None, env)),
+        ConsulChoice::Start(builder) => {
+            let server = builder.start_in(folder.clone()).await?;
+            let env = server.env();
+            Ok((Some(server), env))
+        }
+    }
+}
+
+/// Also an admin's kubeconfig.
+async fn start_kubernetes(
+    existing: Option<PathBuf>,
+    folder: &Arc<Folder>,
+) -> Result<(Option<Kubernetes>, PathBuf)> {
+    if let Some(kubeconfig) = existing {
+        return Ok((None, kubeconfig));
+    }
+    let kubernetes = Kubernetes::start_in(folder.clone()).await?;
+    let kubeconfig = kubernetes.kubeconfig().to_owned();
+    Ok((Some(kubernetes), kubeconfig))
+}
+
+/// `BED_EXISTING=1` uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR`. The two
+/// alone don't suffice: a developer has them set for other clusters, and tests would run in those.
+fn use_existing() -> Result<bool> {
+    match env::var("BED_EXISTING").as_deref() {
+        Err(_) | Ok("" | "0") => Ok(false),
+        Ok("1") => Ok(true),
+        Ok(other) => bail!("BED_EXISTING is 1 or 0, not {other}"),
+    }
+}
+
+fn required(name: &str) -> Result<String> {
+    env::var(name).with_context(|| format!("BED_EXISTING=1 needs {name}"))
+}
+
+/// Does what a user does before the first start: applies the CRD and the RBAC that the project
+/// ships, and gets a kubeconfig for the `ServiceAccount` among them.
+async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
+    let client = kubeconfig::client(admin).await?;
+    let root = programs::manifests();
+    let mut objects = manifests::read(&root.join("crds"))?;
+    objects.extend(manifests::read(&root.join("config/rbac"))?);
+    manifests::apply(&client, &objects).await?;
+    let (namespace, name) = manifests::service_account(&objects)
+        .context("config/rbac has no ServiceAccount for the operator")?;
+    let request = TokenRequest {
+        spec: TokenRequestSpec {
+            expiration_seconds: Some(TOKEN_SECONDS),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let token = Api::<ServiceAccount>::namespaced(client, &namespace)
+        .create_token_request(&name, &PostParams::default(), &request)
+        .await?
+        .status
+        .context("no token in the answer")?
+        .token;
+    folder.write(
+        "operator.kubeconfig",
+        kubeconfig::as_someone_else(admin, &token)?.to_string(),
+    )
+}

@@ -1,0 +1,24 @@
+//! `bed demo` shows what the operator does; `bed dev` leaves a bed up to try things on.
+#![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
+mod demo;
+mod dev;
+
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let ended = match std::env::args().nth(1).as_deref() {
+        Some("demo") => demo::run().await,
+        Some("dev") => dev::run().await,
+        _ => Err(anyhow!("usage: bed demo | dev")),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("\nThis went wrong: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

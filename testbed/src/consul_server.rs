@@ -1,0 +1,177 @@
+//! A Consul of one's own.
+use std::{ops::Deref, panic::Location, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::{
+    consul::Consul,
+    env::Env,
+    folder::Folder,
+    ports,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A Consul agent in development mode, on free ports of loopback. What it knows is in its memory.
+///
+/// Dereferences to [`Consul`], which asks it. Ends when it is dropped.
+#[derive(Debug)]
+pub struct ConsulServer {
+    client: Consul,
+    process: Process,
+    folder: Arc<Folder>,
+}
+
+/// How a [`ConsulServer`] is to be.
+#[derive(Clone, Default)]
+pub struct ConsulBuilder {
+    token: Option<String>,
+    config: Option<Value>,
+}
+
+impl Consul {
+    /// Starts a Consul that lets everyone do everything.
+    #[track_caller]
+    pub fn start() -> impl Future<Output = ConsulServer> {
+        Self::builder().start()
+    }
+
+    /// A Consul with more to it.
+    pub fn builder() -> ConsulBuilder {
+        ConsulBuilder::default()
+    }
+}
+
+impl ConsulBuilder {
+    /// ACLs on, everything denied by default; `token` may do all.
+    #[must_use]
+    pub fn acls(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
+        self
+    }
+
+    /// More of Consul's own configuration, in its JSON form.
+    #[must_use]
+    pub fn config(mut self, config: Value) -> Self {
+        self.config = Some(config);
+        self
+    }
+
+    /// Starts it, and waits until it has a leader.
+    #[track_caller]
+    pub fn start(self) -> impl Future<Output = ConsulServer> {
+        story(Location::caller(), self.try_start())
+    }
+
+    /// As [`Self::start`], for one that is expected to refuse: the error shows the end of its log.
+    pub async fn try_start(self) -> Result<ConsulServer> {
+        self.start_in(Arc::new(Folder::new()?)).await
+    }
+
+    pub(crate) async fn start_in(self, folder: Arc<Folder>) -> Result<ConsulServer> {
+        let program = programs::server("consul")?;
+        let (process, client) = ports::on_free(|[http, server, serf_lan, serf_wan]| {
+            let folder = folder.clone();
+            let recipe = Recipe::new("consul", &program).args(["agent", "-dev", "-node", "bed"]);
+            let mut config = json!({
+                "bind_addr": "127.0.0.1",
+                "client_addr": "127.0.0.1",
+                "ports": {
+                    "http": http, "server": server, "serf_lan": serf_lan, "serf_wan": serf_wan,
+                    "grpc": -1, "grpc_tls": -1, "dns": -1,
+                },
+                "connect": { "enabled": false },
+                "disable_update_check": true,
+            });
+            if let Some(token) = &self.token {
+                config["acl"] = json!({
+                    "enabled": true, "default_policy": "deny", "tokens": { "initial_management": token },
+                });
+            }
+            let more = self.config.clone();
+            let token = self.token.clone();
+            async move {
+                let mut recipe = recipe
+                    .arg("-config-file")
+                    .arg(folder.write("consul.json", config.to_string())?);
+                if let Some(more) = more {
+                    recipe = recipe.arg("-config-file").arg(folder.write("consul-more.json", more.to_string())?);
+                }
+                let process = Process::start(&folder, &recipe)?;
+                let client = Consul::at(&format!("127.0.0.1:{http}"), token.as_deref())?;
+                process
+                    .ready(PATIENCE, || async {
+                        // A list of nodes needs a leader, the agent's own node in the catalog, and the token.
+                        match client.try_get("catalog/nodes").await {
+                            Ok(Value::Array(nodes)) if !nodes.is_empty() => Ok(()),
+                            Ok(_) => Err("it is not in its own catalog".to_owned()),
+                            Err(error) => Err(format!("{error:#}")),
+                        }
+                    })
+                    .await?;
+                Ok((process, client))
+            }
+        })
+        .await
+        .context("starting Consul")?;
+        Ok(ConsulServer {
+            client,
+            process,
+            folder,
+        })
+    }
+}
+
+impl std::fmt::Debug for ConsulBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConsulBuilder")
+            .field("acls", &self.token.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ConsulServer {
+    /// How it is reached, with the token that may do all, as every Consul tool reads it.
+    pub(crate) fn env(&self) -> Env {
+        let mut env = Env::default();
+        env.set("CONSUL_HTTP_ADDR", self.address());
+        if let Some(token) = self.token() {
+            env.set("CONSUL_HTTP_TOKEN", token);
+        }
+        env
+    }
+
+    /// The folder of its log.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Lets it answer nothing (SIGSTOP), as a server that hangs.
+    #[track_caller]
+    pub fn pause(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async { self.process.signal("STOP") })
+    }
+
+    /// Lets it go on (SIGCONT).
+    #[track_caller]
+    pub fn resume(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async { self.process.signal("CONT") })
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+}
+
+impl Deref for ConsulServer {
+    type Target = Consul;
+
+    fn deref(&self) -> &Consul {
+        &self.client
+    }
+}

@@ -1,0 +1,468 @@
+//! A Job in a story.
+use std::panic::Location;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::{batch::v1, core::v1 as core};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+};
+use serde_json::{Value, json};
+
+use crate::{json, namespace::Namespace, story::story, wait};
+
+/// The label on a pod that names the semaphore that its Job was made for.
+pub(crate) const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
+
+/// A Job: described, then created; or asked about.
+///
+/// Without more, it is suspended (as an admission policy would leave it), waits for no semaphore, and
+/// its one pod runs for a second, succeeds, and ends at once when it is deleted.
+#[derive(Clone, Debug)]
+pub struct Job {
+    namespace: Namespace,
+    name: String,
+    manifest: Value,
+}
+
+impl Job {
+    pub(crate) fn new(namespace: Namespace, name: &str) -> Self {
+        let manifest = json!({
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": { "name": name, "namespace": namespace.name() },
+            "spec": {
+                "suspend": true,
+                "template": { "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{ "name": "work", "image": "none" }],
+                } },
+            },
+        });
+        Self {
+            namespace,
+            name: name.to_owned(),
+            manifest,
+        }
+    }
+
+    /// Waits for a slot of this `ConsulSemaphore`.
+    #[must_use]
+    pub fn semaphore(self, name: &str) -> Self {
+        // The label is for the bed's own observer, which takes nobody's word.
+        let label = json!({ "metadata": { "labels": { SEMAPHORE_LABEL: name } } });
+        self.annotation("consul-semaphore.io/semaphore", name)
+            .with(json!({ "spec": { "template": label } }))
+    }
+
+    /// Its priority in line.
+    #[must_use]
+    pub fn priority(self, priority: i64) -> Self {
+        self.annotation("consul-semaphore.io/priority", &priority.to_string())
+    }
+
+    /// Stays out of the line.
+    #[must_use]
+    pub fn hold(self) -> Self {
+        self.annotation("consul-semaphore.io/hold", "true")
+    }
+
+    /// Made running, as by a user whose cluster has no admission policy.
+    #[must_use]
+    pub fn unsuspended(self) -> Self {
+        self.with(json!({ "spec": { "suspend": false } }))
+    }
+
+    /// How long its pods run, such as `2s`.
+    #[must_use]
+    pub fn runs(self, duration: &str) -> Self {
+        self.pod_annotation("bed.consul-semaphore.io/runs", duration)
+    }
+
+    /// Its pods fail at their end.
+    #[must_use]
+    pub fn fails(self) -> Self {
+        self.pod_annotation("bed.consul-semaphore.io/fails", "true")
+    }
+
+    /// How long its pods still run when they are deleted, such as `2s`.
+    #[must_use]
+    pub fn terminates_in(self, duration: &str) -> Self {
+        self.pod_annotation("bed.consul-semaphore.io/terminates-in", duration)
+    }
+
+    /// So many pods, all at once.
+    #[must_use]
+    pub fn parallelism(self, pods: u32) -> Self {
+        self.with(json!({ "spec": { "parallelism": pods, "completions": pods } }))
+    }
+
+    /// How often a pod is tried again.
+    #[must_use]
+    pub fn backoff_limit(self, limit: u32) -> Self {
+        self.with(json!({ "spec": { "backoffLimit": limit } }))
+    }
+
+    /// How many seconds after its end it is deleted.
+    #[must_use]
+    pub fn ttl_after_finished(self, seconds: u32) -> Self {
+        self.with(json!({ "spec": { "ttlSecondsAfterFinished": seconds } }))
+    }
+
+    /// An annotation of the Job.
+    #[must_use]
+    pub fn annotation(self, name: &str, value: &str) -> Self {
+        self.with(json!({ "metadata": { "annotations": { name: value } } }))
+    }
+
+    /// An annotation of its pods.
+    #[must_use]
+    pub fn pod_annotation(self, name: &str, value: &str) -> Self {
+        self.with(
+            json!({ "spec": { "template": { "metadata": { "annotations": { name: value } } } } }),
+        )
+    }
+
+    /// Anything more, merged into what is there; null removes.
+    #[must_use]
+    pub fn with(mut self, more: Value) -> Self {
+        json::merge(&mut self.manifest, more);
+        self
+    }
+
+    /// Creates it.
+    #[track_caller]
+    pub fn create(self) -> impl Future<Output = Self> {
+        story(Location::caller(), self.try_create())
+    }
+
+    /// As [`Self::create`], for one that may be refused: the error is the API server's message.
+    pub async fn try_create(self) -> Result<Self> {
+        let job = serde_json::from_value(self.manifest.clone())?;
+        self.api().create(&PostParams::default(), &job).await?;
+        Ok(self)
+    }
+
+    /// Creates a `CronJob` of its name that makes such Jobs; `cron` is the rest of its spec, such as
+    /// `{ "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }`.
+    #[track_caller]
+    pub fn create_cron_job(self, mut cron: Value) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let annotations = &self.manifest["metadata"]["annotations"];
+            cron["jobTemplate"] = json!({ "metadata": { "annotations": annotations }, "spec": self.manifest["spec"] });
+            let cron_job =
+                serde_json::from_value(json!({ "metadata": { "name": self.name }, "spec": cron }))?;
+            self.namespace
+                .api::<v1::CronJob>()
+                .create(&PostParams::default(), &cron_job)
+                .await?;
+            Ok(())
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits until it may run and a pod of it does, or is about to.
+    #[track_caller]
+    pub fn is_running(&self) -> impl Future<Output = ()> {
+        self.is("running", |job| {
+            !suspended(job) && count(job, |status| status.active) > 0
+        })
+    }
+
+    /// Waits until it is suspended and no pod of it is left, ended or not.
+    #[track_caller]
+    pub fn is_waiting(&self) -> impl Future<Output = ()> {
+        self.is("waiting", |job| {
+            let pods = count(job, |status| status.active) + count(job, |status| status.terminating);
+            suspended(job) && pods == 0 && !finished(job)
+        })
+    }
+
+    /// Waits until it is suspended.
+    #[track_caller]
+    pub fn is_suspended(&self) -> impl Future<Output = ()> {
+        self.is("suspended", suspended)
+    }
+
+    /// Waits until it is Complete.
+    #[track_caller]
+    pub fn is_complete(&self) -> impl Future<Output = ()> {
+        self.is("complete", |job| condition(job, "Complete"))
+    }
+
+    /// Waits until it is Failed.
+    #[track_caller]
+    pub fn is_failed(&self) -> impl Future<Output = ()> {
+        self.is("failed", |job| condition(job, "Failed"))
+    }
+
+    /// Waits until it is on hold.
+    #[track_caller]
+    pub fn is_on_hold(&self) -> impl Future<Output = ()> {
+        self.is("on hold", |job| {
+            annotation(job, "consul-semaphore.io/hold") == Some("true")
+        })
+    }
+
+    /// Waits until the Job is as `met` says; `state` names it.
+    #[track_caller]
+    pub fn is(&self, state: &str, met: impl Fn(&v1::Job) -> bool) -> impl Future<Output = ()> {
+        let what = format!("the Job {} is {state}", self.name);
+        story(Location::caller(), async move {
+            wait::until(&what, wait::PATIENCE, || async {
+                match self.try_get().await {
+                    Ok(Some(job)) if met(&job) => Ok(()),
+                    Ok(Some(job)) => Err(describe(&job)),
+                    Ok(None) => Err("it is not there".to_owned()),
+                    Err(error) => Err(format!("{error:#}")),
+                }
+            })
+            .await
+        })
+    }
+
+    /// Waits until it is gone. Its pods may still be there.
+    #[track_caller]
+    pub fn is_gone(&self) -> impl Future<Output = ()> {
+        let what = format!("the Job {} is gone", self.name);
+        story(Location::caller(), async move {
+            wait::until(&what, wait::PATIENCE, || async {
+                match self.try_get().await {
+                    Ok(None) => Ok(()),
+                    Ok(Some(job)) => Err(describe(&job)),
+                    Err(error) => Err(format!("{error:#}")),
+                }
+            })
+            .await
+        })
+    }
+
+    /// Waits until no pod of it is there.
+    #[track_caller]
+    pub fn has_no_pods(&self) -> impl Future<Output = ()> {
+        let what = format!("the Job {} has no pods", self.name);
+        story(Location::caller(), async move {
+            wait::until(&what, wait::PATIENCE, || async {
+                let pods = self
+                    .try_pods()
+                    .await
+                    .map_err(|error| format!("{error:#}"))?;
+                wait::same(
+                    pods.iter()
+                        .map(kube::ResourceExt::name_any)
+                        .collect::<Vec<_>>(),
+                    Vec::<String>::new(),
+                )
+            })
+            .await
+            .map(drop)
+        })
+    }
+
+    /// Waits until it has an event of this reason, and returns its message.
+    #[track_caller]
+    pub fn has_event(&self, reason: &str) -> impl Future<Output = String> {
+        let what = format!("the Job {} has an event {reason}", self.name);
+        story(Location::caller(), async move {
+            wait::until(&what, wait::PATIENCE, || async {
+                let events = self
+                    .try_events()
+                    .await
+                    .map_err(|error| format!("{error:#}"))?;
+                let reasons: Vec<_> = events
+                    .iter()
+                    .filter_map(|event| event.reason.as_deref())
+                    .collect();
+                let event = events
+                    .iter()
+                    .find(|event| event.reason.as_deref() == Some(reason));
+                event
+                    .map(|event| event.message.clone().unwrap_or_default())
+                    .ok_or_else(|| format!("{reasons:?}"))
+            })
+            .await
+        })
+    }
+
+    /// The events about it, and about Jobs of the same name before it.
+    #[track_caller]
+    pub fn events(&self) -> impl Future<Output = Vec<core::Event>> {
+        story(Location::caller(), self.try_events())
+    }
+
+    /// Its pods, by the Job's name: also those that a Job left behind.
+    #[track_caller]
+    pub fn pods(&self) -> impl Future<Output = Vec<core::Pod>> {
+        story(Location::caller(), self.try_pods())
+    }
+
+    /// The Job, if it is there.
+    #[track_caller]
+    pub fn get(&self) -> impl Future<Output = Option<v1::Job>> {
+        story(Location::caller(), self.try_get())
+    }
+
+    /// The session that holds its slot, as the operator reports it.
+    #[track_caller]
+    pub fn session(&self) -> impl Future<Output = Option<String>> {
+        story(Location::caller(), async move {
+            let job = self.try_get().await?;
+            Ok(job
+                .and_then(|job| annotation(&job, "consul-semaphore.io/session").map(str::to_owned)))
+        })
+    }
+
+    /// Suspends it, as its user can at any time.
+    #[track_caller]
+    pub fn suspend(&self) -> impl Future<Output = ()> {
+        self.patch(json!({ "spec": { "suspend": true } }))
+    }
+
+    /// Unsuspends it, as its user can.
+    #[track_caller]
+    pub fn unsuspend(&self) -> impl Future<Output = ()> {
+        self.patch(json!({ "spec": { "suspend": false } }))
+    }
+
+    /// Sets an annotation, or takes it away.
+    #[track_caller]
+    pub fn annotate(&self, name: &str, value: Option<&str>) -> impl Future<Output = ()> {
+        self.patch(json!({ "metadata": { "annotations": { name: value } } }))
+    }
+
+    /// Changes it by a merge patch.
+    #[track_caller]
+    pub fn patch(&self, patch: Value) -> impl Future<Output = ()> {
+        story(Location::caller(), self.try_patch(patch))
+    }
+
+    /// As [`Self::patch`], for a change that may be refused: the error is the API server's message.
+    pub async fn try_patch(&self, patch: Value) -> Result<()> {
+        self.api()
+            .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes it, and its pods after it (the default of kubectl).
+    #[track_caller]
+    pub fn delete(&self) -> impl Future<Output = ()> {
+        story(
+            Location::caller(),
+            self.try_delete(PropagationPolicy::Background),
+        )
+    }
+
+    /// Deletes its pods, and it after them.
+    #[track_caller]
+    pub fn delete_in_foreground(&self) -> impl Future<Output = ()> {
+        story(
+            Location::caller(),
+            self.try_delete(PropagationPolicy::Foreground),
+        )
+    }
+
+    /// Deletes it, and leaves its pods alone.
+    #[track_caller]
+    pub fn delete_and_orphan_pods(&self) -> impl Future<Output = ()> {
+        story(
+            Location::caller(),
+            self.try_delete(PropagationPolicy::Orphan),
+        )
+    }
+
+    /// Removes its pods at once, as an admin does with those of a dead node.
+    #[track_caller]
+    pub fn force_delete_pods(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            for pod in self.try_pods().await? {
+                let pods = self.namespace.api::<core::Pod>();
+                pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0))
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn try_delete(&self, policy: PropagationPolicy) -> Result<()> {
+        let params = DeleteParams {
+            propagation_policy: Some(policy),
+            ..DeleteParams::default()
+        };
+        self.api()
+            .delete(&self.name, &params)
+            .await
+            .with_context(|| format!("deleting {}", self.name))?;
+        Ok(())
+    }
+
+    async fn try_get(&self) -> Result<Option<v1::Job>> {
+        Ok(self.api().get_opt(&self.name).await?)
+    }
+
+    async fn try_pods(&self) -> Result<Vec<core::Pod>> {
+        let ours =
+            ListParams::default().labels(&format!("batch.kubernetes.io/job-name={}", self.name));
+        Ok(self.namespace.api::<core::Pod>().list(&ours).await?.items)
+    }
+
+    async fn try_events(&self) -> Result<Vec<core::Event>> {
+        let ours = format!("involvedObject.kind=Job,involvedObject.name={}", self.name);
+        let mut events = self
+            .namespace
+            .api::<core::Event>()
+            .list(&ListParams::default().fields(&ours))
+            .await?
+            .items;
+        events.sort_by_key(|event| event.metadata.creation_timestamp.clone());
+        Ok(events)
+    }
+
+    fn api(&self) -> Api<v1::Job> {
+        self.namespace.api()
+    }
+}
+
+fn suspended(job: &v1::Job) -> bool {
+    job.spec
+        .as_ref()
+        .and_then(|spec| spec.suspend)
+        .unwrap_or_default()
+}
+
+fn count(job: &v1::Job, of: impl Fn(&v1::JobStatus) -> Option<i32>) -> i32 {
+    job.status.as_ref().and_then(of).unwrap_or_default()
+}
+
+fn condition(job: &v1::Job, kind: &str) -> bool {
+    let conditions = job
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == kind && condition.status == "True")
+}
+
+fn finished(job: &v1::Job) -> bool {
+    condition(job, "Complete") || condition(job, "Failed")
+}
+
+fn annotation<'a>(job: &'a v1::Job, name: &str) -> Option<&'a str> {
+    job.annotations().get(name).map(String::as_str)
+}
+
+/// What a failed test shows of a Job.
+fn describe(job: &v1::Job) -> String {
+    let status = serde_json::to_string(&job.status).unwrap_or_default();
+    format!(
+        "suspend: {}, annotations: {:?}, status: {status}",
+        suspended(job),
+        job.annotations()
+    )
+}

@@ -1,0 +1,69 @@
+//! Kubeconfigs, and the clients made of them.
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use crate::tls;
+
+/// A kubeconfig (as JSON, which is YAML too) for a server, its authority (PEM) and a token.
+pub(crate) fn with_token(server: &str, authority: &[u8], token: &str) -> Value {
+    of_cluster(
+        &json!({ "server": server, "certificate-authority-data": BASE64_STANDARD.encode(authority) }),
+        token,
+    )
+}
+
+/// A kubeconfig for the same server as another one's, with another token.
+pub(crate) fn as_someone_else(kubeconfig: &Path, token: &str) -> Result<Value> {
+    let config = Kubeconfig::read_from(kubeconfig)?;
+    let current = config
+        .current_context
+        .as_deref()
+        .context("a kubeconfig without a current context")?;
+    let cluster = config
+        .contexts
+        .iter()
+        .find(|context| context.name == current)
+        .and_then(|context| context.context.as_ref())
+        .and_then(|context| {
+            config
+                .clusters
+                .iter()
+                .find(|cluster| cluster.name == context.cluster)
+        })
+        .context("a kubeconfig without the cluster of its context")?;
+    Ok(of_cluster(&serde_json::to_value(&cluster.cluster)?, token))
+}
+
+fn of_cluster(cluster: &Value, token: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "bed", "cluster": cluster }],
+        "users": [{ "name": "bed", "user": { "token": token } }],
+        "contexts": [{ "name": "bed", "context": { "cluster": "bed", "user": "bed" } }],
+        "current-context": "bed",
+    })
+}
+
+/// A client that belongs to the runtime that asks for it.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+    tls::init();
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    // A test wants to see what the server says, at once.
+    config.default_retry = false;
+    config.connect_timeout = Some(Duration::from_secs(10));
+    if config.cluster_url.host() == Some("127.0.0.1") {
+        // A developer's HTTPS_PROXY is not for loopback.
+        config.proxy_url = None;
+    }
+    Ok(Client::try_from(config)?)
+}

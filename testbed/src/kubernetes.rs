@@ -1,0 +1,183 @@
+//! A Kubernetes whose Jobs really run, but for the containers: kwok plays those.
+use std::{ops::Deref, panic::Location, path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::{
+    api_server::ApiServer,
+    folder::Folder,
+    kubeconfig,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+const STAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stages.yaml");
+
+const CONTROLLERS: &str = "job-controller,cronjob-controller,garbage-collector-controller,\
+    pod-garbage-collector-controller,namespace-controller,ttl-after-finished-controller,serviceaccount-controller";
+
+/// An API server with the real controllers and scheduler, and a node on which kwok plays the pods.
+///
+/// Dereferences to its [`ApiServer`]. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Kubernetes {
+    controller_manager: Process,
+    scheduler: Process,
+    kwok: Process,
+    api_server: ApiServer,
+}
+
+impl Kubernetes {
+    /// Starts it in a folder of its own.
+    #[track_caller]
+    pub fn start() -> impl Future<Output = Self> {
+        story(Location::caller(), async {
+            Self::start_in(Arc::new(Folder::new()?)).await
+        })
+    }
+
+    pub(crate) async fn start_in(folder: Arc<Folder>) -> Result<Self> {
+        let controller_manager = programs::server("kube-controller-manager")?;
+        let scheduler = programs::server("kube-scheduler")?;
+        let kwok = programs::server("kwok")?;
+        let api_server = ApiServer::start_in(folder).await?;
+        let folder = api_server.folder();
+        let kubeconfig = format!("--kubeconfig={}", api_server.kubeconfig().display());
+        let key = api_server.service_account_key().display();
+        // None of these has a port, so that none can be taken: their work shows whether they are ready.
+        let controller_manager = Process::start(
+            folder,
+            &Recipe::new("kube-controller-manager", controller_manager)
+                .arg(&kubeconfig)
+                .arg(format!("--controllers={CONTROLLERS}"))
+                .arg(format!("--service-account-private-key-file={key}"))
+                .args(["--leader-elect=false", "--secure-port=0"])
+                .args([
+                    "--kube-api-qps=500",
+                    "--kube-api-burst=1000",
+                    "--concurrent-job-syncs=20",
+                ]),
+        )?;
+        let scheduler = Process::start(
+            folder,
+            &Recipe::new("kube-scheduler", scheduler)
+                .arg(&kubeconfig)
+                .args(["--leader-elect=false", "--secure-port=0"])
+                .args(["--kube-api-qps=500", "--kube-api-burst=1000"])
+                .arg(format!("--authentication-{}", &kubeconfig[2..]))
+                .arg(format!("--authorization-{}", &kubeconfig[2..])),
+        )?;
+        let kwok = Process::start(
+            folder,
+            &Recipe::new("kwok", kwok)
+                .arg(&kubeconfig)
+                .arg("--manage-all-nodes")
+                .arg("--config")
+                .arg(STAGES),
+        )?;
+        let this = Self {
+            controller_manager,
+            scheduler,
+            kwok,
+            api_server,
+        };
+        this.ready(&kubeconfig::client(this.kubeconfig()).await?)
+            .await
+            .context("starting Kubernetes")?;
+        Ok(this)
+    }
+
+    /// All processes.
+    pub fn processes(&self) -> [&Process; 5] {
+        let [server, etcd] = self.api_server.processes();
+        [
+            server,
+            etcd,
+            &self.controller_manager,
+            &self.scheduler,
+            &self.kwok,
+        ]
+    }
+
+    /// An admin's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        self.api_server.kubeconfig()
+    }
+
+    /// Each program is ready when it has done something: the namespace's `ServiceAccount` is the
+    /// controller manager's work, a pod's node the scheduler's, and that the pod runs is kwok's.
+    async fn ready(&self, client: &Client) -> Result<()> {
+        let node = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": "fake", "annotations": { "kwok.x-k8s.io/node": "fake" } },
+        });
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": { "name": "ready", "namespace": "default", "annotations": { "bed.consul-semaphore.io/runs": "1h" } },
+            "spec": { "containers": [{ "name": "ready", "image": "none" }] },
+        });
+        create(&Api::<Node>::all(client.clone()), node).await?;
+        let accounts = Api::<ServiceAccount>::default_namespaced(client.clone());
+        self.controller_manager
+            .ready(PATIENCE, || async {
+                accounts
+                    .get("default")
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string())
+            })
+            .await?;
+        let pods = Api::<Pod>::default_namespaced(client.clone());
+        create(&pods, pod).await?;
+        self.scheduler
+            .ready(PATIENCE, || async {
+                let pod = pods.get("ready").await.map_err(|error| error.to_string())?;
+                pod.spec
+                    .and_then(|spec| spec.node_name)
+                    .map(drop)
+                    .ok_or_else(|| "no pod gets a node".to_owned())
+            })
+            .await?;
+        self.kwok
+            .ready(PATIENCE, || async {
+                let pod = pods.get("ready").await.map_err(|error| error.to_string())?;
+                match pod.status.and_then(|status| status.phase).as_deref() {
+                    Some("Running") => Ok(()),
+                    phase => Err(format!("a pod is {phase:?}")),
+                }
+            })
+            .await?;
+        pods.delete("ready", &DeleteParams::default().grace_period(0))
+            .await?;
+        Ok(())
+    }
+}
+
+impl Deref for Kubernetes {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.api_server
+    }
+}
+
+async fn create<K>(api: &Api<K>, object: Value) -> Result<K>
+where
+    K: Clone + DeserializeOwned + serde::Serialize + std::fmt::Debug,
+{
+    Ok(api
+        .create(&PostParams::default(), &serde_json::from_value(object)?)
+        .await?)
+}

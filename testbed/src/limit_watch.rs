@@ -1,0 +1,256 @@
+//! An observer of a semaphore's limit. It shares no code with the operator and believes nothing that
+//! it says: it reads `.lock` in Consul and the pods in Kubernetes.
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::DynamicObject,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    bed::Bed,
+    consul::Consul,
+    job::SEMAPHORE_LABEL,
+    semaphore::{self, prefix_of},
+    wait,
+};
+
+/// What has been seen of a semaphore up to now.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The sessions in `.lock` now.
+    pub holders: BTreeSet<String>,
+    /// The most sessions that were in `.lock` at once.
+    pub peak_holders: usize,
+    /// All sessions that ever were in it.
+    pub all_holders: BTreeSet<String>,
+    /// The Jobs (their uids) that have pods now which have not ended.
+    pub jobs: BTreeSet<String>,
+    /// The most Jobs that had such pods at once.
+    pub peak_jobs: usize,
+    /// All Jobs that ever had pods.
+    pub all_jobs: BTreeSet<String>,
+}
+
+/// Watches a semaphore until it is dropped.
+#[derive(Debug)]
+pub struct LimitWatch {
+    state: Arc<Mutex<State>>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+#[derive(Debug, Default)]
+struct State {
+    seen: Seen,
+    lock_read: bool,
+    pods_listed: bool,
+    errors: Vec<String>,
+}
+
+impl LimitWatch {
+    /// Starts to watch, and returns when there is a first reading of both, so that nothing that
+    /// happens from now on is missed.
+    pub(crate) async fn start(bed: &Bed, prefix: &str) -> Result<Self> {
+        let state = Arc::new(Mutex::new(State::default()));
+        let tasks = [
+            tokio::spawn(follow_lock(
+                bed.consul().clone(),
+                prefix.to_owned(),
+                state.clone(),
+            )),
+            tokio::spawn(follow_pods(
+                bed.client().clone(),
+                prefix.to_owned(),
+                state.clone(),
+            )),
+        ];
+        let this = Self { state, tasks };
+        wait::until(
+            "the observer sees the lock and the pods",
+            wait::PATIENCE,
+            || async {
+                let state = this.state();
+                wait::same((state.lock_read, state.pods_listed), (true, true))
+                    .map_err(|seen| format!("{seen}, {:?}", state.errors))
+            },
+        )
+        .await?;
+        Ok(this)
+    }
+
+    /// What has been seen up to now.
+    pub fn seen(&self) -> Seen {
+        self.state().seen.clone()
+    }
+
+    /// The most holders at once.
+    pub fn peak_holders(&self) -> usize {
+        self.state().seen.peak_holders
+    }
+
+    /// The most Jobs with pods at once.
+    pub fn peak_jobs(&self) -> usize {
+        self.state().seen.peak_jobs
+    }
+
+    /// What went wrong while watching: between an error and the next reading something can be missed.
+    pub fn errors(&self) -> Vec<String> {
+        self.state().errors.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for LimitWatch {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
+    let mut index = 0;
+    loop {
+        match consul.try_lock(&prefix, index).await {
+            Ok((read, at)) => {
+                // An index that goes back, or is 0, says nothing: read at once.
+                index = if at < index { 0 } else { at };
+                let holders = read.map(|read| read.holders).unwrap_or_default();
+                let mut state = lock(&state);
+                state.lock_read = true;
+                state.seen.peak_holders = state.seen.peak_holders.max(holders.len());
+                state.seen.all_holders.extend(holders.iter().cloned());
+                state.seen.holders = holders;
+            }
+            Err(error) => {
+                index = 0;
+                lock(&state).errors.push(format!("{error:#}"));
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+async fn follow_pods(client: Client, prefix: String, state: Arc<Mutex<State>>) {
+    let ours = watcher::Config::default().labels(SEMAPHORE_LABEL);
+    let mut events = watcher(Api::<Pod>::all(client.clone()), ours)
+        .default_backoff()
+        .boxed();
+    let mut prefixes = HashMap::new();
+    let mut pods = Pods::default();
+    loop {
+        let followed: Result<()> = async {
+            while let Some(event) = events.try_next().await? {
+                match event {
+                    watcher::Event::Init => pods = Pods::default(),
+                    watcher::Event::InitApply(pod) | watcher::Event::Apply(pod) => {
+                        if prefix_of_pod(&client, &mut prefixes, &pod).await? == prefix {
+                            pods.apply(&pod);
+                        }
+                    }
+                    watcher::Event::Delete(pod) => pods.remove(&pod),
+                    watcher::Event::InitDone => lock(&state).pods_listed = true,
+                }
+                let jobs = pods.jobs();
+                let mut state = lock(&state);
+                state.seen.peak_jobs = state.seen.peak_jobs.max(jobs.len());
+                state.seen.all_jobs.extend(jobs.iter().cloned());
+                state.seen.jobs = jobs;
+            }
+            Ok(())
+        }
+        .await;
+        match followed {
+            Ok(()) => return,
+            Err(error) => lock(&state).errors.push(format!("{error:#}")),
+        }
+    }
+}
+
+/// Pods that have not ended, by the uid of their Job.
+#[derive(Default)]
+struct Pods(HashMap<String, HashSet<String>>);
+
+impl Pods {
+    fn apply(&mut self, pod: &Pod) {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        // One that terminates still works; one that nobody has started will.
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            self.remove(pod);
+        } else if let Some(job) = job_of(pod) {
+            self.0.entry(job).or_default().insert(pod.name_any());
+        }
+    }
+
+    fn remove(&mut self, pod: &Pod) {
+        if let Some(pods) = job_of(pod).and_then(|job| self.0.get_mut(&job)) {
+            pods.remove(&pod.name_any());
+        }
+    }
+
+    fn jobs(&self) -> BTreeSet<String> {
+        self.0
+            .iter()
+            .filter(|(_, pods)| !pods.is_empty())
+            .map(|(job, _)| job.clone())
+            .collect()
+    }
+}
+
+/// By the label, which stays when the owner reference of an orphan goes.
+fn job_of(pod: &Pod) -> Option<String> {
+    pod.labels()
+        .get("batch.kubernetes.io/controller-uid")
+        .cloned()
+}
+
+/// Where in Consul the semaphore is that a pod's Job was made for. It can't change once it is made.
+async fn prefix_of_pod(
+    client: &Client,
+    known: &mut HashMap<(String, String), String>,
+    pod: &Pod,
+) -> Result<String> {
+    let namespace = pod.namespace().context("a pod without a namespace")?;
+    let name = pod
+        .labels()
+        .get(SEMAPHORE_LABEL)
+        .cloned()
+        .context("a pod without the label asked for")?;
+    if let Some(prefix) = known.get(&(namespace.clone(), name.clone())) {
+        return Ok(prefix.clone());
+    }
+    let semaphores =
+        Api::<DynamicObject>::namespaced_with(client.clone(), &namespace, &semaphore::resource());
+    let object = semaphores.get_opt(&name).await?;
+    let prefix = prefix_of(
+        &object
+            .as_ref()
+            .map(serde_json::to_value)
+            .transpose()?
+            .unwrap_or_default(),
+        &namespace,
+        &name,
+    );
+    if object.is_some() {
+        known.insert((namespace, name), prefix.clone());
+    }
+    Ok(prefix)
+}

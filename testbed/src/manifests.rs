@@ -1,0 +1,151 @@
+//! Applies the manifests that the project ships, as they are.
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DynamicObject, Patch, PatchParams},
+    core::{GroupVersionKind, TypeMeta},
+    discovery::{self, Scope},
+};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::wait;
+
+/// All YAML documents in a folder, files in the order of their names. A folder that is not there has none.
+pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Ok(Vec::new());
+    };
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<_>>()?;
+    files.retain(|file| {
+        file.extension()
+            .is_some_and(|extension| extension == "yaml")
+    });
+    files.sort();
+    let mut objects = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file)?;
+        for document in serde_yaml_ng::Deserializer::from_str(&text) {
+            let document =
+                Value::deserialize(document).with_context(|| format!("in {}", file.display()))?;
+            // An empty document; and kustomize's own, which is no object.
+            if document.is_null() || document["kind"] == "Kustomization" {
+                continue;
+            }
+            objects.push(
+                serde_json::from_value(document)
+                    .with_context(|| format!("in {}", file.display()))?,
+            );
+        }
+    }
+    Ok(objects)
+}
+
+/// Applies them in their order, server-side; a namespace that they name is made first.
+/// A CRD counts as applied when its kind is served.
+pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
+    for namespace in objects
+        .iter()
+        .filter_map(|object| object.metadata.namespace.as_deref())
+    {
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+        apply_one(client, &serde_json::from_value(namespace)?).await?;
+    }
+    for object in objects {
+        apply_one(client, object).await?;
+    }
+    for object in objects
+        .iter()
+        .filter(|object| kind(object) == "CustomResourceDefinition")
+    {
+        served(client, object).await?;
+    }
+    Ok(())
+}
+
+/// Applies one object, whatever its kind.
+pub(crate) async fn apply_one(client: &Client, object: &DynamicObject) -> Result<DynamicObject> {
+    let types = object
+        .types
+        .as_ref()
+        .context("an object without apiVersion and kind")?;
+    let name = object.name_any();
+    let applied = async {
+        let api = api_of(client, types, object.metadata.namespace.as_deref()).await?;
+        api.patch(
+            &name,
+            &PatchParams::apply("bed").force(),
+            &Patch::Apply(object),
+        )
+        .await
+    };
+    applied
+        .await
+        .with_context(|| format!("applying {} {name}", types.kind))
+}
+
+/// The API for a kind that only its name is known of.
+pub(crate) async fn api_of(
+    client: &Client,
+    types: &TypeMeta,
+    namespace: Option<&str>,
+) -> Result<Api<DynamicObject>, kube::Error> {
+    let kind =
+        GroupVersionKind::try_from(types).map_err(|error| kube::Error::Service(error.into()))?;
+    let (resource, capabilities) = discovery::pinned_kind(client, &kind).await?;
+    Ok(match (capabilities.scope, namespace) {
+        (Scope::Namespaced, Some(namespace)) => {
+            Api::namespaced_with(client.clone(), namespace, &resource)
+        }
+        (Scope::Namespaced, None) => Api::default_namespaced_with(client.clone(), &resource),
+        (Scope::Cluster, _) => Api::all_with(client.clone(), &resource),
+    })
+}
+
+/// The name and namespace of the first `ServiceAccount` among them.
+pub(crate) fn service_account(objects: &[DynamicObject]) -> Option<(String, String)> {
+    let account = objects
+        .iter()
+        .find(|object| kind(object) == "ServiceAccount")?;
+    Some((
+        account.namespace().unwrap_or_else(|| "default".to_owned()),
+        account.name_any(),
+    ))
+}
+
+fn kind(object: &DynamicObject) -> &str {
+    object.types.as_ref().map_or("", |types| &types.kind)
+}
+
+async fn served(client: &Client, crd: &DynamicObject) -> Result<()> {
+    let types = crd.types.clone().unwrap_or_default();
+    let name = crd.name_any();
+    let crds = api_of(client, &types, None).await?;
+    wait::until(
+        &format!("{name} is served"),
+        Duration::from_mins(1),
+        || async {
+            let crd = crds.get(&name).await.map_err(|error| error.to_string())?;
+            let conditions = crd.data["status"]["conditions"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let served = |c: &Value| c["type"] == "Established" && c["status"] == "True";
+            if conditions.iter().any(served) {
+                Ok(())
+            } else {
+                Err(Value::from(conditions).to_string())
+            }
+        },
+    )
+    .await
+}

@@ -1,0 +1,238 @@
+//! The operator, as a process of its own.
+use std::{panic::Location, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::sync::Mutex;
+
+use crate::{
+    env::Env,
+    folder::Folder,
+    ports,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+    tls, wait,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// An operator on a bed: started, stopped, killed, started again. Clones are the same operator.
+///
+/// It runs as the `ServiceAccount` and with the RBAC that the project ships.
+#[derive(Clone, Debug)]
+pub struct Operator(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    options: OperatorOptions,
+    place: Place,
+    running: Mutex<Option<Running>>,
+}
+
+/// Where an operator works.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) folder: Arc<Folder>,
+    pub(crate) kubeconfig: PathBuf,
+    /// How Consul is reached, as every Consul tool reads it.
+    pub(crate) consul: Env,
+}
+
+/// More than `run` with its defaults.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OperatorOptions {
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Env,
+}
+
+#[derive(Debug)]
+struct Running {
+    process: Process,
+    address: String,
+}
+
+impl Running {
+    fn lives(&self) -> bool {
+        self.process.exit_status().is_none()
+    }
+}
+
+impl Operator {
+    pub(crate) fn new(name: &str, place: Place, options: OperatorOptions) -> Self {
+        Self(Arc::new(Inner {
+            name: name.to_owned(),
+            options,
+            place,
+            running: Mutex::new(None),
+        }))
+    }
+
+    /// Starts it, and waits until `/readyz` answers 200.
+    #[track_caller]
+    pub fn start(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.try_start())
+    }
+
+    /// Asks it to stop (SIGTERM), waits for its end, and returns its exit status.
+    #[track_caller]
+    pub fn stop(&self) -> impl Future<Output = ExitStatus> {
+        story(Location::caller(), self.end("TERM"))
+    }
+
+    /// Kills it (SIGKILL), and waits for its end.
+    #[track_caller]
+    pub fn kill(&self) -> impl Future<Output = ExitStatus> {
+        story(Location::caller(), self.end("KILL"))
+    }
+
+    /// Lets it do nothing, as a machine that sleeps would (SIGSTOP).
+    #[track_caller]
+    pub fn pause(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.signal("STOP"))
+    }
+
+    /// Lets it go on (SIGCONT).
+    #[track_caller]
+    pub fn resume(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.signal("CONT"))
+    }
+
+    /// The text of `GET <path>` on its own HTTP address, such as `/metrics`.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> impl Future<Output = String> {
+        story(Location::caller(), self.try_get(path))
+    }
+
+    /// All that it has logged, in all its runs.
+    pub fn logs(&self) -> String {
+        let log = format!("{}.log", self.0.name);
+        std::fs::read_to_string(self.0.place.folder.path().join(log)).unwrap_or_default()
+    }
+
+    /// Where its HTTP endpoints are (`host:port`), while it runs.
+    pub async fn address(&self) -> Option<String> {
+        let running = self.0.running.lock().await;
+        running.as_ref().map(|running| running.address.clone())
+    }
+
+    /// The ids of its process and of its guard, while it runs.
+    pub async fn ids(&self) -> Option<[u32; 2]> {
+        self.0.running.lock().await.as_ref()?.process.ids()
+    }
+
+    /// Whether it has been started and has not ended.
+    pub async fn is_running(&self) -> bool {
+        let running = self.0.running.lock().await;
+        running.as_ref().is_some_and(Running::lives)
+    }
+
+    /// As [`Self::start`], for an operator that is expected to refuse: the error shows the end of its log.
+    pub async fn try_start(&self) -> Result<()> {
+        let Inner {
+            name,
+            options,
+            place,
+            running,
+        } = &*self.0;
+        let mut running = running.lock().await;
+        if running.as_ref().is_some_and(Running::lives) {
+            bail!("{name} runs already");
+        }
+        tls::init();
+        let http = reqwest::Client::builder().no_proxy().build()?;
+        let http = &http;
+        let program = programs::operator()?;
+        let started = ports::on_free(|[port]| {
+            let address = format!("127.0.0.1:{port}");
+            let mut recipe = Recipe::new(name, &program)
+                .args(["run", "--http-address", &address])
+                .args(&options.args)
+                .env("KUBECONFIG", place.kubeconfig.display().to_string());
+            for name in ["RUST_LOG", "RUST_BACKTRACE"] {
+                if let Ok(value) = std::env::var(name) {
+                    recipe = recipe.env(name, value);
+                }
+            }
+            for (name, value) in place.consul.iter().chain(options.env.iter()) {
+                recipe = recipe.env(name, value);
+            }
+            async move {
+                let process = Process::start(&place.folder, &recipe)?;
+                process
+                    .ready(PATIENCE, || async {
+                        let answer = http
+                            .get(format!("http://{address}/readyz"))
+                            .timeout(Duration::from_secs(5))
+                            .send()
+                            .await;
+                        answer
+                            .and_then(reqwest::Response::error_for_status)
+                            .map(drop)
+                            .map_err(|error| error.to_string())
+                    })
+                    .await?;
+                Ok(Running { process, address })
+            }
+        })
+        .await
+        .context("starting the operator")?;
+        *running = Some(started);
+        Ok(())
+    }
+
+    /// Its exit status, if it has been started and has ended by itself.
+    pub async fn exit_status(&self) -> Option<ExitStatus> {
+        self.0.running.lock().await.as_ref()?.process.exit_status()
+    }
+
+    /// Waits until it ends by itself.
+    #[track_caller]
+    pub fn ended(&self) -> impl Future<Output = ExitStatus> {
+        story(Location::caller(), async move {
+            wait::until(&format!("{} ends", self.0.name), PATIENCE, || async {
+                self.exit_status()
+                    .await
+                    .ok_or_else(|| "it still runs".to_owned())
+            })
+            .await
+        })
+    }
+
+    pub(crate) async fn end(&self, signal: &str) -> Result<ExitStatus> {
+        self.signal(signal).await?;
+        let mut running = self.0.running.lock().await;
+        let Some(process) = running.as_ref().map(|running| &running.process) else {
+            bail!("{} does not run", self.0.name)
+        };
+        let status = process.ended(PATIENCE).await?;
+        *running = None;
+        Ok(status)
+    }
+
+    async fn signal(&self, signal: &str) -> Result<()> {
+        match &*self.0.running.lock().await {
+            Some(running) => running.process.signal(signal),
+            None => bail!("{} does not run", self.0.name),
+        }
+    }
+
+    async fn try_get(&self, path: &str) -> Result<String> {
+        let address = self
+            .address()
+            .await
+            .with_context(|| format!("{} does not run", self.0.name))?;
+        tls::init();
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(30))
+            .build()?;
+        Ok(http
+            .get(format!("http://{address}{path}"))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?)
+    }
+}

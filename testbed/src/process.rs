@@ -1,0 +1,217 @@
+//! A server as a process that can't outlive whoever started it.
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+
+use crate::{env::Env, folder::Folder, wait};
+
+const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guard");
+
+/// How many of a log's last lines an error shows.
+const LAST_LINES: usize = 30;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Recipe {
+    name: String,
+    program: PathBuf,
+    args: Vec<OsString>,
+    env: Env,
+}
+
+impl Recipe {
+    pub(crate) fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            args: Vec::new(),
+            env: Env::default(),
+        }
+    }
+
+    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args
+            .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.env.set(name, value);
+        self
+    }
+}
+
+/// A server under its guard.
+///
+/// The guard, a small script, holds a pipe from this process. When the pipe closes, because this was
+/// dropped or because this process ended in any way, SIGKILL included, it ends the server's group.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    log: PathBuf,
+    pid_file: PathBuf,
+    guard: Mutex<Option<Child>>,
+}
+
+impl Process {
+    /// Starts it, with a clean environment and its log appended to `<folder>/<name>.log`.
+    pub(crate) fn start(folder: &Folder, recipe: &Recipe) -> Result<Self> {
+        let Recipe {
+            name,
+            program,
+            args,
+            env,
+        } = recipe;
+        let log = folder.path().join(format!("{name}.log"));
+        let pid_file = folder.path().join(format!("{name}.pid"));
+        if let Err(error) = fs::remove_file(&pid_file)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(error).with_context(|| format!("removing {}", pid_file.display()));
+        }
+        let guard = Command::new("bash")
+            .arg(GUARD)
+            .arg(&pid_file)
+            .arg(program)
+            .args(args)
+            .env_clear()
+            // Nothing of a developer's own settings reaches a server: no proxy, kubeconfig or token.
+            .envs(
+                ["PATH", "TMPDIR"]
+                    .iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
+            .env("HOME", folder.path())
+            .envs(env.iter())
+            .current_dir(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(folder.held()?)
+            .stderr(OpenOptions::new().create(true).append(true).open(&log)?)
+            // Ctrl-C at a terminal goes to the foreground group: not to the servers, which end in order.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("starting {name} with bash"))?;
+        Ok(Self {
+            name: name.clone(),
+            log,
+            pid_file,
+            guard: Mutex::new(Some(guard)),
+        })
+    }
+
+    /// Its name, and its log's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that it writes its log to.
+    pub fn log_file(&self) -> &Path {
+        &self.log
+    }
+
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        fs::read(&self.log)
+            .map(|log| String::from_utf8_lossy(&log).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The ids of the server and of its guard, once the server has started.
+    pub fn ids(&self) -> Option<[u32; 2]> {
+        read_ids(&self.pid_file).try_into().ok()
+    }
+
+    /// Its exit status, if it has ended (128 + the signal's number, if by a signal).
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.guard().as_mut()?.try_wait().ok()?
+    }
+
+    /// Sends a signal, by its name without SIG: TERM, KILL, STOP, CONT, HUP.
+    pub fn signal(&self, signal: &str) -> Result<()> {
+        if let Some(status) = self.exit_status() {
+            bail!("{} has ended: {status}", self.name);
+        }
+        let mut guard = self.guard();
+        let Some(pipe) = guard.as_mut().and_then(|guard| guard.stdin.as_mut()) else {
+            bail!("{} has no pipe", self.name)
+        };
+        writeln!(pipe, "{signal}").with_context(|| format!("sending {signal} to {}", self.name))
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&self, patience: Duration) -> Result<ExitStatus> {
+        wait::until(&format!("{} ends", self.name), patience, || async {
+            self.exit_status().ok_or_else(|| "it still runs".to_owned())
+        })
+        .await
+    }
+
+    /// Waits until `probe` says that it does its work. An early end, or none of it within
+    /// `patience`, is an error that shows the end of the log.
+    pub(crate) async fn ready<F>(
+        &self,
+        patience: Duration,
+        mut probe: impl FnMut() -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<(), String>>,
+    {
+        let ready = wait::until(&format!("{} gets ready", self.name), patience, || {
+            // Asked first: a probe may be answered by another server that took the same port.
+            let ended = self.exit_status();
+            let probed = probe();
+            async move {
+                match ended {
+                    Some(status) => Ok(Err(anyhow!("it ended: {status}"))),
+                    None => probed.await.map(Ok),
+                }
+            }
+        })
+        .await;
+        ready.and_then(|outcome| outcome).map_err(|error| {
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+            anyhow!(
+                "{}: {error}; its log (KEEP_BED=1 keeps it) ends with:\n{last}",
+                self.name
+            )
+        })
+    }
+
+    fn guard(&self) -> MutexGuard<'_, Option<Child>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ids in a guard's file.
+pub(crate) fn read_ids(pid_file: &Path) -> Vec<u32> {
+    let ids = fs::read_to_string(pid_file).unwrap_or_default();
+    ids.split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect()
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Closes the pipe. The wait is only for the guard's exit status, so that no zombie stays.
+        if let Some(mut guard) = self.guard().take() {
+            drop(guard.stdin.take());
+            std::thread::spawn(move || guard.wait());
+        }
+    }
+}

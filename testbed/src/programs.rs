@@ -1,0 +1,59 @@
+//! Where the programs are: the servers, and the operator.
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, bail};
+
+/// The workspace's root folder.
+pub(crate) fn workspace() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// A server's program: in `$SERVERS_DIR/bin`, by default `.servers/bin` in the workspace.
+pub(crate) fn server(name: &str) -> Result<PathBuf> {
+    let path = servers().join(name);
+    if !path.is_file() {
+        bail!(
+            "{name} is not there ({}): run `make servers`",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// The folder of the servers' programs, kubectl among them.
+pub fn servers() -> PathBuf {
+    env::var_os("SERVERS_DIR")
+        .map_or_else(|| workspace().join(".servers"), PathBuf::from)
+        .join("bin")
+}
+
+/// The operator's program: `$OPERATOR_BIN`, or the one that cargo has built beside this program.
+pub(crate) fn operator() -> Result<PathBuf> {
+    const NAME: &str = "consul-semaphore-operator";
+    if let Some(path) = env::var_os("OPERATOR_BIN") {
+        return Ok(path.into());
+    }
+    // Tests are in <target>/<profile>/deps, programs in <target>/<profile>.
+    let this = env::current_exe()?;
+    let beside = this
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(NAME));
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let built = target.join("debug").join(NAME);
+    match beside.chain([built]).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!("the operator is not built: run `cargo build`, or set OPERATOR_BIN"),
+    }
+}
+
+/// Where the manifests that the project ships are: `$BED_MANIFESTS`, by default the workspace.
+pub(crate) fn manifests() -> PathBuf {
+    env::var_os("BED_MANIFESTS").map_or_else(|| workspace().to_owned(), PathBuf::from)
+}

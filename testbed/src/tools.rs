@@ -1,0 +1,81 @@
+//! The real command line tools, as a user runs them.
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{env::Env, programs};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Runs kubectl and returns what it prints; what it complains about is the error.
+pub(crate) async fn kubectl<A: AsRef<OsStr>>(
+    kubeconfig: &Path,
+    args: impl IntoIterator<Item = A>,
+) -> Result<String> {
+    let mut command = kubectl_command(kubeconfig)?;
+    command.args(args);
+    run(command).await
+}
+
+/// A kubectl to be given its arguments.
+pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
+    let mut command = command("kubectl")?;
+    command.env("KUBECONFIG", kubeconfig);
+    // By default it keeps what it learns about servers in the home or, without one, where it stands.
+    command.env("KUBECACHEDIR", kubeconfig.with_file_name("cache"));
+    Ok(command)
+}
+
+/// Runs the consul tool, with the `CONSUL_*` variables given.
+pub(crate) async fn consul<A: AsRef<OsStr>>(
+    env: &Env,
+    args: impl IntoIterator<Item = A>,
+) -> Result<String> {
+    let mut command = command("consul")?;
+    command.envs(env.iter()).args(args);
+    run(command).await
+}
+
+fn command(program: &str) -> Result<Command> {
+    let mut command = Command::new(programs::server(program)?);
+    command
+        .env_clear()
+        // What a kubeconfig with a login program needs.
+        .envs(
+            ["PATH", "HOME"]
+                .iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
+        // So that files are named as in the workspace.
+        .current_dir(programs::workspace())
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+async fn run(command: Command) -> Result<String> {
+    let shown = shown(&command);
+    let mut command = tokio::process::Command::from(command);
+    let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
+        .await
+        .with_context(|| format!("{shown} takes too long"))??;
+    if !output.status.success() {
+        bail!(
+            "{shown}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The command as a user types it. Its environment is left out: there may be a token in it.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    words.join(" ")
+}

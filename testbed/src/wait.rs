@@ -1,0 +1,118 @@
+//! Waiting for a condition, with a generous deadline: never for a time.
+use std::{
+    fmt::{Debug, Display},
+    panic::Location,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+
+use crate::story::story;
+
+/// How long [`eventually`] waits. Far more than anything takes: a machine may be busy.
+pub const PATIENCE: Duration = Duration::from_mins(1);
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a look at the world says: the condition is met, or what was seen instead.
+pub trait Look {
+    /// What is known when the condition is met.
+    type Value;
+
+    /// The value, or the state that was seen.
+    fn judge(self) -> Result<Self::Value, String>;
+}
+
+impl Look for bool {
+    type Value = ();
+
+    fn judge(self) -> Result<(), String> {
+        self.then_some(()).ok_or_else(|| "false".to_owned())
+    }
+}
+
+impl<T> Look for Option<T> {
+    type Value = T;
+
+    fn judge(self) -> Result<T, String> {
+        self.ok_or_else(|| "none".to_owned())
+    }
+}
+
+impl<T, E: Display> Look for Result<T, E> {
+    type Value = T;
+
+    fn judge(self) -> Result<T, String> {
+        self.map_err(|seen| format!("{seen:#}"))
+    }
+}
+
+/// A look that is met when what is seen is what was expected.
+#[expect(clippy::needless_pass_by_value, reason = "a story needs no ampersands")]
+pub fn same<T: PartialEq + Debug>(seen: T, expected: T) -> Result<T, String> {
+    if seen == expected {
+        Ok(seen)
+    } else {
+        Err(format!("{seen:?}, not {expected:?}"))
+    }
+}
+
+/// Looks until the condition is met, at most a minute, and panics with the last seen state if it never is.
+///
+/// ```ignore
+/// eventually("two Jobs hold a slot", || async { same(bed.consul().holders("jobs").await.len(), 2) }).await;
+/// ```
+#[track_caller]
+pub fn eventually<F>(
+    what: &str,
+    look: impl FnMut() -> F,
+) -> impl Future<Output = <F::Output as Look>::Value>
+where
+    F: Future<Output: Look>,
+{
+    eventually_within(PATIENCE, what, look)
+}
+
+/// As [`eventually`], with a deadline of its own.
+#[track_caller]
+pub fn eventually_within<F>(
+    patience: Duration,
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> impl Future<Output = <F::Output as Look>::Value>
+where
+    F: Future<Output: Look>,
+{
+    story(Location::caller(), async move {
+        until(what, patience, || {
+            let looked = look();
+            async { looked.await.judge() }
+        })
+        .await
+    })
+}
+
+/// Probes until the answer is `Ok`; the error tells what was seen last.
+pub(crate) async fn until<T, F>(
+    what: &str,
+    patience: Duration,
+    mut probe: impl FnMut() -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let start = Instant::now();
+    let mut seen = "nothing".to_owned();
+    while let Some(left) = patience.checked_sub(start.elapsed()) {
+        match tokio::time::timeout(left, probe()).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(state)) => seen = state,
+            Err(_) => break,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    bail!(
+        "not within {} s: {what}; last seen: {seen}",
+        patience.as_secs_f32()
+    )
+}

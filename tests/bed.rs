@@ -1,0 +1,390 @@
+//! The test bed itself: what the other journeys stand on.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what helps tests fails as they do"
+)]
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use serde_json::json;
+use testbed::{ApiServer, Bed, Consul, Kubernetes, eventually, same};
+use tokio::sync::OnceCell;
+
+#[tokio::test]
+async fn a_job_runs_as_long_as_asked() {
+    let team = kubernetes().await.namespace("runs").await;
+    let job = team.job("a").runs("2s").create().await;
+    job.is_waiting().await;
+
+    job.unsuspend().await;
+
+    job.is_running().await;
+    job.is_complete().await;
+    let status = job.get().await.and_then(|job| job.status).unwrap();
+    let ran = status
+        .completion_time
+        .unwrap()
+        .0
+        .duration_since(status.start_time.unwrap().0);
+    assert!(ran.as_secs() >= 2, "it ran for {ran:#}");
+}
+
+#[tokio::test]
+async fn a_job_fails_when_asked() {
+    let team = kubernetes().await.namespace("fails").await;
+
+    let job = team
+        .job("a")
+        .unsuspended()
+        .runs("100ms")
+        .fails()
+        .backoff_limit(0)
+        .create()
+        .await;
+
+    job.is_failed().await;
+    job.has_event("BackoffLimitExceeded").await;
+}
+
+#[tokio::test]
+async fn pods_of_a_deleted_job_linger_as_asked() {
+    let team = kubernetes().await.namespace("lingers").await;
+    let job = team
+        .job("a")
+        .unsuspended()
+        .runs("1h")
+        .terminates_in("1h")
+        .parallelism(3);
+    let job = job.create().await;
+    job.is("running with three pods", |job| {
+        job.status.as_ref().and_then(|status| status.ready) == Some(3)
+    })
+    .await;
+
+    job.delete().await;
+
+    job.is_gone().await;
+    eventually("all pods terminate", || async {
+        let pods = job.pods().await;
+        same(
+            pods.iter()
+                .filter(|pod| pod.metadata.deletion_timestamp.is_some())
+                .count(),
+            3,
+        )
+    })
+    .await;
+    job.force_delete_pods().await;
+    job.has_no_pods().await;
+}
+
+#[tokio::test]
+async fn pods_of_a_suspended_job_end_at_once_unless_asked() {
+    let team = kubernetes().await.namespace("ends").await;
+    let job = team.job("a").unsuspended().runs("1h").create().await;
+    job.is_running().await;
+
+    job.suspend().await;
+
+    job.is_waiting().await;
+    job.has_no_pods().await;
+}
+
+#[tokio::test]
+async fn a_cron_job_makes_a_job() {
+    let team = kubernetes().await.namespace("cron").await;
+
+    team.job("often")
+        .create_cron_job(json!({ "schedule": "@every 1s" }))
+        .await;
+
+    // It names them by the minute: there is one in each.
+    eventually("a Job is made", || async {
+        same(team.jobs().await.is_empty(), false)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_project_s_manifests_apply_and_its_account_may_not_do_all() {
+    let bed = Bed::builder().without_operator().start().await;
+
+    let crds = bed.kubectl(["get", "crds", "-o", "name"]).await;
+    let as_operator = ["--kubeconfig", bed.operator_kubeconfig().to_str().unwrap()];
+    let may = async |what: &[&str]| {
+        let args = as_operator
+            .iter()
+            .chain(&["auth", "can-i", "-A"])
+            .chain(what);
+        bed.try_kubectl(args).await.is_ok()
+    };
+
+    assert!(
+        crds.contains("consulsemaphores.consul-semaphore.io"),
+        "{crds}"
+    );
+    assert!(may(&["patch", "jobs"]).await);
+    assert!(!may(&["get", "secrets"]).await);
+    assert!(!may(&["create", "pods"]).await);
+    bed.end().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_observer_counts_holders_and_jobs_with_pods() {
+    let bed = Bed::builder().without_operator().start().await;
+    let team = bed.namespace("observed").await;
+    let db = team
+        .semaphore("db")
+        .limit(2)
+        .prefix("shared/db")
+        .create()
+        .await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+
+    let first = bed.consul().take_slot("shared/db", 2).await;
+    let second = bed.consul().take_slot("shared/db", 2).await;
+    let both = BTreeSet::from([first.clone(), second]);
+    eventually("both are seen", || async {
+        same(observer.seen().holders, both.clone())
+    })
+    .await;
+    bed.consul().give_back("shared/db", &first).await;
+    eventually("one is seen", || async {
+        same(observer.seen().holders.len(), 1)
+    })
+    .await;
+    team.job("one")
+        .semaphore("db")
+        .unsuspended()
+        .parallelism(2)
+        .create()
+        .await
+        .is_complete()
+        .await;
+    team.job("two")
+        .semaphore("db")
+        .unsuspended()
+        .create()
+        .await
+        .is_complete()
+        .await;
+    team.job("other")
+        .semaphore("another")
+        .unsuspended()
+        .create()
+        .await
+        .is_complete()
+        .await;
+    eventually("no Job is seen", || async {
+        same(observer.seen().jobs.len(), 0)
+    })
+    .await;
+
+    let seen = observer.seen();
+    assert_eq!((seen.peak_holders, seen.all_holders.len()), (2, 2));
+    assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (1, 2));
+    assert_eq!(observer.errors(), Vec::<String>::new());
+}
+
+/// Servers that exist already are used as a bed's own are, and stay when the bed ends.
+#[tokio::test]
+async fn an_operator_comes_and_goes_on_servers_that_exist() {
+    let consul = Consul::builder().acls("root").start().await;
+    let address = [
+        ("CONSUL_HTTP_ADDR", consul.address()),
+        ("CONSUL_HTTP_TOKEN", "root"),
+    ];
+    let bed = Bed::builder()
+        .with_consul(address.map(|(name, value)| (name.to_owned(), value.to_owned())))
+        .with_kubernetes(kubernetes().await.kubeconfig())
+        .start()
+        .await;
+    let operator = bed.operator();
+
+    assert!(operator.stop().await.success());
+    operator.start().await;
+    assert_eq!(operator.kill().await.code(), Some(128 + 9));
+    operator.start().await;
+    let second = bed.another_operator("second", ["--cluster-name", "second"], []);
+    second.start().await;
+
+    assert!(operator.get("/metrics").await.contains("# EOF"));
+    assert_ne!(operator.address().await, second.address().await);
+    let ids = bed.folder().ids();
+    drop(second);
+    bed.end().await.unwrap();
+    assert_eq!(running(&ids), Vec::<u32>::new());
+    assert_eq!(consul.get("catalog/nodes").await[0]["Node"], "bed");
+    assert!(
+        kubernetes()
+            .await
+            .kubectl(["get", "nodes"])
+            .await
+            .contains("fake")
+    );
+}
+
+#[tokio::test]
+async fn consul_denies_who_has_no_token() {
+    let consul = Consul::builder().acls("root").start().await;
+
+    consul.put("a", 0, "1").await;
+
+    let entry = consul.kv("a").await.unwrap();
+    assert_eq!(entry.value, b"1");
+    let refusal = consul
+        .with_token("")
+        .try_put("session/create", json!({}))
+        .await
+        .unwrap_err();
+    assert!(refusal.to_string().contains("403"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_start_says_why() {
+    let refusal = Consul::builder()
+        .config(json!({ "nonsense": 1 }))
+        .try_start()
+        .await
+        .unwrap_err();
+
+    let refusal = format!("{refusal:#}");
+    assert!(
+        refusal.contains("starting Consul: consul: it ended"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("invalid config key nonsense"), "{refusal}");
+}
+
+#[test]
+fn a_missing_server_says_what_to_do() {
+    let output = another_process_command()
+        .env("SERVERS_DIR", "/nonexistent")
+        .output()
+        .unwrap();
+
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(complaint.contains("run `make servers`"), "{complaint}");
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_a_part_is_dropped() {
+    let consul = Consul::start().await;
+    let (ids, folder) = (consul.folder().ids(), consul.folder().path().to_owned());
+    assert_eq!(running(&ids), ids);
+
+    drop(consul);
+
+    nothing_is_left(&ids, &folder).await;
+}
+
+/// A SIGKILL runs no destructor; a terminal's Ctrl-C and a plain `kill` run none either.
+#[tokio::test]
+async fn nothing_is_left_when_the_parent_is_killed() {
+    for signal in ["KILL", "INT", "TERM"] {
+        let (mut parent, ids, folder) = another_process_with_servers();
+
+        kill(signal, parent.id());
+
+        parent.wait().unwrap();
+        nothing_is_left(&ids, Path::new(&folder)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_test_that_panics_keeps_the_logs_and_nothing_else() {
+    let (mut parent, ids, folder) = another_process_with_servers();
+
+    drop(parent.stdin.take());
+
+    assert!(!parent.wait().unwrap().success());
+    eventually("all processes have ended", || async {
+        same(running(&ids), vec![])
+    })
+    .await;
+    assert!(Path::new(&folder).join("kube-apiserver.log").exists());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Not a test: the process that the tests above end. It panics when its stdin is closed.
+#[tokio::test]
+#[ignore = "the other process of other tests"]
+async fn another_process() {
+    let server = ApiServer::start().await;
+    println!("\nids {}", json!(server.folder().ids()));
+    println!("folder {}", server.folder().path().display());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    panic!("the end");
+}
+
+fn another_process_command() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["another_process", "--exact", "--ignored", "--nocapture"]);
+    command
+}
+
+fn another_process_with_servers() -> (Child, Vec<u32>, String) {
+    let mut process = another_process_command()
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .env_remove("KEEP_BED")
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap());
+    let ids = line_after(&mut lines, "ids ");
+    let folder = line_after(&mut lines, "folder ");
+    let ids: Vec<u32> = serde_json::from_str(&ids).unwrap();
+    assert_eq!(
+        running(&ids),
+        ids,
+        "two servers, their guards and the keeper"
+    );
+    assert_eq!(ids.len(), 5);
+    (process, ids, folder)
+}
+
+fn line_after(lines: &mut BufReader<ChildStdout>, start: &str) -> String {
+    for line in lines.lines() {
+        if let Some(rest) = line.unwrap().strip_prefix(start) {
+            return rest.to_owned();
+        }
+    }
+    panic!("no line starts with {start}");
+}
+
+async fn nothing_is_left(ids: &[u32], folder: &Path) {
+    eventually("all processes have ended", || async {
+        same(running(ids), vec![])
+    })
+    .await;
+    eventually("the folder is removed", || async {
+        same(folder.exists(), false)
+    })
+    .await;
+}
+
+fn running(ids: &[u32]) -> Vec<u32> {
+    ids.iter()
+        .copied()
+        .filter(|id| Path::new(&format!("/proc/{id}")).exists())
+        .collect()
+}
+
+fn kill(signal: &str, id: u32) {
+    let killed = Command::new("bash")
+        .args(["-c", &format!("kill -s {signal} {id}")])
+        .status();
+    assert!(killed.unwrap().success());
+}
+
+/// One for all tests here that need no more.
+async fn kubernetes() -> &'static Kubernetes {
+    static KUBERNETES: OnceCell<Kubernetes> = OnceCell::const_new();
+    KUBERNETES.get_or_init(Kubernetes::start).await
+}

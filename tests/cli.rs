@@ -1,0 +1,265 @@
+//! The program as its user meets it: flags, environment, exit codes, and the HTTP endpoints.
+//! No server is needed.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::{
+    fs,
+    future::pending,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    process::{Command, Output},
+};
+
+use consul_semaphore_operator::telemetry::{self, Telemetry};
+
+/// The program with these arguments, in an environment that has only these variables.
+fn operator(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the program starts")
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Checks that the program refuses, with exit code 2 and nothing on stdout, and gives what it said.
+#[track_caller]
+fn refusal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let output = operator(arguments, variables);
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(output.stdout, b"", "{said}");
+    said
+}
+
+#[track_caller]
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in:\n{said}");
+    }
+}
+
+#[test]
+fn without_a_command_it_shows_its_commands() {
+    assert_says(&refusal(&[], &[]), &["run", "crd", "version"]);
+}
+
+#[test]
+fn unknown_commands_and_flags_are_refused() {
+    assert_says(
+        &refusal(&["rum"], &[]),
+        &["unrecognized subcommand 'rum'", "'run'"],
+    );
+    assert_says(
+        &refusal(&["run", "--consul-adress=x"], &[]),
+        &["--consul-adress", "--consul-address"],
+    );
+}
+
+#[test]
+fn bad_values_say_what_is_allowed() {
+    let cases = [
+        ("--log-format=xml", "possible values: text, json"),
+        ("--log-filter=info,kube=loud", "info,kube=debug"),
+        ("--http-address=8080", "IP:PORT"),
+        ("--cluster-name=a/b", "1 to 63 letters"),
+        ("--consul-node=", "1 to 63 letters"),
+        ("--consul-address=ftp://consul", "https://host:port"),
+    ];
+    for (argument, allowed) in cases {
+        let said = refusal(&["run", argument], &[]);
+        assert_says(&said, &[allowed]);
+        assert!(!said.contains("environment"), "{said}");
+    }
+}
+
+#[test]
+fn a_bad_value_of_the_environment_names_its_variable() {
+    let cases = [
+        ("LOG_FORMAT", "xml", "possible values: text, json"),
+        ("RUST_LOG", "consul_semaphore_operator=loud", "--log-filter"),
+        ("HTTP_ADDRESS", "localhost", "--http-address"),
+        ("CLUSTER_NAME", "prod eu", "1 to 63 letters"),
+        ("CONSUL_NODE", "..", "not only dots"),
+    ];
+    for (variable, value, allowed) in cases {
+        let said = refusal(&["run"], &[(variable, value)]);
+        assert_says(
+            &said,
+            &[allowed, &format!("environment variable {variable}")],
+        );
+    }
+}
+
+#[test]
+fn a_flag_goes_before_the_environment() {
+    let said = refusal(&["run", "--log-format=yaml"], &[("LOG_FORMAT", "json")]);
+    assert_says(&said, &["'yaml'"]);
+    assert!(!said.contains("environment"), "{said}");
+}
+
+#[test]
+fn a_bad_value_of_consuls_environment_names_its_variable() {
+    let cases = [
+        ("CONSUL_HTTP_ADDR", "ftp://consul", "https://host:port"),
+        ("CONSUL_HTTP_SSL", "maybe", "true or false"),
+        ("CONSUL_CLIENT_CERT", "cert.pem", "CONSUL_CLIENT_KEY"),
+    ];
+    for (variable, value, allowed) in cases {
+        assert_says(
+            &refusal(&["run"], &[(variable, value)]),
+            &[variable, allowed],
+        );
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_say_what_to_do() {
+    let plain = "http://consul:8500";
+    let advice = [
+        "--consul-ca-file",
+        "does not use it",
+        "leave --consul-ca-file out",
+    ];
+    let address = format!("--consul-address=https://consul:8501,{plain}");
+    let said = refusal(&["run", &address, "--consul-ca-file=ca.pem"], &[]);
+    assert_says(&said, &advice);
+    assert_says(&said, &[plain]);
+    let said = refusal(
+        &["run", "--consul-ca-file=ca.pem"],
+        &[("CONSUL_HTTP_ADDR", "unix:///run/consul.sock")],
+    );
+    assert_says(&said, &advice);
+}
+
+#[test]
+fn an_address_in_use_is_an_error_that_says_so() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let output = operator(&["run", "--http-address", &address], &[]);
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_says(&said, &["cannot listen on", &address, "--http-address"]);
+}
+
+#[test]
+fn version_says_what_it_is_tested_with() {
+    let output = operator(&["version"], &[]);
+    assert!(output.status.success());
+    let said = text(output.stdout);
+    assert_says(
+        &said,
+        &[
+            env!("CARGO_PKG_VERSION"),
+            telemetry::COMMIT,
+            telemetry::KUBERNETES,
+            telemetry::CONSUL,
+        ],
+    );
+}
+
+#[test]
+fn crd_prints_the_file_that_is_shipped() {
+    let output = operator(&["crd"], &[]);
+    assert!(output.status.success());
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/crds/consulsemaphores.consul-semaphore.io.yaml"
+    );
+    let shipped = fs::read_to_string(path).expect("the CRD is shipped");
+    assert!(
+        text(output.stdout) == shipped,
+        "{path} is not what `crd` prints"
+    );
+}
+
+/// A server of its own on a free port, for as long as the test's runtime lives.
+async fn serve(telemetry: &Telemetry) -> SocketAddr {
+    // The client wants a provider even when it speaks no TLS. An error says that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = telemetry::bind((Ipv4Addr::LOCALHOST, 0).into())
+        .await
+        .expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(telemetry::serve(listener, telemetry.clone(), pending()));
+    address
+}
+
+async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let answer = reqwest::get(format!("http://{address}{path}"))
+        .await
+        .expect("an answer");
+    (
+        answer.status().as_u16(),
+        answer.text().await.expect("a text"),
+    )
+}
+
+#[tokio::test]
+async fn it_lives_as_soon_as_it_serves() {
+    let address = serve(&Telemetry::default()).await;
+    assert_eq!(get(address, "/livez").await, (200, "ok\n".to_owned()));
+}
+
+#[tokio::test]
+async fn it_is_ready_when_all_parts_are() {
+    let telemetry = Telemetry::default();
+    let address = serve(&telemetry).await;
+    assert_eq!(
+        get(address, "/readyz").await,
+        (503, "operator: not synced yet\n".to_owned())
+    );
+    let (jobs, semaphores) = (
+        telemetry.health.part("jobs"),
+        telemetry.health.part("consulsemaphores"),
+    );
+    semaphores.ready();
+    assert_eq!(
+        get(address, "/readyz").await,
+        (503, "jobs: not synced yet\n".to_owned())
+    );
+    jobs.ready();
+    assert_eq!(get(address, "/readyz").await, (200, "ok\n".to_owned()));
+}
+
+#[tokio::test]
+async fn it_shows_its_metrics() {
+    let telemetry = Telemetry::default();
+    let address = serve(&telemetry).await;
+    telemetry.metrics.sessions(3);
+    let (status, page) = get(address, "/metrics").await;
+    assert_eq!(status, 200);
+    assert_says(
+        &page,
+        &[
+            "consul_semaphore_operator_build_info{",
+            "consul_semaphore_operator_sessions 3\n",
+        ],
+    );
+    assert!(page.ends_with("# EOF\n"), "{page}");
+}
+
+#[tokio::test]
+async fn other_paths_are_not_found() {
+    let address = serve(&Telemetry::default()).await;
+    assert_eq!(get(address, "/").await.0, 404);
+}
+
+#[tokio::test]
+async fn it_stops_serving_when_it_is_asked_to() {
+    let (stop, asked) = tokio::sync::oneshot::channel::<()>();
+    let listener = telemetry::bind((Ipv4Addr::LOCALHOST, 0).into())
+        .await
+        .expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let serving = tokio::spawn(telemetry::serve(listener, Telemetry::default(), async {
+        drop(asked.await);
+    }));
+    drop(stop);
+    serving.await.expect("the server ends by itself");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}

@@ -1,0 +1,26 @@
+//! The client of Consul's HTTP API, against a real Consul and, for what a real one can't be made to
+//! show, against answers that were seen from one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers of a test fail the test"
+)]
+
+#[path = "consul_client/access.rs"]
+mod access;
+#[path = "consul_client/faults.rs"]
+mod faults;
+#[path = "consul_client/keys.rs"]
+mod keys;
+#[path = "consul_client/server.rs"]
+mod server;
+#[path = "consul_client/sessions.rs"]
+mod sessions;
+#[path = "consul_client/transactions.rs"]
+mod transactions;
+#[path = "consul_client/transport.rs"]
+mod transport;
+#[path = "consul_client/watches.rs"]
+mod watches;

@@ -1,0 +1,470 @@
+//! What a real Consul can't be made to show at will: answers that were seen from one, from a server
+//! that says them on demand.
+
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use consul_semaphore_operator::consul::{
+    Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions,
+};
+use futures::StreamExt;
+use tokio::time::timeout;
+use wiremock::{
+    Mock, MockServer, ResponseTemplate,
+    matchers::{any, body_string_contains, header, method, path, query_param},
+};
+
+use crate::server::{DEADLINE, config};
+
+const TOKEN: &str = "s3cr3t-t0ken";
+
+#[derive(Default)]
+struct Calls(Mutex<Vec<(&'static str, &'static str)>>);
+
+impl Observer for Calls {
+    fn call(&self, kind: &'static str, result: &'static str, _took: Duration) {
+        self.0.lock().unwrap().push((kind, result));
+    }
+}
+
+impl Calls {
+    fn all(&self) -> Vec<(&'static str, &'static str)> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+async fn bed() -> (MockServer, Client, Arc<Calls>) {
+    let server = MockServer::start().await;
+    let calls = Arc::new(Calls::default());
+    let client = connect(&server.uri(), &calls);
+    (server, client, calls)
+}
+
+fn connect(addresses: &str, calls: &Arc<Calls>) -> Client {
+    let mut config = config(&[
+        ("CONSUL_HTTP_ADDR", addresses),
+        ("CONSUL_HTTP_TOKEN", TOKEN),
+        ("CONSUL_HTTP_AUTH", "me:hunter2"),
+    ]);
+    config.timeout = Duration::from_secs(4);
+    config.observer = Some(calls.clone());
+    Client::new(config).unwrap()
+}
+
+fn says(status: u16, body: &str) -> ResponseTemplate {
+    ResponseTemplate::new(status).set_body_string(body)
+}
+
+fn listing(index: u64, keys: &[&str]) -> ResponseTemplate {
+    let entry = |key: &&str| serde_json::json!({"Key": key, "Value": null, "CreateIndex": 5, "ModifyIndex": 5});
+    let entries: Vec<_> = keys.iter().map(entry).collect();
+    ResponseTemplate::new(200)
+        .insert_header("X-Consul-Index", index.to_string().as_str())
+        .set_body_json(entries)
+}
+
+fn set() -> Op {
+    Op::Set {
+        key: "k".to_owned(),
+        value: Vec::new(),
+        flags: 0,
+    }
+}
+
+#[tokio::test]
+async fn a_read_outlasts_an_election_and_too_many_requests() {
+    let (server, client, calls) = bed().await;
+    for answer in [
+        says(500, "No cluster leader"),
+        says(429, "Your IP is issuing too many concurrent connections"),
+        says(503, "upstream connect error"),
+    ] {
+        Mock::given(any())
+            .respond_with(answer)
+            .up_to_n_times(1)
+            .mount(&server)
+            .await;
+    }
+    Mock::given(header("X-Consul-Token", TOKEN))
+        .and(header("Authorization", "Basic bWU6aHVudGVyMg=="))
+        .respond_with(listing(9, &["p/a"]))
+        .mount(&server)
+        .await;
+    assert_eq!(client.list("p/").await.unwrap().index, 9);
+    let expected = ["NoLeader", "TooManyRequests", "UnexpectedAnswer", "ok"];
+    assert_eq!(calls.all(), expected.map(|result| ("kv_list", result)));
+}
+
+#[tokio::test]
+async fn what_does_not_end_is_told_with_its_reason() {
+    for (status, body, reason) in [
+        (500, "rpc error making call: No cluster leader", "NoLeader"),
+        (429, "Your IP is issuing too many", "TooManyRequests"),
+        (502, "bad gateway", "UnexpectedAnswer"),
+    ] {
+        let (server, client, calls) = bed().await;
+        Mock::given(any())
+            .respond_with(says(status, body))
+            .mount(&server)
+            .await;
+        assert_eq!(client.list("p/").await.unwrap_err().reason(), reason);
+        assert!(calls.all().len() > 1, "it is tried more than once");
+    }
+}
+
+#[tokio::test]
+async fn a_write_is_done_again_only_when_nothing_was_written() {
+    let (server, client, calls) = bed().await;
+    Mock::given(any())
+        .respond_with(says(500, "No cluster leader"))
+        .up_to_n_times(1)
+        .mount(&server)
+        .await;
+    Mock::given(any())
+        .respond_with(says(200, "true"))
+        .mount(&server)
+        .await;
+    assert!(client.put("k", b"", 0, PutMode::Cas(3)).await.unwrap());
+    assert_eq!(calls.all(), [("kv_put", "NoLeader"), ("kv_put", "ok")]);
+}
+
+#[tokio::test]
+async fn a_write_whose_answer_was_lost_is_not_done_again() {
+    let (server, client, calls) = bed().await;
+    let lost = "rpc error making call: EOF";
+    Mock::given(any())
+        .respond_with(says(500, lost))
+        .mount(&server)
+        .await;
+    let request = NewSession {
+        name: String::new(),
+        node: "n".to_owned(),
+        ttl: None,
+        lock_delay: Duration::ZERO,
+    };
+    for error in [
+        client.put("k", b"", 0, PutMode::Set).await.unwrap_err(),
+        client.delete("k", None).await.unwrap_err(),
+        client.transaction(&[set()]).await.unwrap_err(),
+        client.create_session(&request).await.unwrap_err(),
+    ] {
+        assert!(error.may_have_been_applied());
+    }
+    assert_eq!(calls.all().len(), 4);
+}
+
+#[tokio::test]
+async fn what_may_be_done_twice_is() {
+    let (server, client, calls) = bed().await;
+    let lost = "rpc error making call: EOF";
+    Mock::given(any())
+        .respond_with(says(500, lost))
+        .up_to_n_times(1)
+        .mount(&server)
+        .await;
+    Mock::given(path("/v1/session/renew/s"))
+        .and(method("PUT"))
+        .respond_with(says(
+            200,
+            r#"[{"ID":"s","Name":"","Node":"n","TTL":"30s","LockDelay":0,"CreateIndex":1}]"#,
+        ))
+        .mount(&server)
+        .await;
+    let session = client.renew_session(&SessionId::from("s")).await.unwrap();
+    // More than was asked for is what Consul grants.
+    assert_eq!(session.ttl, Some(Duration::from_secs(30)));
+    assert_eq!(calls.all().len(), 2);
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_and_the_write_is_undecided() {
+    let (server, client, calls) = bed().await;
+    let late = says(200, "true").set_delay(DEADLINE);
+    Mock::given(any()).respond_with(late).mount(&server).await;
+    let error = timeout(DEADLINE / 2, client.transaction(&[set()]))
+        .await
+        .unwrap();
+    let error = error.unwrap_err();
+    assert_eq!(error.reason(), "ConsulUnreachable");
+    assert!(error.may_have_been_applied());
+    assert_eq!(calls.all(), [("txn", "ConsulUnreachable")]);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_refused_decides_that_nothing_was_written() {
+    let calls = Arc::new(Calls::default());
+    let address = format!("127.0.0.1:{}", crate::server::free_port());
+    let client = connect(&address, &calls);
+    let error = client.transaction(&[set()]).await.unwrap_err();
+    assert_eq!(error.reason(), "ConsulUnreachable");
+    assert!(error.to_string().contains(&address), "{error}");
+    assert!(!error.may_have_been_applied());
+    assert!(calls.all().len() > 1, "it is tried more than once");
+}
+
+#[tokio::test]
+async fn reads_go_to_the_next_address_at_once() {
+    let (bad, _, _) = bed().await;
+    let (good, _, calls) = bed().await;
+    let client = connect(&format!("{},{}", bad.uri(), good.uri()), &calls);
+    let no_leader = says(500, "No cluster leader");
+    Mock::given(any()).respond_with(no_leader).mount(&bad).await;
+    Mock::given(any())
+        .respond_with(listing(9, &["p/a"]))
+        .mount(&good)
+        .await;
+    client.list("p/").await.unwrap();
+    client.list("p/").await.unwrap();
+    // The second read begins where the first one ended.
+    let expected = ["NoLeader", "ok", "ok"];
+    assert_eq!(calls.all(), expected.map(|result| ("kv_list", result)));
+}
+
+#[tokio::test]
+async fn an_old_consul_teaches_that_it_takes_64_operations() {
+    let (server, client, _) = bed().await;
+    let too_many = says(413, "Transaction contains too many operations (65 > 64)");
+    Mock::given(path("/v1/txn"))
+        .respond_with(too_many)
+        .mount(&server)
+        .await;
+    let clone = client.scoped(Scope::default());
+    let error = client.transaction(&vec![set(); 65]).await.unwrap_err();
+    assert!(matches!(error, Error::TooLarge(_)) && !error.may_have_been_applied());
+    assert_eq!(clone.transaction_capacity(), 64);
+}
+
+#[tokio::test]
+async fn too_many_bytes_teach_to_send_fewer_operations_but_only_once() {
+    let (server, client, _) = bed().await;
+    let words = "Request body(600000 bytes) too large, max size: 524288 bytes. See > 1";
+    let too_large = says(413, words);
+    Mock::given(path("/v1/txn"))
+        .respond_with(too_large)
+        .mount(&server)
+        .await;
+    for operations in [100, 64, 2] {
+        let error = client.transaction(&vec![set(); operations]).await;
+        assert!(matches!(error, Err(Error::TooLarge(_))));
+        assert_eq!(client.transaction_capacity(), 64);
+    }
+}
+
+#[tokio::test]
+async fn an_enterprise_consul_is_told_the_place_in_every_call_and_operation() {
+    let (server, client, calls) = bed().await;
+    let scoped = client.scoped(Scope {
+        namespace: Some("team-a".to_owned()),
+        partition: Some("eu".to_owned()),
+        datacenter: Some("dc2".to_owned()),
+    });
+    let place = || {
+        Mock::given(query_param("ns", "team-a"))
+            .and(query_param("partition", "eu"))
+            .and(query_param("dc", "dc2"))
+    };
+    place()
+        .and(method("GET"))
+        .respond_with(listing(9, &["k"]))
+        .mount(&server)
+        .await;
+    place()
+        .and(path("/v1/txn"))
+        .and(body_string_contains(
+            r#""Namespace":"team-a","Partition":"eu""#,
+        ))
+        .respond_with(says(200, r#"{"Results":[],"Errors":null}"#))
+        .mount(&server)
+        .await;
+    scoped.transaction(&[set()]).await.unwrap();
+    scoped.transaction(&[set()]).await.unwrap();
+    // Whether it is Enterprise is asked once.
+    assert_eq!(
+        calls.all(),
+        [("kv_get", "ok"), ("txn", "ok"), ("txn", "ok")]
+    );
+}
+
+#[tokio::test]
+async fn a_404_of_something_else_is_not_an_empty_prefix_nor_the_end_of_a_session() {
+    let (server, client, _) = bed().await;
+    let elsewhere = says(404, "404 page not found");
+    Mock::given(any())
+        .respond_with(elsewhere)
+        .mount(&server)
+        .await;
+    let session = SessionId::from("s");
+    for error in [
+        client.list("p/").await.unwrap_err(),
+        client.get("k").await.unwrap_err(),
+        client.renew_session(&session).await.unwrap_err(),
+        client.session(&session).await.unwrap_err(),
+    ] {
+        assert_eq!(error.reason(), "UnexpectedAnswer");
+        assert!(error.to_string().contains("404 page not found"));
+    }
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_are_errors() {
+    let (server, client, _) = bed().await;
+    let index = |answer: ResponseTemplate| answer.insert_header("X-Consul-Index", "7");
+    for answer in [
+        index(says(200, "not json")),
+        index(says(
+            200,
+            r#"[{"Key":"p/a","Value":"*","CreateIndex":1,"ModifyIndex":1}]"#,
+        )),
+        says(200, "[]"),
+    ] {
+        server.reset().await;
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        let error = client.list("p/").await.unwrap_err();
+        assert!(matches!(error, Error::Decode(_)), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirection_is_not_followed_with_the_token() {
+    let (server, client, _) = bed().await;
+    let elsewhere = ResponseTemplate::new(301).insert_header("Location", "/elsewhere");
+    Mock::given(path("/v1/kv/k"))
+        .respond_with(elsewhere)
+        .mount(&server)
+        .await;
+    let error = client.get("k").await.unwrap_err();
+    assert!(matches!(error, Error::Unexpected { status: 301, .. }));
+    assert_eq!(server.received_requests().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn no_secret_is_ever_repeated() {
+    let (server, client, _) = bed().await;
+    let chatty = says(400, &format!("bad request by {TOKEN}"));
+    Mock::given(any()).respond_with(chatty).mount(&server).await;
+    let error = client.list("p/").await.unwrap_err();
+    for text in [
+        error.to_string(),
+        format!("{error:?}"),
+        format!("{client:?}"),
+    ] {
+        assert!(!text.contains(TOKEN) && !text.contains("hunter2"), "{text}");
+    }
+}
+
+/// Readings at these indexes, one after the other, from a store whose own index is `store`.
+async fn indexes(readings: &[u64], store: u64) -> (Vec<(u64, bool)>, Vec<Option<String>>) {
+    let (server, client, _) = bed().await;
+    let of_store = says(404, "").insert_header("X-Consul-Index", store.to_string().as_str());
+    Mock::given(path("/v1/kv/p/.absent"))
+        .respond_with(of_store)
+        .mount(&server)
+        .await;
+    for index in readings {
+        Mock::given(path("/v1/kv/p/"))
+            .respond_with(listing(*index, &["p/a"]))
+            .up_to_n_times(1)
+            .mount(&server)
+            .await;
+    }
+    let watch = pin!(client.watch("p/", WatchOptions::default()));
+    let seen = watch
+        .take(readings.len())
+        .map(|l| l.unwrap())
+        .map(|l| (l.index, l.reset));
+    let seen = timeout(DEADLINE, seen.collect()).await.unwrap();
+    let requests = server.received_requests().await.unwrap();
+    let lists = requests.iter().filter(|r| r.url.path() == "/v1/kv/p/");
+    let asked = lists.map(|request| {
+        let mut query = request.url.query_pairs();
+        query
+            .find(|(name, _)| name == "index")
+            .map(|(_, value)| value.into_owned())
+    });
+    (seen, asked.collect())
+}
+
+#[tokio::test]
+async fn an_index_that_goes_back_begins_again_and_says_so() {
+    let (seen, asked) = indexes(&[100, 7, 7, 8], 9).await;
+    assert_eq!(seen, [(100, false), (7, true), (7, false), (8, false)]);
+    let asked: Vec<_> = asked.iter().map(Option::as_deref).collect();
+    assert_eq!(asked, [None, Some("100"), None, Some("7")]);
+}
+
+#[tokio::test]
+async fn an_index_that_goes_back_because_deletions_were_forgotten_is_no_loss() {
+    let (seen, asked) = indexes(&[100, 90, 90], 250).await;
+    assert_eq!(seen, [(100, false), (90, false), (90, false)]);
+    let asked: Vec<_> = asked.iter().map(Option::as_deref).collect();
+    assert_eq!(asked, [None, Some("100"), None]);
+}
+
+#[tokio::test]
+async fn index_0_is_treated_as_1() {
+    let (seen, asked) = indexes(&[0, 0], 1).await;
+    assert_eq!(seen, [(1, false), (1, false)]);
+    assert_eq!(asked, [None, Some("1".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_after_errors() {
+    let (server, client, _) = bed().await;
+    Mock::given(any())
+        .respond_with(says(403, "Permission denied"))
+        .up_to_n_times(2)
+        .mount(&server)
+        .await;
+    Mock::given(any())
+        .respond_with(listing(9, &["p/a"]))
+        .mount(&server)
+        .await;
+    let watch = client.watch("p/", WatchOptions::default()).take(3);
+    let seen: Vec<_> = timeout(DEADLINE, watch.collect()).await.unwrap();
+    let words = seen
+        .iter()
+        .map(|r| r.as_ref().map_or_else(Error::reason, |_| "ok"));
+    let words: Vec<_> = words.collect();
+    assert_eq!(words, ["PermissionDenied", "PermissionDenied", "ok"]);
+}
+
+#[tokio::test]
+async fn a_watch_whose_readings_return_at_once_is_slowed_down() {
+    let (server, client, calls) = bed().await;
+    Mock::given(any())
+        .respond_with(listing(9, &["p/a"]))
+        .mount(&server)
+        .await;
+    let options = WatchOptions {
+        burst: 5,
+        rate: 0.1,
+        ..WatchOptions::default()
+    };
+    let readings = client.watch("p/", options).for_each(async |_| ());
+    // The sixth would come after ten seconds.
+    let _ = timeout(Duration::from_secs(2), readings).await;
+    assert!(calls.all().len() <= 5, "{}", calls.all().len());
+}
+
+#[tokio::test]
+async fn a_watch_does_not_wait_at_a_server_that_hangs_for_others() {
+    let (bad, _, _) = bed().await;
+    let (good, _, calls) = bed().await;
+    let client = connect(&format!("{},{}", bad.uri(), good.uri()), &calls);
+    let first = Mock::given(method("GET")).respond_with(listing(9, &["p/a"]));
+    first.up_to_n_times(1).mount(&bad).await;
+    let for_ever = says(200, "true").set_delay(10 * DEADLINE);
+    Mock::given(any()).respond_with(for_ever).mount(&bad).await;
+    let second = listing(20, &["p/a"]);
+    Mock::given(any()).respond_with(second).mount(&good).await;
+
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    assert_eq!(readings.next().await.unwrap().unwrap().index, 9);
+    let write = async { client.put("k", b"", 0, PutMode::Set).await };
+    let (written, reading) = tokio::join!(write, timeout(DEADLINE, readings.next()));
+    assert!(written.unwrap_err().may_have_been_applied());
+    assert_eq!(reading.unwrap().unwrap().unwrap().index, 20);
+}

@@ -1,0 +1,96 @@
+//! Keys and values.
+
+use consul_semaphore_operator::consul::{Error, PutMode};
+
+use crate::server::{on_server, start};
+
+#[tokio::test]
+async fn a_prefix_is_listed_as_it_is_given() {
+    let (_consul, client) = start().await;
+    for key in ["jobs/a/2", "jobs/a/1", "jobs/ab/1"] {
+        assert!(
+            client
+                .put(key, key.as_bytes(), 7, PutMode::Set)
+                .await
+                .unwrap()
+        );
+    }
+    let listing = client.list("jobs/a/").await.unwrap();
+    let keys: Vec<_> = listing.entries.iter().map(|e| e.key.as_str()).collect();
+    assert_eq!(keys, ["jobs/a/1", "jobs/a/2"]);
+    assert_eq!(listing.entries[0].value, b"jobs/a/1");
+    assert_eq!(listing.entries[0].flags, 7);
+    assert_eq!(listing.index, listing.entries[0].modify_index);
+    assert!(!listing.reset);
+
+    let nothing = client.list("nothing/").await.unwrap();
+    assert!(nothing.entries.is_empty());
+    assert!(nothing.index >= listing.index);
+}
+
+#[tokio::test]
+async fn a_check_and_set_needs_the_index_of_the_last_write() {
+    let (_consul, client) = start().await;
+    let put = |value: &'static [u8], index| client.put("k", value, 0, PutMode::Cas(index));
+    assert!(put(b"1", 0).await.unwrap());
+    assert!(!put(b"2", 0).await.unwrap());
+    let entry = client.get("k").await.unwrap().unwrap();
+    assert_eq!(entry.value, b"1");
+    assert!(put(b"2", entry.modify_index).await.unwrap());
+
+    assert!(!client.delete("k", Some(entry.modify_index)).await.unwrap());
+    let entry = client.get("k").await.unwrap().unwrap();
+    assert!(client.delete("k", Some(entry.modify_index)).await.unwrap());
+    assert_eq!(client.get("k").await.unwrap(), None);
+    assert!(client.delete("k", None).await.unwrap());
+}
+
+#[tokio::test]
+async fn any_key_and_any_value_comes_back_as_it_was() {
+    let (_consul, client) = start().await;
+    let value: Vec<u8> = (0..=255).collect();
+    let keys = [
+        "a b", "ä/€", "50%25", "q?x=1&y", "h#1", "a+b", "a//b", "a/../b", "/a", "~._-",
+    ];
+    for key in keys {
+        let flags = 0xe0f6_9a2b_aa41_4de0;
+        assert!(
+            client.put(key, &value, flags, PutMode::Set).await.unwrap(),
+            "{key}"
+        );
+        let entry = client.get(key).await.unwrap().unwrap();
+        assert_eq!((entry.key.as_str(), entry.flags), (key, flags));
+        assert_eq!(entry.value, value);
+    }
+    assert_eq!(client.list("").await.unwrap().entries.len(), keys.len());
+    assert!(client.put("empty", b"", 0, PutMode::Set).await.unwrap());
+    assert_eq!(client.get("empty").await.unwrap().unwrap().value, b"");
+}
+
+#[tokio::test]
+async fn a_lock_is_acquired_by_one_session_and_released_by_it() {
+    let (_consul, client) = start().await;
+    let one = client.create_session(&on_server()).await.unwrap();
+    let two = client.create_session(&on_server()).await.unwrap();
+    let put = |mode| client.put("lock", b"me", 0, mode);
+    assert!(put(PutMode::Acquire(one.clone())).await.unwrap());
+    assert!(!put(PutMode::Acquire(two.clone())).await.unwrap());
+    let entry = client.get("lock").await.unwrap().unwrap();
+    assert_eq!((entry.session, entry.lock_index), (Some(one.clone()), 1));
+    assert!(!put(PutMode::Release(two.clone())).await.unwrap());
+    assert!(put(PutMode::Release(one.clone())).await.unwrap());
+    assert_eq!(client.get("lock").await.unwrap().unwrap().session, None);
+
+    client.destroy_session(&one).await.unwrap();
+    assert_eq!(put(PutMode::Acquire(one)).await, Err(Error::Gone));
+}
+
+#[tokio::test]
+async fn too_much_at_once_is_refused_as_such() {
+    let (_consul, client) = start().await;
+    let value = vec![0; 600_000];
+    let error = client.put("k", &value, 0, PutMode::Set).await.unwrap_err();
+    assert_eq!(error.reason(), "TooLarge");
+    assert!(!error.may_have_been_applied());
+    assert_eq!(client.transaction_capacity(), 128);
+}

@@ -1,0 +1,69 @@
+//! What several of these tests need.
+
+use std::{net::TcpListener, time::Duration};
+
+use consul_semaphore_operator::consul::{Client, Config, NewSession};
+use testbed::{Consul, ConsulServer, Folder};
+
+/// How long anything may take: far more than it does.
+pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
+
+/// A Consul of a test's own, and a client of it.
+pub(crate) async fn start() -> (ConsulServer, Client) {
+    let consul = Consul::start().await;
+    let client = client(&[("CONSUL_HTTP_ADDR", consul.address())]);
+    (consul, client)
+}
+
+/// One that answers at a unix socket too, and where that is.
+pub(crate) async fn start_at(folder: &Folder) -> (ConsulServer, String) {
+    let socket = socket(folder);
+    let both = format!("127.0.0.1 {socket}");
+    let configuration = serde_json::json!({ "addresses": { "http": both } });
+    let consul = Consul::builder().config(configuration).start().await;
+    (consul, socket)
+}
+
+/// Where a Consul will answer that [`start_at`] this folder.
+pub(crate) fn socket(folder: &Folder) -> String {
+    format!("unix://{}", folder.path().join("http.sock").display())
+}
+
+/// Ends it at once, and returns when it has ended.
+pub(crate) async fn kill(consul: &ConsulServer) {
+    consul.process().signal("KILL").unwrap();
+    let ended = async || match consul.process().exit_status() {
+        Some(_) => Ok(()),
+        None => Err("it runs"),
+    };
+    testbed::eventually("Consul ends", ended).await;
+}
+
+/// A client with these `CONSUL_*` variables.
+pub(crate) fn client(variables: &[(&str, &str)]) -> Client {
+    Client::new(config(variables)).unwrap()
+}
+
+pub(crate) fn config(variables: &[(&str, &str)]) -> Config {
+    let lookup = |name: &str| {
+        let found = variables.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| (*value).to_owned())
+    };
+    Config::from_lookup(lookup).unwrap()
+}
+
+/// One where nobody listens.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A session on the server's own node, that nothing but its destruction ends.
+pub(crate) fn on_server() -> NewSession {
+    NewSession {
+        name: "holder".to_owned(),
+        node: "bed".to_owned(),
+        ttl: None,
+        lock_delay: Duration::ZERO,
+    }
+}

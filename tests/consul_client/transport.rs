@@ -1,0 +1,180 @@
+//! The ways to a Consul.
+
+use std::{fs, net::TcpListener, pin::pin, process::Command, time::Duration};
+
+use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
+use futures::StreamExt;
+use serde_json::json;
+use testbed::{Consul, Folder};
+use tokio::time::timeout;
+
+use crate::server::{DEADLINE, client, config, free_port, kill, start, start_at};
+
+#[tokio::test]
+async fn over_a_unix_socket() {
+    let folder = Folder::new().unwrap();
+    let (_consul, address) = start_at(&folder).await;
+    let client = client(&[("CONSUL_HTTP_ADDR", &address)]);
+    assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
+    assert_eq!(client.get("k").await.unwrap().unwrap().value, b"1");
+}
+
+#[tokio::test]
+async fn past_an_address_where_nobody_listens() {
+    let (consul, _) = start().await;
+    let named = consul.address().replace("127.0.0.1", "localhost");
+    let addresses = format!("127.0.0.1:{}, {named}", free_port());
+    let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
+    // Also a write, because nothing was sent to the first.
+    assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
+    assert_eq!(client.list("k").await.unwrap().entries.len(), 1);
+}
+
+#[tokio::test]
+async fn past_a_server_that_hangs() {
+    let (consul, _) = start().await;
+    // Connections are taken by the system, and nobody ever reads from them.
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = deaf.local_addr().unwrap();
+    let addresses = format!("{deaf},{}", consul.address());
+    let mut config = config(&[("CONSUL_HTTP_ADDR", &addresses)]);
+    config.timeout = Duration::from_secs(4);
+    let client = Client::new(config).unwrap();
+    assert!(client.list("k").await.unwrap().entries.is_empty());
+    assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
+}
+
+#[tokio::test]
+async fn from_a_server_that_ends_to_one_that_stays() {
+    let (one, _) = start().await;
+    let (two, _) = start().await;
+    let addresses = format!("{},{}", one.address(), two.address());
+    let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
+    client.put("p/one", b"", 0, PutMode::Set).await.unwrap();
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    let first = timeout(DEADLINE, readings.next()).await.unwrap().unwrap();
+    assert_eq!(first.unwrap().entries[0].key, "p/one");
+    kill(&one).await;
+    // Nobody can say of a connection that ends whether it has carried a write before.
+    let written = async { while client.put("p/two", b"", 0, PutMode::Set).await != Ok(true) {} };
+    timeout(DEADLINE, written)
+        .await
+        .expect("the write is done at the other");
+    let seen = async {
+        loop {
+            let reading = readings.next().await.unwrap();
+            if reading.is_ok_and(|l| l.entries.iter().any(|e| e.key == "p/two")) {
+                return;
+            }
+        }
+    };
+    timeout(DEADLINE, seen)
+        .await
+        .expect("the watch goes on at the other");
+}
+
+/// A folder with a CA, and certificates of a server and of a client.
+fn certificates() -> Folder {
+    let folder = Folder::new().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(testbed::servers().join("consul"));
+        command.args(words).current_dir(folder.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    };
+    run(&["tls", "ca", "create"]);
+    run(&["tls", "cert", "create", "-server"]);
+    run(&["tls", "cert", "create", "-client"]);
+    folder
+}
+
+/// The variables of one that is let in.
+fn with_tls<'a>(address: &'a str, files: &'a [String; 3]) -> Vec<(&'static str, &'a str)> {
+    vec![
+        ("CONSUL_HTTP_ADDR", address),
+        ("CONSUL_CACERT", &files[0]),
+        ("CONSUL_CLIENT_CERT", &files[1]),
+        ("CONSUL_CLIENT_KEY", &files[2]),
+    ]
+}
+
+#[tokio::test]
+async fn over_tls_with_certificates_on_both_sides() {
+    let folder = certificates();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let files = [
+        file("consul-agent-ca.pem"),
+        file("dc1-client-consul-0.pem"),
+        file("dc1-client-consul-0-key.pem"),
+    ];
+    let port = free_port();
+    let configuration = json!({
+        "ports": { "https": port },
+        "tls": { "https": {
+            "ca_file": files[0],
+            "cert_file": file("dc1-server-consul-0.pem"),
+            "key_file": file("dc1-server-consul-0-key.pem"),
+            "verify_incoming": true,
+        } },
+    });
+    let _consul = Consul::builder().config(configuration).start().await;
+    let https = format!("https://127.0.0.1:{port}");
+    let bare = format!("localhost:{port}");
+    let client = client(&with_tls(&https, &files));
+    assert!(client.put("k", b"1", 0, PutMode::Set).await.unwrap());
+
+    let get = async |variables: &[(&str, &str)]| {
+        let client = crate::server::client(variables);
+        client.get("k").await.map(|entry| entry.unwrap().value)
+    };
+    let all = with_tls(&https, &files);
+    let but = |name: &str| {
+        all.iter()
+            .copied()
+            .filter(|v| v.0 != name)
+            .collect::<Vec<_>>()
+    };
+
+    // TLS by CONSUL_HTTP_SSL, to a name that the certificate bears.
+    let mut by_flag = but("CONSUL_HTTP_ADDR");
+    by_flag.extend([
+        ("CONSUL_HTTP_ADDR", bare.as_str()),
+        ("CONSUL_HTTP_SSL", "true"),
+    ]);
+    assert_eq!(get(&by_flag).await.unwrap(), b"1");
+    // Another name than the address's, which it bears or not.
+    let mut named = all.clone();
+    named.push(("CONSUL_TLS_SERVER_NAME", "server.dc1.consul"));
+    assert_eq!(get(&named).await.unwrap(), b"1");
+    let mut misnamed = all.clone();
+    misnamed.push(("CONSUL_TLS_SERVER_NAME", "server.dc2.consul"));
+    let error = get(&misnamed).await.unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
+    // A folder of CAs.
+    let cas = Folder::new().unwrap();
+    fs::copy(&files[0], cas.path().join("ca.pem")).unwrap();
+    let mut by_folder = but("CONSUL_CACERT");
+    by_folder.push(("CONSUL_CAPATH", cas.path().to_str().unwrap()));
+    assert_eq!(get(&by_folder).await.unwrap(), b"1");
+
+    // A server that is not trusted, unless nobody asks.
+    let other = certificates();
+    let other_ca = other
+        .path()
+        .join("consul-agent-ca.pem")
+        .display()
+        .to_string();
+    let mut distrusting = but("CONSUL_CACERT");
+    distrusting.push(("CONSUL_CACERT", &other_ca));
+    let error = get(&distrusting).await.unwrap_err();
+    assert_eq!(error.reason(), "ConsulUnreachable");
+    assert!(error.to_string().contains("certificate"), "{error}");
+    distrusting.push(("CONSUL_HTTP_SSL_VERIFY", "false"));
+    assert_eq!(get(&distrusting).await.unwrap(), b"1");
+
+    // A client that is not known.
+    let mut unknown = all.clone();
+    unknown.retain(|v| !v.0.starts_with("CONSUL_CLIENT"));
+    let error = get(&unknown).await.unwrap_err();
+    assert_eq!(error.reason(), "ConsulUnreachable");
+}

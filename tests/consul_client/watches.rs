@@ -1,0 +1,96 @@
+//! Blocking queries.
+
+use std::{pin::pin, time::Duration};
+
+use consul_semaphore_operator::consul::{Error, Listing, PutMode, WatchOptions};
+use futures::{Stream, StreamExt};
+use testbed::Folder;
+use tokio::time::timeout;
+
+use crate::server::{DEADLINE, client, kill, on_server, socket, start, start_at};
+
+/// The first reading that is as wanted.
+async fn until(
+    readings: &mut (impl Stream<Item = Result<Listing, Error>> + Unpin),
+    wanted: impl Fn(&Listing) -> bool,
+) -> Listing {
+    let search = async {
+        loop {
+            match readings.next().await {
+                Some(Ok(listing)) if wanted(&listing) => return listing,
+                Some(_) => {}
+                None => panic!("the stream has ended"),
+            }
+        }
+    };
+    timeout(DEADLINE, search).await.expect("in time")
+}
+
+#[tokio::test]
+async fn a_watch_sees_changes_and_the_end_of_a_session() {
+    let (_consul, client) = start().await;
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    let first = until(&mut readings, |_| true).await;
+    assert!(first.entries.is_empty());
+
+    client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
+    let made = until(&mut readings, |l| l.entries.len() == 1).await;
+    assert!(made.index > first.index && made.sent >= first.sent && !made.reset);
+
+    let session = client.create_session(&on_server()).await.unwrap();
+    let acquire = PutMode::Acquire(session.clone());
+    assert!(client.put("p/b", b"", 0, acquire).await.unwrap());
+    let locked = |l: &Listing| l.entries.last().is_some_and(|e| e.session.is_some());
+    until(&mut readings, locked).await;
+    client.destroy_session(&session).await.unwrap();
+    let released = until(&mut readings, |l| l.entries.len() == 1).await;
+    assert!(!released.reset);
+}
+
+#[tokio::test]
+async fn there_is_a_reading_after_every_wait_though_nothing_changes() {
+    let (_consul, client) = start().await;
+    client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
+    let options = WatchOptions {
+        wait: Duration::from_millis(100),
+        ..WatchOptions::default()
+    };
+    let mut readings = pin!(client.watch("p/", options));
+    let first = until(&mut readings, |_| true).await;
+    let second = until(&mut readings, |_| true).await;
+    let third = until(&mut readings, |_| true).await;
+    assert!(first.sent < second.sent && second.sent < third.sent);
+    assert_eq!(first.index, third.index);
+}
+
+#[tokio::test]
+async fn a_watch_tells_that_consul_is_away_and_that_there_is_one_without_its_data() {
+    let (one, _) = start().await;
+    let folder = Folder::new().unwrap();
+    let addresses = format!("{},{}", one.address(), socket(&folder));
+    let client = client(&[("CONSUL_HTTP_ADDR", &addresses)]);
+    // So that its index is well above that of the other.
+    for _ in 0..100 {
+        client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
+    }
+    let mut readings = pin!(client.watch("p/", WatchOptions::default()));
+    until(&mut readings, |l| l.entries.len() == 1).await;
+
+    kill(&one).await;
+    let failure = async {
+        loop {
+            if let Some(Err(error)) = readings.next().await {
+                return error;
+            }
+        }
+    };
+    let error = timeout(DEADLINE, failure).await.unwrap();
+    assert_eq!(error.reason(), "ConsulUnreachable");
+
+    let _other = start_at(&folder).await;
+    let without = until(&mut readings, |_| true).await;
+    assert!(without.entries.is_empty() && without.reset);
+    client.put("p/b", b"1", 0, PutMode::Set).await.unwrap();
+    let filled = until(&mut readings, |l| l.entries.len() == 1).await;
+    assert!(!filled.reset);
+}

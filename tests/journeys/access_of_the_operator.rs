@@ -1,0 +1,63 @@
+//! What the operator's `ServiceAccount` may do in Kubernetes, and what not.
+
+use std::collections::BTreeSet;
+
+use testbed::Bed;
+
+#[tokio::test]
+async fn the_operator_may_do_no_more_than_it_needs() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("access").await;
+    team.job("a").create().await;
+    let kubeconfig = bed.operator_kubeconfig().display().to_string();
+    let as_operator = |args: &[&str]| {
+        let own = ["--kubeconfig", kubeconfig.as_str(), "-n", team.name()];
+        let args: Vec<_> = own.iter().chain(args).map(ToString::to_string).collect();
+        let bed = &bed;
+        async move { bed.try_kubectl(args).await }
+    };
+
+    let forbidden: [&[&str]; 9] = [
+        &["get", "secrets"],
+        &["get", "secret", "a"],
+        &["get", "configmaps"],
+        &["get", "nodes"],
+        &["get", "namespace", "default"],
+        &["delete", "job", "a"],
+        &["create", "job", "b", "--image=none"],
+        &["delete", "pod", "a"],
+        &["delete", "consulsemaphore", "db"],
+    ];
+    for args in forbidden {
+        let refusal = as_operator(args).await.expect_err("it is forbidden");
+        assert!(format!("{refusal:#}").contains("forbidden"), "{refusal:#}");
+    }
+    for args in [
+        ["get", "jobs"],
+        ["get", "pods"],
+        ["get", "consulsemaphores"],
+    ] {
+        as_operator(&args).await.expect("it is allowed");
+    }
+
+    // Nothing beside: whoever is logged in may ask what he may do, and see what the server offers.
+    let rules = as_operator(&["auth", "can-i", "--list", "--no-headers"])
+        .await
+        .expect("its rules");
+    let rules: BTreeSet<_> = rules
+        .lines()
+        .filter(|rule| !rule.starts_with(char::is_whitespace) && !rule.starts_with("selfsubject"))
+        .map(|rule| rule.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let expected = [
+        "consulsemaphores.consul-semaphore.io [] [] [get list watch patch]",
+        "consulsemaphores.consul-semaphore.io/finalizers [] [] [update]",
+        "consulsemaphores.consul-semaphore.io/status [] [] [get patch]",
+        "events [] [] [create patch]",
+        "events.events.k8s.io [] [] [create patch]",
+        "jobs.batch [] [] [get list watch patch]",
+        "namespaces [] [kube-system] [get]",
+        "pods [] [] [get list watch]",
+    ];
+    assert_eq!(rules, expected.map(str::to_owned).into());
+}

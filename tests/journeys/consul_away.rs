@@ -1,0 +1,97 @@
+//! Consul is not there, goes away, hangs, and comes back with its data.
+
+use kube::ResourceExt;
+use serde_json::json;
+use testbed::{Bed, Job, Semaphore, eventually};
+
+use crate::{durable_consul::DurableConsul, helpers::finish};
+
+async fn unreachable(semaphore: &Semaphore) {
+    for kind in ["Ready", "ConsulReachable"] {
+        semaphore
+            .has_condition(kind, "False", "ConsulUnreachable")
+            .await;
+    }
+}
+
+/// The names of a Job's pods: others after a while mean that it was stopped in between.
+async fn pods(job: &Job) -> Vec<String> {
+    job.pods().await.iter().map(ResourceExt::name_any).collect()
+}
+
+#[tokio::test]
+async fn jobs_wait_and_go_on_while_consul_is_away() {
+    let bed = Bed::builder().without_operator().start().await;
+    let mut server = DurableConsul::new(&bed);
+    let address = [("CONSUL_HTTP_ADDR", server.address().to_owned())];
+    let operator = bed.another_operator("far", [""; 0], address);
+    operator.start().await;
+    let team = bed.namespace("consul-away").await;
+
+    // Nobody is there. A Job that must not run is suspended all the same.
+    let db = team.semaphore("db").limit(2).create().await;
+    let long = team.job("a-long").semaphore("db").runs("1h");
+    let long = long.unsuspended().create().await;
+    long.is_waiting().await;
+    unreachable(&db).await;
+    let ready = db.condition("Ready").await;
+    let message = ready["message"].as_str().unwrap_or_default();
+    assert!(message.contains(server.address()), "{message}");
+
+    server.start().await;
+    long.is_running().await;
+    db.is_ready().await;
+
+    // It goes away: running Jobs go on, and end, and nobody takes their place.
+    let short = team.job("b-short").semaphore("db").runs("1h");
+    let short = short.create().await;
+    short.is_running().await;
+    let next = team.job("c-next").semaphore("db").create().await;
+    next.has_event("SlotWaiting").await;
+    let quick = team.semaphore("quick").ttl("10s").create().await;
+    quick.is_ready().await;
+    let holders = server.consul().holders(&db.lock_prefix()).await;
+    let (session, running) = (long.session().await, pods(&long).await);
+    server.kill();
+    unreachable(&db).await;
+    db.shows(json!({ "held": 2, "waiting": 1 })).await;
+    finish(&team, &short).await;
+    let later = team.job("d-later").semaphore("db").create().await;
+    later.has_event("SlotWaiting").await;
+    next.is_waiting().await;
+    // A semaphore that is deleted meanwhile is let go once its sessions must have expired.
+    quick.delete().await;
+    quick.is_gone().await;
+    eventually("it is said what may be left", || async {
+        let left = ["get", "events", "--field-selector", "reason=LeftBehind"];
+        let told = team.kubectl(left).await;
+        let key = format!("{}/.lock", quick.lock_prefix());
+        told.contains(&key).then_some(()).ok_or(told)
+    })
+    .await;
+
+    server.start().await;
+    assert_eq!(server.consul().holders(&db.lock_prefix()).await, holders);
+    short.has_event("SlotReleased").await;
+    next.is_complete().await;
+    later.is_complete().await;
+    db.is_ready().await;
+    db.shows(json!({ "held": 1, "waiting": 0 })).await;
+    long.is_running().await;
+    assert_eq!(
+        (long.session().await, pods(&long).await),
+        (session, running)
+    );
+
+    // It hangs: whoever asks it gets no answer.
+    server.pause();
+    let last = team.job("e-last").semaphore("db").create().await;
+    unreachable(&db).await;
+    last.is_waiting().await;
+    server.resume();
+    last.is_complete().await;
+    db.is_ready().await;
+    finish(&team, &long).await;
+    db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0 }))
+        .await;
+}

@@ -1,0 +1,78 @@
+//! Many Jobs at once.
+use futures::future::join_all;
+use serde_json::json;
+use testbed::Bed;
+
+use crate::proof::{GRANTED_TO, grant_of, nothing_is_left, uid_of};
+
+#[tokio::test]
+async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("crowd").await;
+    let db = team.semaphore("db").limit(3).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    db.is_ready().await;
+    let names: Vec<_> = (0..40).map(|number| format!("job-{number:02}")).collect();
+    let jobs = join_all(names.iter().map(|name| {
+        let job = team.job(name).semaphore("db").runs("200ms");
+        job.create()
+    }))
+    .await;
+    for job in &jobs {
+        job.is_complete().await;
+        job.has_event("SlotGranted").await;
+        job.has_event("SlotReleased").await;
+    }
+    nothing_is_left(&bed, &team, &db).await;
+    db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [] }))
+        .await;
+    let seen = observer.seen();
+    assert_eq!((seen.peak_holders, seen.peak_jobs), (3, 3));
+    assert_eq!((seen.all_holders.len(), seen.all_jobs.len()), (40, 40));
+    assert_eq!(observer.errors(), Vec::<String>::new());
+    for job in &jobs {
+        let grant = grant_of(job).await.expect("it was started by a grant");
+        assert_eq!(grant.granted_to, uid_of(job).await, "{GRANTED_TO}");
+        assert!(seen.all_holders.contains(&grant.session));
+        assert!(seen.all_jobs.contains(&grant.granted_to));
+    }
+}
+
+#[tokio::test]
+async fn two_semaphores_do_not_mind_each_other() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("two").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let mail = team.semaphore("mail").limit(1).create().await;
+    let observers = [
+        bed.watch_limit(&db.lock_prefix()).await,
+        bed.watch_limit(&mail.lock_prefix()).await,
+    ];
+    let mut jobs = Vec::new();
+    for number in 0..6 {
+        for semaphore in ["db", "mail"] {
+            let name = format!("{semaphore}-{number}");
+            let job = team.job(&name).semaphore(semaphore).runs("300ms");
+            jobs.push(job.create().await);
+        }
+    }
+    for job in &jobs {
+        job.is_complete().await;
+        let lock_key = grant_of(job)
+            .await
+            .expect("it was started by a grant")
+            .lock_key;
+        let expected = if job.name().starts_with("db") {
+            &db
+        } else {
+            &mail
+        };
+        assert_eq!(lock_key, format!("{}/.lock", expected.lock_prefix()));
+    }
+    for (semaphore, limit, observer) in [(&db, 2, &observers[0]), (&mail, 1, &observers[1])] {
+        nothing_is_left(&bed, &team, semaphore).await;
+        let seen = observer.seen();
+        assert_eq!((seen.peak_holders, seen.peak_jobs), (limit, limit));
+        assert_eq!((seen.all_holders.len(), seen.all_jobs.len()), (6, 6));
+    }
+}

@@ -1,0 +1,60 @@
+//! Steps that several journeys share and the bed does not have.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use testbed::{Bed, Job, Namespace, eventually, same};
+
+/// Waits until a Job has a warning of this reason, and returns what it says.
+pub(crate) async fn warning(job: &Job, reason: &str) -> String {
+    let what = format!("{} has a warning {reason}", job.name());
+    eventually(&what, || async {
+        let events = job.events().await;
+        // The Job controller has reasons of its own, which may be called alike.
+        let warning = events.into_iter().find(|event| {
+            event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some("Warning")
+        });
+        warning.and_then(|event| event.message)
+    })
+    .await
+}
+
+/// Ends the pods of a Job well, whatever they were to run, and waits until the Job is Complete.
+pub(crate) async fn finish(team: &Namespace, job: &Job) {
+    let (pods, params) = (team.api::<Pod>(), PatchParams::default());
+    let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+    // Again and again: a pod may not be there yet, and kwok may be about to say that it runs.
+    eventually("its pods have ended", || async {
+        for pod in job.pods().await {
+            let patch = pods.patch_status(&pod.name_any(), &params, &ended).await;
+            patch.map_err(|error| error.to_string())?;
+        }
+        let status = job.get().await.and_then(|job| job.status);
+        let succeeded = status.and_then(|status| status.succeeded);
+        same(succeeded, Some(1))
+    })
+    .await;
+    job.is_complete().await;
+}
+
+/// What the operator knows its cluster by: the uid of the namespace kube-system.
+pub(crate) async fn cluster_id(bed: &Bed) -> String {
+    let uid = [
+        "get",
+        "namespace",
+        "kube-system",
+        "-o",
+        "jsonpath={.metadata.uid}",
+    ];
+    bed.kubectl(uid).await
+}
+
+/// A figure on a page of metrics, by its name without this program's prefix, with its labels.
+pub(crate) fn metric(page: &str, name: &str) -> Option<f64> {
+    let line = format!("consul_semaphore_operator_{name} ");
+    let value = page.lines().find_map(|found| found.strip_prefix(&line))?;
+    value.parse().ok()
+}

@@ -1,0 +1,60 @@
+//! A Job on hold stays out of the line, and others pass it.
+use testbed::Bed;
+
+use crate::proof::{
+    End, HOLD, all_is_decided, grant_of, has_no_session, line_is, nothing_is_left, pods_end,
+    runs_in_a_slot, uid_of,
+};
+
+#[tokio::test]
+async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("hold").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let job = |name| team.job(name).semaphore("db").runs("1h");
+
+    // On hold from its making, it does not even take a slot that is free.
+    let held = job("x-held").hold().create().await;
+    let a = job("a").create().await;
+    runs_in_a_slot(&bed, &db, &a).await;
+    let b = job("b").create().await;
+    let c = job("c").create().await;
+    line_is(&db, [&b, &c]).await;
+    pods_end(&team, &a, End::Succeeded).await;
+    runs_in_a_slot(&bed, &db, &b).await;
+    assert_eq!(grant_of(&held).await, None);
+    has_no_session(&bed, &uid_of(&held).await).await;
+    let reasons: Vec<_> = held.events().await;
+    assert!(
+        reasons
+            .iter()
+            .all(|event| event.reason.as_deref() != Some("SlotWaiting"))
+    );
+
+    // Put on hold while it is next, it leaves the line, and so does what was made for it ahead.
+    c.annotate(HOLD, Some("true")).await;
+    line_is(&db, []).await;
+    has_no_session(&bed, &uid_of(&c).await).await;
+
+    // Off hold, it is in line.
+    held.annotate(HOLD, None).await;
+    held.has_event("SlotWaiting").await;
+    line_is(&db, [&held]).await;
+    pods_end(&team, &b, End::Succeeded).await;
+    runs_in_a_slot(&bed, &db, &held).await;
+    c.is_waiting().await;
+
+    c.annotate(HOLD, Some("false")).await;
+    line_is(&db, [&c]).await;
+    // A hold says nothing to a Job that runs.
+    held.annotate(HOLD, Some("true")).await;
+    all_is_decided(&team, &db).await;
+    held.is_running().await;
+    pods_end(&team, &held, End::Succeeded).await;
+    held.is_complete().await;
+    runs_in_a_slot(&bed, &db, &c).await;
+    pods_end(&team, &c, End::Succeeded).await;
+    nothing_is_left(&bed, &team, &db).await;
+    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}

@@ -1,0 +1,87 @@
+//! Somebody else's limit in Consul.
+
+use serde_json::{Value, json};
+use testbed::{Bed, Consul, SEMAPHORE_FLAGS, Semaphore};
+
+/// Writes a limit as another program would: the holders stay.
+async fn overwrite(consul: &Consul, semaphore: &Semaphore, limit: u64) {
+    let key = format!("{}/.lock", semaphore.lock_prefix());
+    let there = consul.kv(&key).await.map(|entry| entry.json());
+    let mut body = there.unwrap_or_else(|| json!({ "Holders": {} }));
+    body["Limit"] = limit.into();
+    consul.put(&key, SEMAPHORE_FLAGS, body.to_string()).await;
+}
+
+fn message(condition: &Value) -> &str {
+    condition["message"].as_str().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn another_limit_is_refused_until_both_agree() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("limit-conflict").await;
+    let consul = bed.consul();
+    overwrite(consul, &team.semaphore("db"), 5).await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let a = team.job("a").semaphore("db").create().await;
+    a.has_event("SlotWaiting").await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    db.has_condition("LimitAgreed", "False", "LimitConflict")
+        .await;
+    for kind in ["Ready", "LimitAgreed"] {
+        let condition = db.condition(kind).await;
+        let message = message(&condition);
+        assert!(message.contains("limit is 5"), "{message}");
+        assert!(message.contains("spec.limit is 2"), "{message}");
+    }
+    db.shows(json!({ "limit": 5, "held": 0, "waiting": 1 }))
+        .await;
+    a.is_waiting().await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(5));
+
+    // The others come round.
+    overwrite(consul, &db, 2).await;
+    a.is_complete().await;
+    db.is_ready().await;
+    // They change it again, and this time the spec follows.
+    overwrite(consul, &db, 4).await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    db.set_limit(4).await;
+    db.is_ready().await;
+    team.job("b").semaphore("db").create().await;
+    team.job("b").is_complete().await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(4));
+}
+
+#[tokio::test]
+async fn an_enforced_limit_is_written_but_not_in_turn_for_ever() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("enforced").await;
+    let consul = bed.consul();
+    overwrite(consul, &team.semaphore("db"), 5).await;
+    let enforcing = json!({ "limitPolicy": "Enforce" });
+    let db = team.semaphore("db").limit(2).spec(enforcing).create().await;
+    db.shows(json!({ "limit": 2, "appliedLimits": [2] })).await;
+    db.is_ready().await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(2));
+
+    // Overwritten once, it is written again; overwritten twice, whoever does it means it.
+    let written = || async { consul.limit(&db.lock_prefix()).await == Some(2) };
+    overwrite(consul, &db, 5).await;
+    testbed::eventually("the limit is written again", written).await;
+    overwrite(consul, &db, 5).await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    let ready = db.condition("Ready").await;
+    assert!(message(&ready).contains("limit is 5"), "{ready}");
+    let a = team.job("a").semaphore("db").create().await;
+    a.has_event("SlotWaiting").await;
+    db.shows(json!({ "limit": 5, "held": 0, "waiting": 1 }))
+        .await;
+    a.is_waiting().await;
+
+    // A new spec is a new word.
+    db.set_limit(3).await;
+    db.is_ready().await;
+    a.is_complete().await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(3));
+}

@@ -1,0 +1,47 @@
+//! Whole journeys of Jobs, on a real Kubernetes and a real Consul. One file a journey; they share
+//! one bed and run side by side, each in a namespace of its own.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+#![expect(
+    clippy::many_single_char_names,
+    reason = "the Jobs of a story are a, b and c"
+)]
+
+mod durable_consul;
+mod helpers;
+
+mod access_of_the_operator;
+mod annotation;
+mod bad_annotations;
+mod consul_away;
+mod consul_token;
+mod copied;
+mod cron;
+mod crowd;
+mod deleted;
+mod deletion;
+mod elsewhere_in_consul;
+mod hand_over;
+mod hold;
+mod late_semaphore;
+mod limit_changes;
+mod limit_conflict;
+mod lock_conflict;
+mod made_again;
+mod managed;
+mod one_prefix;
+mod other_clients;
+mod paused;
+mod priority;
+mod program;
+mod proof;
+mod restart;
+mod several_pods;
+mod status;
+mod suspended;
+mod ttl_after_finished;
+mod unsuspended;

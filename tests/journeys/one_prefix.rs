@@ -1,0 +1,74 @@
+//! Two `ConsulSemaphores` of one namespace on one prefix: they work as two clusters would.
+
+use serde_json::json;
+use testbed::Bed;
+
+use crate::helpers::finish;
+
+#[tokio::test]
+async fn two_semaphores_on_one_prefix_share_its_limit() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("one-prefix").await;
+    let prefix = format!("shared/{}", team.name());
+    let x = team.semaphore("x").prefix(&prefix).limit(2).create().await;
+    let y = team.semaphore("y").prefix(&prefix).limit(2).create().await;
+    let observer = bed.watch_limit(&prefix).await;
+    let mut jobs = Vec::new();
+    for (name, semaphore) in [
+        ("a", "x"),
+        ("b", "y"),
+        ("c", "x"),
+        ("d", "y"),
+        ("e", "x"),
+        ("f", "y"),
+    ] {
+        jobs.push(team.job(name).semaphore(semaphore).create().await);
+    }
+    for job in &jobs {
+        job.is_complete().await;
+        job.has_event("SlotReleased").await;
+    }
+    assert_eq!(observer.peak_holders(), 2);
+    assert!(observer.peak_jobs() <= 2, "{:?}", observer.seen());
+    assert_eq!(observer.seen().all_holders.len(), 6, "one session a Job");
+    x.is_ready().await;
+    y.is_ready().await;
+}
+
+#[tokio::test]
+async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("one-prefix-apart").await;
+    let prefix = format!("shared/{}", team.name());
+    let x = team.semaphore("x").prefix(&prefix).limit(2).create().await;
+    x.is_ready().await;
+    let y = team.semaphore("y").prefix(&prefix).limit(2).create().await;
+    let of_x = team.job("of-x").semaphore("x").runs("1h").create().await;
+    let of_y = team.job("of-y").semaphore("y").runs("1h").create().await;
+    of_x.is_running().await;
+    of_y.is_running().await;
+    for semaphore in [&x, &y] {
+        semaphore.shows(json!({ "held": 2, "heldHere": 2 })).await;
+    }
+
+    // The other's limit is somebody else's: no grants until both agree again.
+    x.set_limit(3).await;
+    x.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    y.has_condition("Ready", "False", "LimitConflict").await;
+    y.set_limit(3).await;
+    y.is_ready().await;
+
+    // One goes, and leaves the other's holder and the lock.
+    finish(&team, &of_y).await;
+    of_y.has_event("SlotReleased").await;
+    y.delete().await;
+    y.is_gone().await;
+    of_x.is_running().await;
+    let session = of_x.session().await.expect("its session");
+    assert_eq!(bed.consul().holders(&prefix).await, [session].into());
+    assert_eq!(bed.consul().contenders(&prefix).await.len(), 1);
+    finish(&team, &of_x).await;
+    x.delete().await;
+    x.is_gone().await;
+    assert_eq!(bed.consul().list(&format!("{prefix}/")).await, []);
+}

@@ -1,0 +1,173 @@
+//! Other programs on the same prefix: their slots count, their things are left alone.
+
+use serde_json::{Value, json};
+use testbed::{Bed, Consul, eventually};
+
+/// A session as any program makes one.
+async fn session(consul: &Consul) -> String {
+    consul
+        .create_session(json!({ "Behavior": "delete", "TTL": "24h" }))
+        .await
+}
+
+#[tokio::test]
+async fn a_slot_of_another_program_counts_and_its_release_wakes_the_next() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("foreign-holder").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let prefix = db.lock_prefix();
+    db.is_ready().await;
+    let other = bed.consul().take_slot(&prefix, 2).await;
+    db.shows(json!({ "held": 1, "heldHere": 0 })).await;
+
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    a.is_running().await;
+    let b = team.job("b").semaphore("db").create().await;
+    b.has_event("SlotWaiting").await;
+    db.shows(json!({ "held": 2, "heldHere": 1, "waiting": 1 }))
+        .await;
+    let holders = db.status().await["holders"].clone();
+    assert_eq!(holders[0], json!({ "session": other }), "nobody knows more");
+    b.is_waiting().await;
+
+    bed.consul().give_back(&prefix, &other).await;
+    b.is_complete().await;
+    a.is_running().await;
+}
+
+#[tokio::test]
+async fn the_shape_and_flags_of_another_program_are_kept() {
+    let bed = Bed::shared().await;
+    let consul = bed.consul();
+    let team = bed.namespace("guide").await;
+    let prefix = team.semaphore("db").lock_prefix();
+    let key = format!("{prefix}/.lock");
+    // As HashiCorp's guide has it: a list, and no flags; and something of its own.
+    let other = session(consul).await;
+    consul
+        .put_json(&format!("kv/{prefix}/{other}?acquire={other}"), json!({}))
+        .await;
+    let body = json!({ "Limit": 2, "Holders": [other], "Owner": "guide" });
+    consul.put(&key, 0, body.to_string()).await;
+
+    let db = team.semaphore("db").limit(2).create().await;
+    let observer = bed.watch_limit(&prefix).await;
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    a.is_running().await;
+    let b = team.job("b").semaphore("db").create().await;
+    b.has_event("SlotWaiting").await;
+    db.shows(json!({ "held": 2, "heldHere": 1, "waiting": 1 }))
+        .await;
+    let lock = consul.kv(&key).await.expect("the lock");
+    assert_eq!(lock.flags, 0);
+    let ours = a.session().await.expect("its session");
+    let expected = json!({ "Limit": 2, "Holders": [other, ours], "Owner": "guide" });
+    assert_eq!(lock.json(), expected);
+
+    // It goes as it came.
+    let body = json!({ "Limit": 2, "Holders": [ours], "Owner": "guide" });
+    consul.put(&key, 0, body.to_string()).await;
+    consul.destroy_session(&other).await;
+    b.is_complete().await;
+    b.has_event("SlotReleased").await;
+    let lock = consul.kv(&key).await.expect("the lock");
+    assert_eq!((lock.flags, lock.json()), (0, body));
+    assert_eq!(observer.peak_holders(), 2);
+}
+
+#[tokio::test]
+async fn a_dead_holder_is_pruned_and_a_live_one_is_not() {
+    let bed = Bed::shared().await;
+    let consul = bed.consul();
+    let team = bed.namespace("dead-holder").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let prefix = db.lock_prefix();
+    db.is_ready().await;
+    let dead = consul.take_slot(&prefix, 2).await;
+    let alive = consul.take_slot(&prefix, 2).await;
+    let job = team.job("a").semaphore("db").runs("1h").create().await;
+    job.has_event("SlotWaiting").await;
+    db.shows(json!({ "held": 2, "waiting": 1 })).await;
+
+    consul.destroy_session(&dead).await;
+    job.is_running().await;
+    let ours = job.session().await.expect("its session");
+    assert_eq!(consul.holders(&prefix).await, [ours, alive].into());
+}
+
+#[tokio::test]
+async fn keys_that_are_no_contenders_are_left_alone() {
+    let bed = Bed::shared().await;
+    let consul = bed.consul();
+    let team = bed.namespace("neighbours").await;
+    let outer = format!("nested/{}", team.name());
+    let inner = format!("{outer}/deeper");
+    // A note, a note with a semaphore's flags, and a key that another's session has locked.
+    let other = session(consul).await;
+    consul.put(&format!("{outer}/note"), 0, "keep me").await;
+    consul
+        .put(&format!("{outer}/marked"), testbed::SEMAPHORE_FLAGS, "{}")
+        .await;
+    consul
+        .put_json(&format!("kv/{outer}/theirs?acquire={other}"), json!({}))
+        .await;
+    // A neighbour whose name starts alike.
+    consul.put(&format!("{outer}-too/.lock"), 0, "mine").await;
+    let left_alone = || async {
+        let mut keys = consul.list(&outer).await;
+        keys.retain(|entry| !entry.key.contains("/deeper/") && !entry.key.ends_with("/.lock"));
+        keys.extend(consul.kv(&format!("{outer}-too/.lock")).await);
+        keys
+    };
+    let before = left_alone().await;
+    assert_eq!(before.len(), 4);
+
+    let a = team
+        .semaphore("outer")
+        .prefix(&outer)
+        .limit(1)
+        .create()
+        .await;
+    let b = team
+        .semaphore("inner")
+        .prefix(&inner)
+        .limit(2)
+        .create()
+        .await;
+    let observer = bed.watch_limit(&outer).await;
+    for (name, semaphore) in [
+        ("a", "outer"),
+        ("b", "inner"),
+        ("c", "outer"),
+        ("d", "inner"),
+    ] {
+        team.job(name).semaphore(semaphore).create().await;
+    }
+    for name in ["a", "b", "c", "d"] {
+        team.job(name).is_complete().await;
+        team.job(name).has_event("SlotReleased").await;
+    }
+    assert_eq!(observer.peak_holders(), 1);
+    for (semaphore, limit) in [(&a, 1), (&b, 2)] {
+        semaphore.is_ready().await;
+        let prefix = semaphore.lock_prefix();
+        assert_eq!(consul.limit(&prefix).await, Some(limit));
+    }
+    // What is left of the Jobs themselves goes with their sessions.
+    eventually("no contender is left", || async {
+        testbed::same(left_alone().await, before.clone())
+    })
+    .await;
+
+    // Deleted, the outer one takes its lock along and nothing else.
+    a.delete().await;
+    a.is_gone().await;
+    assert_eq!(left_alone().await, before);
+    assert_eq!(consul.limit(&inner).await, Some(2));
+    let lock: Option<Value> = consul
+        .kv(&format!("{outer}/.lock"))
+        .await
+        .map(|entry| entry.json());
+    assert_eq!(lock, None);
+    consul.destroy_session(&other).await;
+}

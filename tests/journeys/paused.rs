@@ -1,0 +1,54 @@
+//! A semaphore is paused: what runs goes on, what waits keeps waiting.
+
+use serde_json::json;
+use testbed::Bed;
+
+use crate::helpers::finish;
+
+#[tokio::test]
+async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("paused").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let running = team
+        .job("running")
+        .semaphore("db")
+        .runs("1h")
+        .create()
+        .await;
+    running.is_running().await;
+    let next = team.job("next").semaphore("db").create().await;
+
+    db.pause().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    db.has_condition("ConsulReachable", "True", "Reachable")
+        .await;
+    running.is_running().await;
+    finish(&team, &running).await;
+    running.has_event("SlotReleased").await;
+    db.shows(json!({ "held": 0, "waiting": 1 })).await;
+    // A neighbour that comes later has had its turn, and this one still has not.
+    let other = team.semaphore("other").limit(1).create().await;
+    let later = team.job("later").semaphore("other").create().await;
+    later.is_complete().await;
+    next.is_waiting().await;
+
+    db.resume().await;
+    next.is_complete().await;
+    db.is_ready().await;
+    other.is_ready().await;
+}
+
+#[tokio::test]
+async fn a_semaphore_can_be_made_paused() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("made-paused").await;
+    let db = team.semaphore("db").limit(2).paused(true).create().await;
+    let job = team.job("a").semaphore("db").create().await;
+    job.has_event("SlotWaiting").await;
+    db.has_condition("Ready", "False", "Paused").await;
+    db.shows(json!({ "held": 0, "waiting": 1 })).await;
+    job.is_waiting().await;
+    db.resume().await;
+    job.is_complete().await;
+}

@@ -1,0 +1,305 @@
+//! What the journeys prove again and again: a Job's grant as its pods see it, Consul's side of it,
+//! and that nothing of it is left in the end.
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::{batch::v1 as batch, core::v1::Pod};
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
+
+/// The names of the contract, written down once more: a test takes nobody's word for them.
+pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
+pub(crate) const PRIORITY: &str = "consul-semaphore.io/priority";
+pub(crate) const HOLD: &str = "consul-semaphore.io/hold";
+pub(crate) const SESSION: &str = "consul-semaphore.io/session";
+pub(crate) const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
+pub(crate) const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
+pub(crate) const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
+pub(crate) const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
+const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
+
+/// A grant, as the pods of its Job read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) lock_key: String,
+    pub(crate) session: String,
+    pub(crate) lock_index: u64,
+    pub(crate) fencing_token: u64,
+    pub(crate) granted_to: String,
+}
+
+impl Grant {
+    fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        Some(Self {
+            lock_key: annotations.get(LOCK_KEY)?.clone(),
+            session: annotations.get(SESSION)?.clone(),
+            lock_index: annotations.get(LOCK_INDEX)?.parse().ok()?,
+            fencing_token: annotations.get(FENCING_TOKEN)?.parse().ok()?,
+            granted_to: annotations.get(GRANTED_TO)?.clone(),
+        })
+    }
+}
+
+/// The grant in the template of a Job, if there is one.
+pub(crate) async fn grant_of(job: &Job) -> Option<Grant> {
+    Grant::read(&template(&job.get().await?).annotations?)
+}
+
+/// Waits until a Job runs in a slot, and proves it on both sides: the Job and its pods name the
+/// lock, and Consul has that very session among its holders, with the contender locked by it.
+pub(crate) async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
+    // Boxed, because a story is a long future already.
+    let grant = Box::pin(grant_on_both_job_and_pods(job)).await;
+    assert_eq!(grant.lock_key, format!("{}/.lock", db.lock_prefix()));
+    Box::pin(is_held_in_consul(bed, db, job, &grant)).await;
+    grant
+}
+
+async fn grant_on_both_job_and_pods(job: &Job) -> Grant {
+    job.is_running().await;
+    let grant = eventually("a pod has the grant", || async {
+        let pods = job.pods().await;
+        let read = |pod: &Pod| Grant::read(pod.metadata.annotations.as_ref()?);
+        pods.iter().filter(|pod| !ended(pod)).find_map(read)
+    })
+    .await;
+    let object = job.get().await.expect("a Job that runs is there");
+    let template = template(&object);
+    let on_template = Grant::read(&template.annotations.unwrap_or_default());
+    assert_eq!(on_template.as_ref(), Some(&grant));
+    assert_eq!(template.labels.unwrap_or_default()[HOLDER_LABEL], "true");
+    let annotations = object.metadata.annotations.unwrap_or_default();
+    assert_eq!(annotations[SESSION], grant.session);
+    assert_eq!(object.metadata.uid.as_ref(), Some(&grant.granted_to));
+    grant
+}
+
+async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) {
+    let (consul, prefix) = (bed.consul(), db.lock_prefix());
+    let holders = consul.holders(&prefix).await;
+    assert!(
+        holders.contains(&grant.session),
+        "{grant:?} is not in {holders:?}"
+    );
+    let contender = consul.kv(&format!("{prefix}/{}", grant.session)).await;
+    let contender = contender.expect("a holder has a contender");
+    assert_eq!(contender.session.as_ref(), Some(&grant.session));
+    assert_eq!(contender.flags, testbed::SEMAPHORE_FLAGS);
+    // The sequencer, and the raft index of the grant.
+    assert_eq!(contender.lock_index, grant.lock_index);
+    assert_eq!(contender.modify_index, grant.fencing_token);
+    let body = contender.json();
+    assert_eq!(
+        (&body["kind"], &body["name"], &body["uid"]),
+        (&json!("Job"), &json!(job.name()), &json!(grant.granted_to))
+    );
+}
+
+/// Waits until exactly these hold the slots.
+pub(crate) async fn holders_are<const N: usize>(bed: &Bed, db: &Semaphore, grants: [&Grant; N]) {
+    let expected: BTreeSet<_> = grants
+        .into_iter()
+        .map(|grant| grant.session.clone())
+        .collect();
+    let what = format!("the holders of {}", db.lock_prefix());
+    eventually(&what, || async {
+        same(
+            bed.consul().holders(&db.lock_prefix()).await,
+            expected.clone(),
+        )
+    })
+    .await;
+}
+
+/// Waits until nothing of a grant is left in Consul: no holder, no contender, no session.
+pub(crate) async fn is_given_back(bed: &Bed, db: &Semaphore, grant: &Grant) {
+    let prefix = &db.lock_prefix();
+    let session = &grant.session;
+    eventually("the slot is given back", || async {
+        let holds = bed.consul().holders(prefix).await.contains(session);
+        let contends = bed.consul().kv(&format!("{prefix}/{session}")).await;
+        let lives = sessions(bed).await.iter().any(|(id, _)| id == session);
+        same((holds, contends, lives), (false, None, false))
+    })
+    .await;
+}
+
+/// Waits until no Job has left anything of this semaphore in Consul: its lock stays, without holders.
+pub(crate) async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore) {
+    let prefix = &db.lock_prefix();
+    let own = format!("/{}/{}/", team.name(), db.name());
+    eventually("nothing is left in Consul but the lock", || async {
+        let entries = bed.consul().list(&format!("{prefix}/")).await;
+        let keys: Vec<_> = entries.into_iter().map(|entry| entry.key).collect();
+        let holders = bed.consul().holders(prefix).await;
+        let mut sessions = sessions(bed).await;
+        sessions.retain(|(_, name)| name.contains(&own));
+        same(
+            (keys, holders, sessions),
+            (vec![format!("{prefix}/.lock")], BTreeSet::new(), Vec::new()),
+        )
+    })
+    .await;
+}
+
+/// Waits until no session is kept for a Job, not even one that was made ahead.
+pub(crate) async fn has_no_session(bed: &Bed, job: &str) {
+    eventually(&format!("there is no session for {job}"), || async {
+        let mut sessions = sessions(bed).await;
+        sessions.retain(|(_, name)| name.ends_with(job));
+        same(sessions, Vec::new())
+    })
+    .await;
+}
+
+/// The ids and names of all live sessions.
+async fn sessions(bed: &Bed) -> Vec<(String, String)> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let sessions = bed.consul().sessions().await;
+    sessions
+        .iter()
+        .map(|session| (text(&session["ID"]), text(&session["Name"])))
+        .collect()
+}
+
+/// How the containers of a Job's pods end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Succeeded,
+    Failed,
+}
+
+/// Waits until a Job has pods that run, and has all of them end now. One that terminates goes by
+/// this. With pods that run for an hour by themselves, the story says when they are done.
+pub(crate) async fn pods_end(team: &Namespace, job: &Job, end: End) {
+    let running = eventually("a pod runs", || async {
+        let running = running_pods(job).await;
+        (!running.is_empty()).then_some(running)
+    })
+    .await;
+    for pod in running {
+        pod_ends(team, &pod, end).await;
+    }
+}
+
+/// Has a pod end now.
+pub(crate) async fn pod_ends(team: &Namespace, pod: &str, end: End) {
+    let status = Patch::Merge(json!({ "status": { "phase": format!("{end:?}") } }));
+    let (pods, params) = (team.api::<Pod>(), PatchParams::default());
+    let ended = pods.patch_status(pod, &params, &status).await;
+    ended.expect("a pod that runs can end");
+}
+
+/// The names of a Job's pods that run, also while they terminate.
+pub(crate) async fn running_pods(job: &Job) -> Vec<String> {
+    let mut pods = job.pods().await;
+    pods.retain(|pod| phase(pod) == Some("Running"));
+    let names = pods.into_iter().filter_map(|pod| pod.metadata.name);
+    names.collect()
+}
+
+/// Waits until so many pods of a Job run.
+pub(crate) async fn pods_run(job: &Job, count: usize) {
+    let what = format!("{count} pods of {} run", job.name());
+    eventually(&what, || async {
+        same(running_pods(job).await.len(), count)
+    })
+    .await;
+}
+
+fn ended(pod: &Pod) -> bool {
+    matches!(phase(pod), Some("Succeeded" | "Failed"))
+}
+
+fn phase(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.phase.as_deref()
+}
+
+/// Waits until the operator has decided on all that has happened up to now: only then can what did
+/// not happen be told from what did not happen yet. No slot may be free.
+///
+/// Two Jobs come in line, one after the other has been noticed, so the pass that notices the second
+/// began when all before the first was known. Both go again.
+pub(crate) async fn all_is_decided(team: &Namespace, db: &Semaphore) {
+    for _ in 0..2 {
+        let name = format!("witness-{}", fresh());
+        let witness = team
+            .job(&name)
+            .semaphore(db.name())
+            .priority(-1_000_000)
+            .create()
+            .await;
+        witness.has_event("SlotWaiting").await;
+        witness.delete().await;
+        witness.is_gone().await;
+    }
+}
+
+fn fresh() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Waits until a Job has a Warning of this reason that says this, and returns all that it says.
+pub(crate) async fn is_warned(job: &Job, reason: &str, says: &str) -> String {
+    is_told(job, "Warning", reason, says).await
+}
+
+/// Waits until a Job has an event of this type and reason that says this.
+pub(crate) async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String {
+    let what = format!(
+        "the Job {} has a {kind} {reason} that says {says:?}",
+        job.name()
+    );
+    eventually(&what, || async {
+        let events = job.events().await;
+        let told = events.iter().find_map(|event| {
+            let message = event.message.as_deref().unwrap_or_default();
+            let is = event.type_.as_deref() == Some(kind)
+                && event.reason.as_deref() == Some(reason)
+                && message.contains(says);
+            is.then(|| message.to_owned())
+        });
+        told.ok_or_else(|| {
+            format!(
+                "{:?}",
+                events
+                    .iter()
+                    .map(|event| (&event.type_, &event.reason, &event.message))
+                    .collect::<Vec<_>>()
+            )
+        })
+    })
+    .await
+}
+
+/// Waits until the line, in the status, is this.
+pub(crate) async fn line_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
+    let expected: Vec<_> = jobs.iter().map(|job| job.name().to_owned()).collect();
+    let what = format!("the line of {}", db.name());
+    eventually(&what, || async {
+        let status = db.status().await;
+        let queue = status["queue"].as_array().cloned().unwrap_or_default();
+        let line: Vec<_> = queue
+            .iter()
+            .map(|place| place["job"].as_str().unwrap_or_default().to_owned())
+            .collect();
+        same(line, expected.clone())
+    })
+    .await;
+}
+
+/// A Job's uid.
+pub(crate) async fn uid_of(job: &Job) -> String {
+    let job = job.get().await.expect("the Job is there");
+    job.metadata.uid.expect("every object has a uid")
+}
+
+/// The metadata of a Job's pod template.
+fn template(job: &batch::Job) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+    job.spec
+        .as_ref()
+        .and_then(|spec| spec.template.metadata.clone())
+        .unwrap_or_default()
+}

@@ -1,0 +1,256 @@
+//! The operator is stopped, killed, and started again: slots stay where they are.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
+use serde_json::json;
+use testbed::{Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually};
+
+use crate::helpers::{cluster_id, finish};
+
+#[tokio::test]
+async fn a_restart_stops_no_job_and_forgets_no_slot() {
+    let bed = Bed::start().await;
+    slots_outlive_the_operator(&bed, End::Stopped).await;
+    slots_outlive_the_operator(&bed, End::Killed).await;
+    a_job_deleted_meanwhile_gives_its_slot_back(&bed).await;
+    a_start_cut_short_is_completed_or_given_back(&bed).await;
+}
+
+/// How the operator ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Stopped,
+    Killed,
+}
+
+impl End {
+    async fn of(self, operator: &Operator) {
+        match self {
+            Self::Stopped => {
+                let status = operator.stop().await;
+                assert!(status.success(), "{status}: {}", operator.logs());
+            }
+            Self::Killed => {
+                operator.kill().await;
+            }
+        }
+    }
+}
+
+/// Starts the operator, and returns where in its log that run begins.
+async fn start_again(operator: &Operator) -> usize {
+    let before = operator.logs().len();
+    operator.start().await;
+    before
+}
+
+/// The lines about a semaphore in the log of a run, without what comes before the message.
+fn told(operator: &Operator, run: usize, team: &Namespace, what: &str) -> Vec<(usize, String)> {
+    let of_team = format!("{}/", team.name());
+    let logs = operator.logs().split_off(run);
+    logs.lines()
+        .enumerate()
+        .filter(|(_, line)| line.contains(&of_team) && line.contains(what))
+        .map(|(number, line)| (number, line.to_owned()))
+        .collect()
+}
+
+/// Checks that a run adopted all these sessions before it granted anything in this namespace.
+fn adopted_first(operator: &Operator, run: usize, team: &Namespace, sessions: &BTreeSet<String>) {
+    let adopted = told(operator, run, team, " adopted");
+    let granted = told(operator, run, team, " granted");
+    for session in sessions {
+        assert!(
+            adopted.iter().any(|(_, line)| line.contains(session)),
+            "{session} in {adopted:?}"
+        );
+    }
+    let last = adopted.iter().map(|(number, _)| *number).max();
+    let first = granted.iter().map(|(number, _)| *number).min();
+    assert!(
+        first.is_none_or(|first| last < Some(first)),
+        "{adopted:?} before {granted:?}"
+    );
+}
+
+/// The names of a Job's pods: others after a while mean that it was stopped in between.
+async fn pods(job: &Job) -> Vec<String> {
+    job.pods().await.iter().map(ResourceExt::name_any).collect()
+}
+
+async fn slots_outlive_the_operator(bed: &Bed, end: End) {
+    let (operator, consul) = (bed.operator(), bed.consul());
+    let team = bed.namespace("restart").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let prefix = db.lock_prefix();
+    let observer = bed.watch_limit(&prefix).await;
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    let b = team.job("b").semaphore("db").runs("1h").create().await;
+    a.is_running().await;
+    b.is_running().await;
+    let c = team.job("c").semaphore("db").runs("1h").create().await;
+    c.has_event("SlotWaiting").await;
+    let d = team.job("d").semaphore("db").create().await;
+    d.has_event("SlotWaiting").await;
+    let (holders, contenders) = (
+        consul.holders(&prefix).await,
+        consul.contenders(&prefix).await,
+    );
+    assert_eq!((holders.len(), contenders.len()), (2, 2));
+    let (session, running) = (a.session().await, pods(&a).await);
+
+    end.of(operator).await;
+    assert_eq!(consul.holders(&prefix).await, holders, "{end:?}");
+    assert_eq!(consul.contenders(&prefix).await, contenders, "{end:?}");
+    // Nobody releases the slot of a Job that is done now, and nobody starts the next.
+    finish(&team, &b).await;
+    c.is_waiting().await;
+    assert_eq!(consul.holders(&prefix).await, holders, "{end:?}");
+
+    let run = start_again(operator).await;
+    c.is_running().await;
+    b.has_event("SlotReleased").await;
+    adopted_first(operator, run, &team, &holders);
+    a.is_running().await;
+    assert_eq!(a.session().await, session);
+    assert_eq!(pods(&a).await, running);
+    db.shows(json!({ "held": 2, "heldHere": 2, "waiting": 1 }))
+        .await;
+
+    // All goes on as before.
+    finish(&team, &a).await;
+    d.is_complete().await;
+    d.has_event("SlotReleased").await;
+    finish(&team, &c).await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    let mine = told(operator, run, &team, " adopted").len();
+    assert_eq!(mine, 2, "each is adopted once");
+    assert_eq!(observer.peak_holders(), 2);
+    assert!(observer.peak_jobs() <= 2, "{:?}", observer.seen());
+    assert_eq!(observer.errors(), Vec::<String>::new());
+    assert_eq!(observer.seen().all_holders.len(), 4, "one session a Job");
+}
+
+async fn a_job_deleted_meanwhile_gives_its_slot_back(bed: &Bed) {
+    let operator = bed.operator();
+    let team = bed.namespace("restart-deleted").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let gone = team.job("gone").semaphore("db").runs("1h").create().await;
+    gone.is_running().await;
+    let next = team.job("next").semaphore("db").create().await;
+    next.has_event("SlotWaiting").await;
+    let withdrawn = team.job("withdrawn").semaphore("db").create().await;
+    withdrawn.has_event("SlotWaiting").await;
+
+    End::Stopped.of(operator).await;
+    gone.delete().await;
+    withdrawn.delete().await;
+    gone.is_gone().await;
+    withdrawn.is_gone().await;
+    gone.has_no_pods().await;
+    assert_eq!(bed.consul().holders(&db.lock_prefix()).await.len(), 1);
+
+    operator.start().await;
+    next.is_complete().await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+}
+
+/// Puts into Consul what a grant writes, as an operator does that ends before it starts the Job.
+async fn grant_without_start(bed: &Bed, team: &Namespace, db: &Semaphore, job: &Job) -> String {
+    let (consul, cluster) = (bed.consul(), cluster_id(bed).await);
+    let object = job.get().await.expect("the Job");
+    let uid = object.metadata.uid.expect("its uid");
+    let prefix = db.lock_prefix();
+    let owner = format!("{}/{}/{}/{uid}", team.name(), db.name(), job.name());
+    let session = consul
+        .create_session(json!({
+            "Name": format!("consul-semaphore-operator/{cluster}/{owner}"),
+            "Node": format!("k8s-{cluster}"),
+            "NodeChecks": [],
+            "Behavior": "delete",
+            "LockDelay": "0s",
+            "TTL": "120s",
+        }))
+        .await;
+    let body = json!({
+        "cluster": "cut-short", "clusterId": cluster, "kind": "Job", "namespace": team.name(),
+        "name": job.name(), "uid": uid, "semaphore": db.name(), "time": Timestamp::now(),
+    });
+    let key = format!("{prefix}/{session}");
+    consul
+        .put_json(
+            &format!("kv/{key}?acquire={session}&flags={SEMAPHORE_FLAGS}"),
+            body,
+        )
+        .await;
+    let lock = json!({ "Limit": 1, "Holders": { session.clone(): true } });
+    consul
+        .put(
+            &format!("{prefix}/.lock"),
+            SEMAPHORE_FLAGS,
+            lock.to_string(),
+        )
+        .await;
+    session
+}
+
+async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {
+    let (operator, consul) = (bed.operator(), bed.consul());
+    let team = bed.namespace("cut-short").await;
+    let mut semaphores = Vec::new();
+    for name in ["completed", "on-hold"] {
+        let semaphore = team.semaphore(name).limit(1).create().await;
+        semaphore.is_ready().await;
+        // The node that sessions belong to is registered with the first.
+        let first = team.job(&format!("first-{name}")).semaphore(name);
+        first.create().await.has_event("SlotReleased").await;
+        semaphores.push(semaphore);
+    }
+    End::Killed.of(operator).await;
+    let mut jobs = Vec::new();
+    let mut sessions = BTreeSet::new();
+    for semaphore in &semaphores {
+        let name = semaphore.name();
+        // By name and age this one is behind those that wait; its slot is what counts.
+        let ahead = team.job(&format!("ahead-{name}")).semaphore(name);
+        let ahead = ahead.priority(5).create().await;
+        let job = team.job(&format!("z-{name}")).semaphore(name).runs("1h");
+        let job = if name == "on-hold" { job.hold() } else { job };
+        let job = job.create().await;
+        let session = grant_without_start(bed, &team, semaphore, &job).await;
+        sessions.insert(session.clone());
+        jobs.push((job, session, ahead));
+    }
+    let [(completed, session, behind), (held, given_back, next)] = &jobs[..] else {
+        unreachable!("there are two")
+    };
+
+    let run = start_again(operator).await;
+    completed.is_running().await;
+    assert_eq!(completed.session().await.as_ref(), Some(session));
+    let object = completed.get().await.expect("the Job");
+    let template = object.spec.expect("its spec").template.metadata;
+    let annotations = template.expect("its metadata").annotations.expect("some");
+    assert_eq!(&annotations["consul-semaphore.io/session"], session);
+    adopted_first(operator, run, &team, &sessions);
+    behind.is_waiting().await;
+    finish(&team, completed).await;
+    behind.is_complete().await;
+
+    // Its user does not want it now: its slot goes to the next.
+    next.is_complete().await;
+    held.is_waiting().await;
+    held.is_on_hold().await;
+    let prefix = team.semaphore("on-hold").lock_prefix();
+    eventually("its session is gone", || async {
+        let sessions = consul.sessions().await;
+        !sessions.iter().any(|session| session["ID"] == *given_back)
+    })
+    .await;
+    assert!(!consul.holders(&prefix).await.contains(given_back));
+    held.annotate("consul-semaphore.io/hold", None).await;
+    held.is_running().await;
+    assert_ne!(held.session().await.as_ref(), Some(given_back));
+}

@@ -1,0 +1,216 @@
+//! What `kubectl` shows of a semaphore: columns, holders, the line, conditions.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+use consul_semaphore_operator::api::ConsulSemaphore;
+use futures::TryStreamExt as _;
+use jiff::Timestamp;
+use kube::{
+    ResourceExt as _,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::{Value, json};
+use testbed::{Bed, Job, eventually, same};
+
+use crate::helpers::cluster_id;
+
+/// What `kubectl get csem` prints: each line's words, without the last column, the age.
+fn table(printed: &str) -> Vec<Vec<&str>> {
+    printed
+        .lines()
+        .map(|line| {
+            let mut words: Vec<_> = line.split_whitespace().collect();
+            words.pop();
+            words
+        })
+        .collect()
+}
+
+fn time(value: &Value) -> Timestamp {
+    let text = value.as_str().unwrap_or_default();
+    text.parse()
+        .unwrap_or_else(|error| panic!("{value}: {error}"))
+}
+
+/// The fencing token in a Job's template, which its pods read.
+async fn fencing_token(job: &Job) -> i64 {
+    let job = job.get().await.expect("the Job");
+    let template = job.spec.expect("its spec").template;
+    let annotations = template.metadata.and_then(|metadata| metadata.annotations);
+    let token = annotations.and_then(|all| all.get("consul-semaphore.io/fencing-token").cloned());
+    token.expect("its token").parse().expect("a number")
+}
+
+#[tokio::test]
+async fn the_status_says_who_holds_and_who_waits() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("status").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let cluster: String = cluster_id(&bed).await.chars().take(8).collect();
+    // One after another, so that it is known who is older.
+    let mut holders = Vec::new();
+    for (limit, name) in [(1, "c"), (2, "a"), (3, "b")] {
+        db.set_limit(limit).await;
+        let job = team.job(name).semaphore("db").runs("1h").create().await;
+        job.is_running().await;
+        holders.push(job);
+    }
+    for (name, priority) in [("x", 0), ("y", 0), ("urgent", 10), ("never", -5)] {
+        let job = team.job(name).semaphore("db").priority(priority);
+        job.create().await.has_event("SlotWaiting").await;
+    }
+    team.job("held-back").semaphore("db").hold().create().await;
+    let token = fencing_token(&holders[2]).await;
+    assert!(fencing_token(&holders[0]).await < token);
+    db.shows(json!({
+        "limit": 3, "appliedLimits": [3], "held": 3, "heldHere": 3, "waiting": 4, "fencingToken": token,
+    }))
+    .await;
+
+    let status = db.status().await;
+    let shown = status["holders"].as_array().expect("a list");
+    assert_eq!(shown.len(), holders.len());
+    let mut before = Timestamp::MIN;
+    for (shown, job) in shown.iter().zip(&holders) {
+        let name = format!("{cluster} {}/{}", team.name(), job.name());
+        assert_eq!(shown["holder"], name, "oldest first");
+        assert_eq!(shown["session"].as_str(), job.session().await.as_deref());
+        let since = time(&shown["since"]);
+        assert!(before <= since, "{status}");
+        before = since;
+    }
+    let queue = status["queue"].as_array().expect("a list");
+    let line: Vec<_> = queue.iter().map(|waiting| &waiting["job"]).collect();
+    assert_eq!(line, ["urgent", "x", "y", "never"], "next first");
+    for waiting in queue {
+        time(&waiting["since"]);
+    }
+
+    let printed = team.kubectl(["get", "csem"]).await;
+    let expected = [
+        vec!["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON"],
+        vec!["db", "3", "3", "4", "True", "Reconciled"],
+    ];
+    assert_eq!(table(&printed), expected, "{printed}");
+    let by_category = team.kubectl(["get", "consul"]).await;
+    assert_eq!(
+        table(&by_category)[1][1..],
+        expected[1][1..],
+        "{by_category}"
+    );
+}
+
+#[tokio::test]
+async fn conditions_say_what_they_are_about() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("conditions").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let job = team.job("a").semaphore("db").runs("1h").create().await;
+    job.is_running().await;
+    db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
+        .await;
+    db.is_ready().await;
+    let conditions = db.status().await["conditions"].clone();
+    let said: Vec<_> = conditions
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|condition| {
+            assert_eq!(condition["observedGeneration"], 1, "{condition}");
+            assert!(
+                condition["message"]
+                    .as_str()
+                    .is_some_and(|text| !text.is_empty())
+            );
+            time(&condition["lastTransitionTime"]);
+            ["type", "status", "reason"].map(|field| condition[field].as_str().unwrap_or_default())
+        })
+        .collect();
+    let expected = [
+        ["Ready", "True", "Reconciled"],
+        ["ConsulReachable", "True", "Reachable"],
+        ["LimitAgreed", "True", "LimitsMatch"],
+        ["SlotsAvailable", "False", "AllSlotsHeld"],
+    ];
+    assert_eq!(said, expected);
+
+    // Another spec, and another message: the same status since the same time.
+    let since = |kind: &'static str| {
+        let db = &db;
+        async move { db.condition(kind).await["lastTransitionTime"].clone() }
+    };
+    let (ready, slots) = (since("Ready").await, since("SlotsAvailable").await);
+    db.set_limit(2).await;
+    db.has_condition("SlotsAvailable", "True", "SlotsFree")
+        .await;
+    let limit = db.condition("LimitAgreed").await;
+    assert_eq!(limit["observedGeneration"], 2, "{limit}");
+    assert!(
+        limit["message"]
+            .as_str()
+            .is_some_and(|text| text.ends_with('2'))
+    );
+    assert_eq!(since("Ready").await, ready);
+    assert!(time(&since("SlotsAvailable").await) >= time(&slots));
+    db.pause().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    let paused = since("Ready").await;
+    assert!(time(&paused) >= time(&ready));
+    // Not ready for another reason now, and as long as before.
+    db.delete().await;
+    db.has_condition("Ready", "False", "Terminating").await;
+    assert_eq!(since("Ready").await, paused);
+}
+
+#[tokio::test]
+async fn the_status_is_not_written_for_every_change() {
+    const JOBS: usize = 60;
+    let bed = Bed::shared().await;
+    let team = bed.namespace("coalesced").await;
+    let db = team.semaphore("db").limit(20).paused(true).create().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    let mut jobs = Vec::new();
+    for number in 0..JOBS {
+        let job = team.job(&format!("quick-{number}")).semaphore("db");
+        jobs.push(job.runs("100ms").create().await);
+    }
+    db.shows(json!({ "waiting": JOBS })).await;
+
+    let versions = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = versions.clone();
+    let changes = watcher(team.api::<ConsulSemaphore>(), watcher::Config::default());
+    let watching = tokio::spawn(async move {
+        let mut changes = std::pin::pin!(changes.default_backoff().applied_objects());
+        while let Ok(Some(semaphore)) = changes.try_next().await {
+            let version = semaphore.resource_version();
+            seen.lock().expect("no panic").insert(version);
+        }
+    });
+    let written = || versions.lock().expect("no panic").len();
+    eventually("the watch has begun", || async { written() > 0 }).await;
+    db.resume().await;
+    for job in &jobs {
+        job.is_complete().await;
+        job.has_event("SlotReleased").await;
+    }
+    db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [] }))
+        .await;
+    watching.abort();
+    let writes = written();
+    assert!(writes * 2 < JOBS, "{writes} writes for {JOBS} hand-overs");
+
+    // Nothing is lost at the end, and nothing is written when nothing happens.
+    let last = db.get().await.expect("the semaphore")["metadata"]["resourceVersion"].clone();
+    let other = team.semaphore("other").create().await;
+    team.job("other").semaphore("other").create().await;
+    team.job("other").is_complete().await;
+    other.shows(json!({ "held": 0, "waiting": 0 })).await;
+    let now = || async {
+        let db = db.get().await.expect("the semaphore");
+        same(db["metadata"]["resourceVersion"].clone(), last.clone())
+    };
+    now().await.expect("the same version");
+}

@@ -1,0 +1,84 @@
+//! A Job that its user suspends while it runs wants to stop: its slot goes to the next one once its
+//! pods are gone, and it waits on hold until its user wants it to run again.
+use serde_json::json;
+use testbed::{Bed, Job};
+
+use crate::proof::{
+    End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, is_warned, line_is,
+    nothing_is_left, pods_end, runs_in_a_slot,
+};
+
+#[tokio::test]
+async fn its_slot_goes_to_the_next_and_it_comes_back_when_the_hold_is_taken_away() {
+    let take_the_hold_away = async |job: &Job| job.annotate(HOLD, None).await;
+    Box::pin(journey("suspended", take_the_hold_away)).await;
+}
+
+#[tokio::test]
+async fn its_slot_goes_to_the_next_and_it_comes_back_when_it_is_unsuspended() {
+    let unsuspend = async |job: &Job| {
+        job.unsuspend().await;
+        is_warned(job, "Suspended", "it ran without a slot of db").await;
+    };
+    Box::pin(journey("suspended", unsuspend)).await;
+}
+
+async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
+    let bed = Bed::shared().await;
+    let team = bed.namespace(namespace).await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let job = |name| team.job(name).semaphore("db").runs("1h");
+    // Its name is the last one: what comes in line within one second is in order of names.
+    let z = job("z").terminates_in("1h").create().await;
+    let first = runs_in_a_slot(&bed, &db, &z).await;
+    let a = job("a").create().await;
+    let b = job("b").create().await;
+    line_is(&db, [&a, &b]).await;
+
+    z.suspend().await;
+    z.is("stopping", |job| {
+        let status = job.status.as_ref();
+        status.and_then(|status| status.terminating) == Some(1)
+    })
+    .await;
+    all_is_decided(&team, &db).await;
+    holders_are(&bed, &db, [&first]).await;
+    a.is_waiting().await;
+    assert_eq!(grant_of(&z).await.as_ref(), Some(&first));
+
+    pods_end(&team, &z, End::Failed).await;
+    z.is_on_hold().await;
+    is_told(&z, "Normal", "PutOnHold", HOLD).await;
+    z.has_event("SlotReleased").await;
+    is_given_back(&bed, &db, &first).await;
+    let of_a = runs_in_a_slot(&bed, &db, &a).await;
+    holders_are(&bed, &db, [&of_a]).await;
+    line_is(&db, [&b]).await;
+    assert_eq!(grant_of(&z).await, None);
+
+    // Its next pods end at once: unsuspended, it may have some before it is suspended again.
+    z.patch(
+        json!({ "spec": { "template": { "metadata": { "annotations": {
+        "bed.consul-semaphore.io/terminates-in": null,
+    } } } } }),
+    )
+    .await;
+    wants_to_run_again(&z).await;
+    z.is_waiting().await;
+    line_is(&db, [&b, &z]).await;
+    for [job, next] in [[&a, &b], [&b, &z]] {
+        pods_end(&team, job, End::Succeeded).await;
+        runs_in_a_slot(&bed, &db, next).await;
+    }
+    let second = grant_of(&z).await.expect("it runs again");
+    assert!(first.fencing_token < second.fencing_token);
+    assert_ne!(first.session, second.session);
+    for granted in [&first, &second] {
+        is_told(&z, "Normal", "SlotGranted", &granted.session).await;
+    }
+    pods_end(&team, &z, End::Succeeded).await;
+    z.is_complete().await;
+    nothing_is_left(&bed, &team, &db).await;
+    assert_eq!(observer.peak_holders(), 1);
+}

@@ -1,0 +1,79 @@
+//! The manifests in `config/` fit the program that they start. No server is needed.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::{fs, net::TcpListener, path::Path, process::Command};
+
+use k8s_openapi::{
+    api::{apps::v1::Deployment, core::v1::Container, rbac::v1::ClusterRole},
+    serde::de::DeserializeOwned,
+};
+use serde_json::Value;
+
+fn manifest<T: DeserializeOwned>(path: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(path);
+    let text = fs::read_to_string(&path).expect("the manifest is there");
+    serde_yaml_ng::from_str(&text).expect("the manifest is what it says")
+}
+
+fn operator_container() -> Container {
+    let deployment: Deployment = manifest("manager/deployment.yaml");
+    let pod = deployment
+        .spec
+        .and_then(|spec| spec.template.spec)
+        .expect("a pod");
+    pod.containers.into_iter().next().expect("a container")
+}
+
+/// The deployment's own arguments and variables get as far as the address, which is taken: 1. Not understood: 2.
+#[test]
+fn the_program_understands_its_deployment() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let container = operator_container();
+    let variables = container.env.unwrap_or_default();
+    let output = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
+        .args(container.args.unwrap_or_default())
+        .env_clear()
+        .envs(
+            variables
+                .into_iter()
+                .filter_map(|variable| Some((variable.name, variable.value?))),
+        )
+        .env("HTTP_ADDRESS", address)
+        .output()
+        .expect("the program starts");
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn the_image_is_this_version() {
+    let kustomization: Value = manifest("default/kustomization.yaml");
+    assert_eq!(
+        kustomization["images"][0]["newTag"],
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(
+        kustomization["images"][0]["name"],
+        operator_container().image.expect("an image")
+    );
+}
+
+#[test]
+fn the_operator_may_read_no_secret_and_has_no_wildcard() {
+    let role: ClusterRole = manifest("rbac/role.yaml");
+    for rule in role.rules.expect("rules") {
+        let resources = rule.resources.unwrap_or_default();
+        let words = [rule.verbs, rule.api_groups.unwrap_or_default(), resources].concat();
+        assert!(
+            !words.iter().any(|word| word == "*" || word == "secrets"),
+            "{words:?}"
+        );
+    }
+}

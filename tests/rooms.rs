@@ -1,0 +1,296 @@
+//! What a room must never know, checked in its sources.
+//!
+//! The check reads words, not types: it looks for paths such as `tokio::time` or `crate::controller`,
+//! also in grouped imports, everywhere but in comments. That is enough to notice a wall that was
+//! broken through, and simple enough to trust.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+#[test]
+fn the_algorithm_has_no_io_no_clock_and_no_async() {
+    assert_room_avoids(
+        "src/semaphore",
+        &[
+            "tokio",
+            "reqwest",
+            "hyper",
+            "axum",
+            "kube",
+            "kube_client",
+            "kube_runtime",
+            "async",
+            "await",
+            "Moment::now",
+            "Timestamp::now",
+            "Instant",
+            "SystemTime",
+            "std::fs",
+            "std::net",
+            "std::env",
+            "std::process",
+            "std::thread",
+            "crate::controller",
+            "crate::telemetry",
+        ],
+    );
+}
+
+#[test]
+fn the_consul_client_knows_nothing_of_kubernetes_or_semaphores() {
+    assert_room_avoids(
+        "src/consul",
+        &[
+            "kube",
+            "kube_client",
+            "kube_runtime",
+            "k8s_openapi",
+            "crate::semaphore",
+            "crate::controller",
+            "crate::api",
+        ],
+    );
+}
+
+#[test]
+fn what_users_write_is_read_without_a_client() {
+    assert_room_avoids(
+        "src/api",
+        &[
+            "tokio",
+            "reqwest",
+            "Client",
+            "kube::client",
+            "kube_client",
+            "kube_runtime",
+            "kube::runtime",
+            "async",
+            "await",
+            "crate::consul",
+            "crate::semaphore",
+            "crate::controller",
+            "crate::telemetry",
+        ],
+    );
+}
+
+#[test]
+fn telemetry_knows_nothing_of_what_it_tells() {
+    assert_room_avoids(
+        "src/telemetry",
+        &[
+            "k8s_openapi",
+            "crate::api",
+            "crate::consul",
+            "crate::semaphore",
+            "crate::controller",
+        ],
+    );
+}
+
+/// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
+#[track_caller]
+fn assert_room_avoids(room: &str, forbidden: &[&str]) {
+    let files = sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(room));
+    assert!(!files.is_empty(), "{room} has no sources");
+    let mut found = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).expect("a source is readable");
+        for (line, path) in mentions(&source, forbidden) {
+            found.push(format!("{}:{line}: {path}", file.display()));
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "{room} must not mention:\n{}",
+        found.join("\n")
+    );
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("the room exists") {
+        let path = entry.expect("a folder is readable").path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
+}
+
+/// Every forbidden path that a source mentions, with its line: `a::b` is in `x::a::b::c`, and in `a::{b, c}`.
+fn mentions<'a>(source: &str, forbidden: &[&'a str]) -> Vec<(usize, &'a str)> {
+    let mut found = Vec::new();
+    for (line, path) in paths(source) {
+        for wanted in forbidden {
+            let words: Vec<&str> = wanted.split("::").collect();
+            if path.windows(words.len()).any(|window| window == words) {
+                found.push((line, *wanted));
+            }
+        }
+    }
+    found
+}
+
+/// All paths of a source with the lines they end on; a single word is a path of one.
+/// What a module reaches through `super` counts as reached through `crate`: that can only find too much.
+fn paths(source: &str) -> Vec<(usize, Vec<&str>)> {
+    let tokens = tokens(source);
+    let mut rest = tokens.as_slice();
+    let mut paths = Vec::new();
+    while !rest.is_empty() {
+        rest = read_path(rest, &[], &mut paths);
+    }
+    for (_, path) in &mut paths {
+        let ups = path.iter().take_while(|word| **word == "super").count();
+        if ups > 0 {
+            path.splice(..ups, ["crate"]);
+        }
+    }
+    paths
+}
+
+type Token<'a> = (usize, &'a str);
+
+/// Reads one path, or a group of them, that continues `prefix`; gives what is left. Always takes a token.
+fn read_path<'t, 's>(
+    tokens: &'t [Token<'s>],
+    prefix: &[&'s str],
+    paths: &mut Vec<(usize, Vec<&'s str>)>,
+) -> &'t [Token<'s>] {
+    let mut path = prefix.to_vec();
+    let mut rest = tokens;
+    while let [(line, token), after @ ..] = rest {
+        rest = after;
+        if *token == "{" && !path.is_empty() {
+            while let [(_, token), after @ ..] = rest {
+                if *token == "}" {
+                    return after;
+                }
+                rest = if *token == "," {
+                    after
+                } else {
+                    read_path(rest, &path, paths)
+                };
+            }
+            return rest;
+        }
+        if !token.starts_with(is_word) {
+            break;
+        }
+        path.push(token);
+        let [(_, "::"), after @ ..] = rest else {
+            paths.push((*line, path));
+            break;
+        };
+        rest = after;
+    }
+    rest
+}
+
+/// Words, `::`, and every other character by itself, with their lines. Comments and spaces are left out.
+fn tokens(source: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    for (number, line) in (1..).zip(source.lines()) {
+        let mut rest = line.split("//").next().unwrap_or_default().trim_start();
+        while let Some(first) = rest.chars().next() {
+            let end = if is_word(first) {
+                rest.find(|character| !is_word(character))
+                    .unwrap_or(rest.len())
+            } else if rest.starts_with("::") {
+                2
+            } else {
+                first.len_utf8()
+            };
+            let (token, after) = rest.split_at(end);
+            tokens.push((number, token));
+            rest = after.trim_start();
+        }
+    }
+    tokens
+}
+
+fn is_word(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
+}
+
+#[test]
+fn it_finds_imports() {
+    assert_eq!(
+        mentions("use std::fmt;\nuse tokio::time::sleep;", &["tokio"]),
+        [(2, "tokio")]
+    );
+    assert_eq!(
+        mentions("use crate::controller::Settings;", &["crate::controller"]),
+        [(1, "crate::controller")]
+    );
+}
+
+#[test]
+fn it_finds_grouped_imports() {
+    let source = "use crate::{\n    clock::Moment,\n    api::{Prefix, Ttl},\n    controller,\n};";
+    assert_eq!(
+        mentions(source, &["crate::controller"]),
+        [(4, "crate::controller")]
+    );
+    assert_eq!(
+        mentions(source, &["crate::api"]),
+        [(3, "crate::api"), (3, "crate::api")]
+    );
+    assert_eq!(
+        mentions(
+            "use std::{time::{self, SystemTime}, fs};",
+            &["SystemTime", "std::fs"]
+        ),
+        [(1, "SystemTime"), (1, "std::fs")]
+    );
+}
+
+#[test]
+fn it_finds_what_is_named_in_place() {
+    assert_eq!(
+        mentions("let at = crate::clock::Moment::now();", &["Moment::now"]),
+        [(1, "Moment::now")]
+    );
+    assert_eq!(
+        mentions("pub async fn f(c: &kube::Client) {}", &["async", "Client"]),
+        [(1, "async"), (1, "Client")]
+    );
+    assert_eq!(
+        mentions("struct S {\n  t: tokio::time::Instant,\n}", &["Instant"]),
+        [(2, "Instant")]
+    );
+}
+
+#[test]
+fn it_sees_through_super() {
+    assert_eq!(
+        mentions("use super::super::controller::run;", &["crate::controller"]),
+        [(1, "crate::controller")]
+    );
+    assert_eq!(
+        mentions("use super::{api};", &["crate::api"]),
+        [(1, "crate::api")]
+    );
+}
+
+#[test]
+fn it_leaves_comments_and_other_words_alone() {
+    let source = "//! Knows nothing of tokio.\nlet kube_like = 1; // kube\n/// See crate::controller\nfn asynchronous() {}";
+    assert_eq!(
+        mentions(source, &["tokio", "kube", "async", "crate::controller"]),
+        []
+    );
+    assert_eq!(
+        mentions(
+            "use crate::clock::Moment;\nfn now(at: Moment) {}",
+            &["Moment::now"]
+        ),
+        []
+    );
+}
