@@ -43,7 +43,12 @@ pub(super) struct Object {
 impl Object {
     /// Whether it is not suspended, and not at its end.
     pub(super) fn runs(&self) -> bool {
-        !self.suspend && !self.finished && !self.deleting
+        !self.suspend && self.may_run()
+    }
+
+    /// Whether it is not at its end.
+    pub(super) fn may_run(&self) -> bool {
+        !self.finished && !self.deleting
     }
 }
 
