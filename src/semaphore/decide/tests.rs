@@ -1,5 +1,7 @@
 //! One rule, one test: the facts that it needs, and the plan that follows.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{
     consul::{Entry, Listing, Op},
