@@ -20,7 +20,7 @@ struct GoLock {
     holders: BTreeMap<SessionId, bool>,
 }
 
-/// The body as HashiCorp's guide has it.
+/// The body as the guide in Consul's documentation has it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct GuideLock {

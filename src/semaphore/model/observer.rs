@@ -292,17 +292,14 @@ impl Observer {
     pub(super) fn started(&self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.job.uid;
         let session = start.slot.session();
-        match sight.holding().find(|(holder, _)| *holder == session) {
-            Some((_, holder)) => {
-                assert_eq!(holder, Some(uid), "it is another's slot");
-                let granted = self.granted.get(session);
-                let token = start.slot.fencing_token();
-                assert_eq!(Some(&token), granted, "the raft index of the grant");
-            }
-            None => {
-                let robbed = self.robbed.get(uid).is_some_and(|robbed| *robbed >= read);
-                assert!(robbed, "{uid} was started without a slot");
-            }
+        if let Some((_, holder)) = sight.holding().find(|(holder, _)| *holder == session) {
+            assert_eq!(holder, Some(uid), "it is another's slot");
+            let granted = self.granted.get(session);
+            let token = start.slot.fencing_token();
+            assert_eq!(Some(&token), granted, "the raft index of the grant");
+        } else {
+            let robbed = self.robbed.get(uid).is_some_and(|robbed| *robbed >= read);
+            assert!(robbed, "{uid} was started without a slot");
         }
     }
 }
