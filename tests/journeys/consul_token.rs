@@ -120,6 +120,20 @@ async fn a_token_that_lacks_something_is_told_and_heals() {
     first.has_event("SlotReleased").await;
     db.is_ready().await;
 
+    // Each line of the log is an object, with the facts at its top.
+    let session = first.session().await.expect("its session");
+    for word in ["granted", "released"] {
+        let of_first = |line: &Value| {
+            line["message"] == word
+                && line["level"] == "INFO"
+                && line["job"] == format!("{}/first", team.name())
+                && line["semaphore"] == format!("{}/db", team.name())
+                && line["session"] == session.as_str()
+        };
+        let lines = access.log();
+        assert_eq!(lines.iter().filter(|line| of_first(line)).count(), 1);
+    }
+
     a_rule_is_missing(&access, &team, &db).await;
     a_prefix_is_out_of_reach(&access, &team, &db).await;
     nothing_is_said_while_nothing_happens(&access, &team).await;

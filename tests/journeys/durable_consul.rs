@@ -5,7 +5,7 @@ use std::{
     io::Write as _,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{self, Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -28,10 +28,7 @@ impl DurableConsul {
     pub(crate) fn new(bed: &Bed) -> Self {
         let folder = bed.folder().path().join("durable-consul");
         fs::create_dir(&folder).expect("a folder");
-        // All at once, so that no port is found twice.
-        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-        let [http, server, serf_lan, serf_wan] =
-            listeners.map(|listener| listener.local_addr().expect("its address").port());
+        let [http, server, lan, wan] = ports();
         let config = json!({
             "node_name": "durable",
             "server": true,
@@ -40,7 +37,7 @@ impl DurableConsul {
             "bind_addr": "127.0.0.1",
             "client_addr": "127.0.0.1",
             "ports": {
-                "http": http, "server": server, "serf_lan": serf_lan, "serf_wan": serf_wan,
+                "http": http, "server": server, "serf_lan": lan, "serf_wan": wan,
                 "grpc": -1, "grpc_tls": -1, "dns": -1,
             },
             "connect": { "enabled": false },
@@ -118,6 +115,14 @@ impl DurableConsul {
         let pipe = self.guard.as_mut().and_then(|guard| guard.stdin.as_mut());
         writeln!(pipe.expect("it runs"), "{signal}").expect("the guard listens");
     }
+}
+
+/// Four free ports, below those that the system gives out: nobody else is given one of them while
+/// the server is away.
+fn ports() -> [u16; 4] {
+    let first = u16::try_from(process::id() % 2_500).unwrap_or_default() * 4 + 20_000;
+    let mut free = (first..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    [(); 4].map(|()| free.next().expect("a free port"))
 }
 
 impl Drop for DurableConsul {

@@ -6,29 +6,37 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Bed, Job, Namespace};
+use testbed::{Bed, Job, Namespace, eventually, same};
 
-/// Waits until a Job has an event of this reason, checks that it is a warning, and returns what it says.
+/// Waits until a Job has a warning of this reason, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {
-    let note = job.has_event(reason).await;
-    let events = job.events().await;
-    let told = events
-        .iter()
-        .find(|event| event.reason.as_deref() == Some(reason));
-    let kind = told.and_then(|event| event.type_.as_deref());
-    assert_eq!(kind, Some("Warning"), "{reason} of {}: {note}", job.name());
-    note
+    let what = format!("{} has a warning {reason}", job.name());
+    eventually(&what, || async {
+        let events = job.events().await;
+        // The Job controller has reasons of its own, which may be called alike.
+        let warning = events.into_iter().find(|event| {
+            event.reason.as_deref() == Some(reason) && event.type_.as_deref() == Some("Warning")
+        });
+        warning.and_then(|event| event.message)
+    })
+    .await
 }
 
 /// Ends the pods of a Job well, whatever they were to run, and waits until the Job is Complete.
 pub(crate) async fn finish(team: &Namespace, job: &Job) {
-    let pods = team.api::<Pod>();
-    for pod in job.pods().await {
-        let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
-        pods.patch_status(&pod.name_any(), &PatchParams::default(), &ended)
-            .await
-            .expect("the pod's end");
-    }
+    let (pods, params) = (team.api::<Pod>(), PatchParams::default());
+    let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+    // Again and again: a pod may not be there yet, and kwok may be about to say that it runs.
+    eventually("its pods have ended", || async {
+        for pod in job.pods().await {
+            let patch = pods.patch_status(&pod.name_any(), &params, &ended).await;
+            patch.map_err(|error| error.to_string())?;
+        }
+        let status = job.get().await.and_then(|job| job.status);
+        let succeeded = status.and_then(|status| status.succeeded);
+        same(succeeded, Some(1))
+    })
+    .await;
     job.is_complete().await;
 }
 
