@@ -11,7 +11,6 @@
 #![expect(
     clippy::expect_used,
     clippy::print_stdout,
-    clippy::large_futures,
     clippy::cast_precision_loss,
     reason = "a benchmark ends when something fails, and prints its table"
 )]

@@ -7,7 +7,7 @@
 //! | [`api`] | what users write and read: the custom resource, annotations, conditions | IO, clients, the other rooms |
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
-//! | [`controller`] | Kubernetes: observe, decide, apply, report; the keeper of sessions | |
+//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
 //!
@@ -15,9 +15,9 @@
 //! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`controller`] uses all others, [`semaphore`] uses the values of
-//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at the edge,
-//! into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
-//! `docs/ARCHITECTURE.md` follows one Job through the code.
+//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at
+//! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
+//! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
 
 pub mod api;
 pub mod clock;

@@ -1,5 +1,7 @@
 //! Events on Jobs and semaphores, written one after another beside everything else.
 
+use std::collections::HashMap;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -12,6 +14,9 @@ use crate::{semaphore::Uid, telemetry::Metrics};
 
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
+
+/// How many events are remembered, to be counted when they are told again.
+const COUNTED: usize = 1024;
 
 /// Why an event is told; the word that `kubectl describe` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,9 +77,14 @@ impl Events {
             controller: crate::api::GROUP.into(),
             instance: std::env::var("HOSTNAME").ok(),
         };
-        let recorder = Recorder::new(client, reporter);
+        let mut told = Told {
+            client,
+            reporter,
+            last: HashMap::new(),
+        };
         let write = async move {
             while let Some((about, event)) = due.recv().await {
+                let recorder = told.recorder(&about, &event);
                 if let Err(error) = call(recorder.publish(&event, &about)).await {
                     tracing::debug!(%error, "an event can't be written");
                 }
@@ -112,6 +122,34 @@ impl Events {
         if self.queue.try_send((about, event)).is_err() {
             self.metrics.events_dropped();
         }
+    }
+}
+
+/// What was told last for each reason about each object.
+///
+/// A recorder counts what it is told again as one event, and takes no notice of the note: the
+/// session of a second grant would never be read. So another note has another recorder.
+struct Told {
+    client: Client,
+    reporter: Reporter,
+    last: HashMap<(Option<String>, String), (Option<String>, Recorder)>,
+}
+
+impl Told {
+    fn recorder(&mut self, about: &ObjectReference, event: &Event) -> &Recorder {
+        if self.last.len() >= COUNTED {
+            self.last.clear();
+        }
+        let fresh = || {
+            let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+            (event.note.clone(), recorder)
+        };
+        let key = (about.uid.clone(), event.reason.clone());
+        let last = self.last.entry(key).or_insert_with(fresh);
+        if last.0 != event.note {
+            *last = fresh();
+        }
+        &last.1
     }
 }
 

@@ -423,6 +423,7 @@ impl<'a> Pass<'a> {
             return;
         }
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
+        let mut in_turn = true;
         for job in line.iter().filter(|job| settings.may_start(job)) {
             let uid = &job.uid;
             if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
@@ -430,12 +431,19 @@ impl<'a> Pass<'a> {
             }
             let session = self.session_of(uid);
             if self.composer.has_room(None) {
-                if let Some(session) = session {
-                    self.composer.grant(grant(job, session, true), None);
-                } else {
-                    // Its slot is kept for it until its session is made: nobody passes it.
-                    self.plan.sessions.push(job.into());
-                    self.composer.reserve();
+                match session {
+                    Some(session) if in_turn => {
+                        self.composer.grant(grant(job, session, true), None);
+                    }
+                    session => {
+                        // Nobody passes one whose session is still to be made, not even into
+                        // another slot: fencing tokens rise along the line.
+                        in_turn = false;
+                        self.composer.reserve();
+                        if session.is_none() {
+                            self.plan.sessions.push(job.into());
+                        }
+                    }
                 }
             } else if ahead > 0 {
                 ahead -= 1;

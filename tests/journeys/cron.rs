@@ -22,13 +22,16 @@ async fn jobs_made_from_a_cron_job_by_hand() {
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     team.apply(cron_job("waits", "db", "Allow", true)).await;
     team.apply(cron_job("runs", "db", "Allow", false)).await;
-    for (name, from) in [("a", "waits"), ("b", "runs"), ("c", "waits")] {
-        team.kubectl(["create", "job", name, &format!("--from=cronjob/{from}")])
-            .await;
-    }
     let [a, b, c] = ["a", "b", "c"].map(|name| team.job(name));
-    is_warned(&b, "Suspended", "it ran without a slot of db").await;
+    let create = async |job: &Job, from: &str| {
+        let from = format!("--from=cronjob/{from}");
+        team.kubectl(["create", "job", job.name(), &from]).await;
+    };
+    create(&a, "waits").await;
     let mut last = runs_in_a_slot(&bed, &db, &a).await;
+    create(&b, "runs").await;
+    is_warned(&b, "Suspended", "it ran without a slot of db").await;
+    create(&c, "waits").await;
     line_is(&db, [&b, &c]).await;
     for [job, next] in [[&a, &b], [&b, &c]] {
         pods_end(&team, job, End::Succeeded).await;

@@ -82,6 +82,10 @@ async fn more_than_may_run_at_once() {
     let of_five = json!({ "spec": { "parallelism": 2, "completions": 5 } });
     let job = |name| team.job(name).semaphore("db").runs("300ms");
     let a = job("a").with(of_five).create().await;
+    a.is("started", |job| {
+        job.spec.as_ref().and_then(|spec| spec.suspend) == Some(false)
+    })
+    .await;
     let b = job("b").create().await;
     a.is_complete().await;
     b.is_complete().await;

@@ -74,6 +74,9 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     let second = grant_of(&z).await.expect("it runs again");
     assert!(first.fencing_token < second.fencing_token);
     assert_ne!(first.session, second.session);
+    for granted in [&first, &second] {
+        is_told(&z, "Normal", "SlotGranted", &granted.session).await;
+    }
     pods_end(&team, &z, End::Succeeded).await;
     z.is_complete().await;
     nothing_is_left(&bed, &team, &db).await;

@@ -12,28 +12,21 @@ async fn made_running_they_are_suspended_on_sight_and_run_in_order() {
     let team = bed.namespace("made-running").await;
     let db = team.semaphore("db").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
-    let mut jobs = Vec::new();
-    for name in ["a", "b", "c"] {
-        let job = team.job(name).semaphore("db").unsuspended().runs("1h");
-        jobs.push(job.create().await);
-    }
-    let [a, b, c] = &jobs[..] else {
-        unreachable!("three were made")
-    };
-    for job in &jobs {
-        is_warned(job, "Suspended", "it ran without a slot of db").await;
-    }
-
-    let of_a = runs_in_a_slot(&bed, &db, a).await;
-    for waits in [b, c] {
+    let job = |name| team.job(name).semaphore("db").unsuspended().runs("1h");
+    let a = job("a").create().await;
+    is_warned(&a, "Suspended", "it ran without a slot of db").await;
+    let mut last = runs_in_a_slot(&bed, &db, &a).await;
+    let b = job("b").create().await;
+    let c = job("c").create().await;
+    for waits in [&b, &c] {
+        is_warned(waits, "Suspended", "it ran without a slot of db").await;
         waits.is_waiting().await;
         waits.has_event("SlotWaiting").await;
     }
-    line_is(&db, [b, c]).await;
-    holders_are(&bed, &db, [&of_a]).await;
+    line_is(&db, [&b, &c]).await;
+    holders_are(&bed, &db, [&last]).await;
 
-    let mut last = of_a;
-    for [job, next] in [[a, b], [b, c]] {
+    for [job, next] in [[&a, &b], [&b, &c]] {
         pods_end(&team, job, End::Succeeded).await;
         job.is_complete().await;
         let grant = runs_in_a_slot(&bed, &db, next).await;
@@ -41,7 +34,7 @@ async fn made_running_they_are_suspended_on_sight_and_run_in_order() {
         is_given_back(&bed, &db, &last).await;
         last = grant;
     }
-    pods_end(&team, c, End::Succeeded).await;
+    pods_end(&team, &c, End::Succeeded).await;
     c.is_complete().await;
     nothing_is_left(&bed, &team, &db).await;
     assert_eq!(observer.peak_holders(), 1);

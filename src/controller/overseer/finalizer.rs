@@ -1,6 +1,5 @@
 //! The finalizer on a `ConsulSemaphore`: it goes when nothing of it is left in Consul.
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Api, Resource, ResourceExt,
     api::{Patch, PatchParams},
@@ -52,7 +51,7 @@ impl Overseer {
 
     /// Takes the finalizer off: the end of this overseer.
     pub(super) async fn finish(&mut self) {
-        if self.remove_finalizer().await.is_some() {
+        if self.remove_finalizer().await {
             tracing::info!(semaphore = %self.reference, "deleted");
         }
     }
@@ -73,32 +72,31 @@ impl Overseer {
 
     /// Lets the semaphore go without cleaning up, and says what is left.
     pub(super) async fn leave_behind(&mut self) {
-        let Some(about) = self.remove_finalizer().await else {
-            return;
-        };
         let problem = self
             .grantor
             .view
             .trouble
             .as_ref()
             .map(|trouble| &trouble.error);
-        let Some(error) = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)))
-        else {
-            return;
-        };
-        let note = format!(
-            "deleted without cleaning up in Consul ({error}). What may be left: the key {} and keys \
-             of expired sessions beside it",
-            self.grantor.settings.prefix.lock_key()
-        );
-        tracing::warn!(semaphore = %self.reference, "{note}");
-        self.context.events.tell(about, Reason::LeftBehind, note);
+        let problem = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)));
+        // It is said before: once the finalizer is off, so is this overseer.
+        if let Some(error) = problem
+            && !std::mem::replace(&mut self.left_behind, true)
+        {
+            let note = format!(
+                "deleted without cleaning up in Consul ({error}). What may be left: the key {} and \
+                 keys of expired sessions beside it",
+                self.grantor.settings.prefix.lock_key()
+            );
+            tracing::warn!(semaphore = %self.reference, "{note}");
+            let about = self.specs.borrow().object_ref(&());
+            self.context.events.tell(about, Reason::LeftBehind, note);
+        }
+        self.remove_finalizer().await;
     }
 
-    /// Takes the finalizer off, and returns a reference to what it was on. `None` if it could not be
-    /// done yet.
-    async fn remove_finalizer(&mut self) -> Option<ObjectReference> {
-        let about = ConsulSemaphore::clone(&self.specs.borrow()).object_ref(&());
+    /// Takes the finalizer off; says whether that is done.
+    async fn remove_finalizer(&mut self) -> bool {
         let removed = match call(self.semaphores().get_opt(&self.reference.name)).await {
             // Another one of that name is none of our business.
             Ok(Some(semaphore)) if semaphore.metadata.uid == self.uid => {
@@ -109,13 +107,14 @@ impl Overseer {
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Err(error) = removed {
-            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
-            self.grantor.retry_soon();
-            return None;
+        match removed {
+            Ok(()) => self.finished = true,
+            Err(error) => {
+                tracing::debug!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
+                self.grantor.retry_soon();
+            }
         }
-        self.finished = true;
-        Some(about)
+        self.finished
     }
 
     async fn set_finalizers(

@@ -41,6 +41,8 @@ pub(super) struct Overseer {
     recording: Option<(u64, Vec<u32>)>,
     reporter: Reporter,
     shown: Shown,
+    /// Whether it was said what is left in Consul.
+    left_behind: bool,
     finished: bool,
 }
 
@@ -85,6 +87,7 @@ impl Overseer {
             grantor,
             recording: None,
             shown: Shown::default(),
+            left_behind: false,
             finished: false,
         }
     }

@@ -221,6 +221,17 @@ fn nobody_is_passed_while_its_session_is_being_made() {
 }
 
 #[test]
+fn nobody_is_passed_even_while_there_is_room_for_both() {
+    let mut facts = Facts::new(2, &[]);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert!(plan.transaction.is_none(), "{plan:?}");
+    assert_eq!(asks_sessions(&plan), ["a"]);
+    facts.session("a", "sa");
+    assert_eq!(granted(&facts.decide()), ["a", "b"], "in one write");
+}
+
+#[test]
 fn one_that_cannot_be_started_blocks_nobody() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &waiting("a"), false);
