@@ -13,8 +13,11 @@ mod writes;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
-use tokio::{sync::Notify, task::JoinError};
+use futures::StreamExt;
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinError,
+};
 
 use self::{observe::Facts, proofs::Proof};
 pub(super) use self::{
@@ -118,17 +121,34 @@ impl Grantor {
         }
     }
 
-    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
-    /// within it.
-    pub(super) fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+    /// Readings of the prefix, until the receiver is dropped. One is evidence for a TTL, so a new
+    /// one comes round well within it.
+    ///
+    /// They are read by a task of their own. A stream that is polled between passes only would stop
+    /// during one wherever it is, and with it what its call has taken of the client, which all
+    /// calls share: the pass would wait for that for ever.
+    pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait: self.ttl / 3,
             ..WatchOptions::default()
         };
-        self.view
-            .consul
-            .watch(&self.settings.prefix.folder(), options)
-            .boxed()
+        let folder = self.settings.prefix.folder();
+        let mut readings = self.view.consul.watch(&folder, options).boxed();
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let forward = async {
+                while let Some(reading) = readings.next().await {
+                    if sender.send(reading).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = forward => {}
+                () = sender.closed() => {}
+            }
+        });
+        receiver
     }
 
     /// Takes a reading from the watch.
