@@ -50,7 +50,6 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     next.has_event("SlotWaiting").await;
     let quick = team.semaphore("quick").ttl("10s").create().await;
     quick.is_ready().await;
-    let holders = server.consul().holders(&db.lock_prefix()).await;
     let (session, running) = (long.session().await, pods(&long).await);
     server.kill();
     unreachable(&db).await;
@@ -71,7 +70,6 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     .await;
 
     server.start().await;
-    assert_eq!(server.consul().holders(&db.lock_prefix()).await, holders);
     short.has_event("SlotReleased").await;
     next.is_complete().await;
     later.is_complete().await;

@@ -112,13 +112,22 @@ async fn a_token_that_lacks_something_is_told_and_heals() {
     // Consul does not know the token: until its file has another one.
     let db = team.semaphore("db").limit(2).create().await;
     let first = team.job("first").semaphore("db").create().await;
-    denied(&db, "ACL not found").await;
+    // Several, because each of them looks at the file while the others do.
+    let mut crowd = Vec::new();
+    for number in 0..12 {
+        crowd.push(team.semaphore(&format!("crowd-{number}")).create().await);
+    }
+    for semaphore in crowd.iter().chain([&db]) {
+        denied(semaphore, "ACL not found").await;
+    }
     first.is_waiting().await;
     fs::write(&access.token_file, OWN).expect("the token's file");
     // The tight policy is all that is needed.
     first.is_complete().await;
     first.has_event("SlotReleased").await;
-    db.is_ready().await;
+    for semaphore in crowd.iter().chain([&db]) {
+        semaphore.is_ready().await;
+    }
 
     // Each line of the log is an object, with the facts at its top.
     let session = first.session().await.expect("its session");

@@ -60,11 +60,6 @@ impl DurableConsul {
         &self.address
     }
 
-    /// Consul as an observer sees it.
-    pub(crate) fn consul(&self) -> &Consul {
-        &self.consul
-    }
-
     /// Starts it with the data that it has, and waits until it has a leader.
     pub(crate) async fn start(&mut self) {
         let log = fs::OpenOptions::new()
