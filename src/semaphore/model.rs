@@ -32,6 +32,7 @@ use proptest::{
 };
 
 use self::{
+    foreign::Style,
     operator::Lost,
     script::{
         clients, corruption, jobs, limits, mischief, operator, replicas, rest, script, setup,
@@ -186,6 +187,33 @@ proptest! {
     }
 }
 
+/// A prune fails if the holder came back to life after it was seen dead.
+#[test]
+fn a_holder_that_comes_back_is_not_pruned() {
+    let mut world = World::new(&Setup {
+        clients: vec![(Style::Go, 1)],
+        ..alone(1, 64)
+    });
+    let script = [
+        Event::Pass,
+        Event::Pass,
+        Event::Arrive(0),
+        Event::LookAndClaim(0),
+        Event::DeleteContender(0),
+        Event::Pass,
+        Event::Wait(9),
+        // It decides to prune, the holder comes back, and the transaction is refused.
+        Event::Step(None),
+        Event::Arrive(0),
+        Event::Step(None),
+    ];
+    for event in &script {
+        world.happen(event);
+    }
+    world.settle();
+    assert_eq!(world.outside.sight().holding().count(), 1);
+}
+
 proptest! {
     // The bigger a world, the fewer of them.
     #![proptest_config(config(12))]
@@ -215,6 +243,7 @@ proptest! {
             world.happen_at_once(&Event::Expire(0));
         }
         world.settle();
+        prop_assert_eq!(world.outside.started.len(), running.len());
         prop_assert_eq!(world.running(), running);
 
         world.outside.by_others(|outside| outside.jobs.complete_all());

@@ -12,13 +12,14 @@ async fn a_limit_is_raised_and_lowered_under_way() {
     let mut jobs = Vec::new();
     for name in ["a", "b", "c", "d", "e", "f"] {
         let job = team.job(name).semaphore("db").runs("1h").create().await;
-        job.has_event("SlotWaiting").await;
+        if jobs.is_empty() {
+            job.is_running().await;
+        }
         jobs.push(job);
     }
     let [a, b, c, d, e, f] = &jobs[..] else {
         unreachable!("six Jobs were made")
     };
-    a.is_running().await;
     db.shows(json!({ "limit": 1, "appliedLimits": [1], "held": 1, "waiting": 5 }))
         .await;
 

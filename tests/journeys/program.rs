@@ -34,11 +34,11 @@ async fn the_endpoints_tell_what_was_done() {
     let mut jobs = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
         let job = team.job(name).semaphore("db").runs("1h").create().await;
-        job.has_event("SlotWaiting").await;
+        if jobs.len() < 2 {
+            job.is_running().await;
+        }
         jobs.push(job);
     }
-    jobs[0].is_running().await;
-    jobs[1].is_running().await;
     let busy = BTreeMap::from([
         ("grants_total", Some(2.0)),
         ("releases_total", Some(0.0)),

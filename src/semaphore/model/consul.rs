@@ -111,6 +111,10 @@ impl Consul {
     }
 
     /// Applies an operation; `None` if it fails.
+    #[expect(
+        clippy::option_option,
+        reason = "whether it went through, and what it wrote"
+    )]
     fn apply(&mut self, operation: &Op) -> Option<Option<Entry>> {
         let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
         match operation {

@@ -20,7 +20,7 @@ struct GoLock {
     holders: BTreeMap<SessionId, bool>,
 }
 
-/// The body as HashiCorp's guide has it.
+/// The body as the guide in Consul's documentation has it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct GuideLock {
@@ -64,19 +64,18 @@ impl Client {
         }
     }
 
-    /// Makes a session and its contender.
+    /// Makes its contender, with a session if it has none: also again, if somebody deleted it.
     pub(super) fn arrive(&mut self, consul: &mut Consul, prefix: &Prefix) {
-        if self.session.is_none() {
-            let session = consul.make_session("db-semaphore");
-            let lock = Op::Lock {
-                key: prefix.contender_key(&session),
-                value: Vec::new(),
-                flags: self.flags(),
-                session: session.clone(),
-            };
-            if consul.transact(&[lock]).is_ok() {
-                self.session = Some(session);
-            }
+        let known = self.session.take();
+        let session = known.unwrap_or_else(|| consul.make_session("db-semaphore"));
+        let lock = Op::Lock {
+            key: prefix.contender_key(&session),
+            value: Vec::new(),
+            flags: self.flags(),
+            session: session.clone(),
+        };
+        if consul.transact(&[lock]).is_ok() {
+            self.session = Some(session);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::{
 
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "a Job has as many sides")]
 pub(super) struct Object {
     pub(super) name: Arc<str>,
     pub(super) uid: Uid,
@@ -42,7 +43,12 @@ pub(super) struct Object {
 impl Object {
     /// Whether it is not suspended, and not at its end.
     pub(super) fn runs(&self) -> bool {
-        !self.suspend && !self.finished && !self.deleting
+        !self.suspend && self.may_run()
+    }
+
+    /// Whether it is not at its end.
+    pub(super) fn may_run(&self) -> bool {
+        !self.finished && !self.deleting
     }
 }
 

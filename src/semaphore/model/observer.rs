@@ -126,6 +126,7 @@ pub(super) struct Written<'a> {
     pub(super) index: u64,
     pub(super) before: Sight,
     pub(super) after: Sight,
+    pub(super) jobs: &'a Jobs,
     pub(super) settings: &'a Settings,
     /// `status.appliedLimits` at the time.
     pub(super) applied: &'a [u32],
@@ -201,6 +202,18 @@ impl Observer {
         }
         if let (Some(before), Some(after)) = (&before.body, &after.body) {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
+        }
+        // A Job whose template still names its slot gives it back first: until then an older decision
+        // could start it.
+        for release in transaction.releases.iter().filter(|release| release.held) {
+            let bound = written
+                .jobs
+                .get(&release.identity.uid)
+                .is_some_and(|object| {
+                    let granted = object.granted.as_ref();
+                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
+                });
+            assert!(!bound, "released before it was given back: {release:?}");
         }
         self.check_holders(written);
         self.check_limit(written);
@@ -279,17 +292,14 @@ impl Observer {
     pub(super) fn started(&self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.job.uid;
         let session = start.slot.session();
-        match sight.holding().find(|(holder, _)| *holder == session) {
-            Some((_, holder)) => {
-                assert_eq!(holder, Some(uid), "it is another's slot");
-                let granted = self.granted.get(session);
-                let token = start.slot.fencing_token();
-                assert_eq!(Some(&token), granted, "the raft index of the grant");
-            }
-            None => {
-                let robbed = self.robbed.get(uid).is_some_and(|robbed| *robbed >= read);
-                assert!(robbed, "{uid} was started without a slot");
-            }
+        if let Some((_, holder)) = sight.holding().find(|(holder, _)| *holder == session) {
+            assert_eq!(holder, Some(uid), "it is another's slot");
+            let granted = self.granted.get(session);
+            let token = start.slot.fencing_token();
+            assert_eq!(Some(&token), granted, "the raft index of the grant");
+        } else {
+            let robbed = self.robbed.get(uid).is_some_and(|robbed| *robbed >= read);
+            assert!(robbed, "{uid} was started without a slot");
         }
     }
 }

@@ -103,6 +103,7 @@ impl Outside {
             index: self.consul.index(),
             before,
             after: self.sight(),
+            jobs: &self.jobs,
             settings: &self.settings,
             applied: &self.applied,
             now: self.now(),
