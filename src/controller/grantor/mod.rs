@@ -7,16 +7,16 @@
 mod apply;
 mod observe;
 mod proofs;
+mod readings;
 mod sessions;
 mod view;
 mod writes;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream::BoxStream};
 use tokio::{sync::Notify, task::JoinError};
 
-use self::{observe::Facts, proofs::Proof};
+use self::{observe::Facts, proofs::Proof, readings::Readings};
 pub(super) use self::{
     sessions::{Sessions, Whose},
     view::View,
@@ -120,15 +120,16 @@ impl Grantor {
 
     /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
     /// within it.
-    pub(super) fn watch(&self) -> BoxStream<'static, Result<Listing, consul::Error>> {
+    pub(super) fn watch(&self) -> Readings {
         let options = WatchOptions {
             wait: self.ttl / 3,
             ..WatchOptions::default()
         };
-        self.view
+        let watch = self
+            .view
             .consul
-            .watch(&self.settings.prefix.folder(), options)
-            .boxed()
+            .watch(&self.settings.prefix.folder(), options);
+        Readings::of(watch)
     }
 
     /// Takes a reading from the watch.

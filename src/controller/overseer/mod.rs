@@ -9,7 +9,6 @@ mod reporter;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::StreamExt;
 use tokio::{
     sync::{Notify, watch},
     time::sleep,
