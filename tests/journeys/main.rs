@@ -13,6 +13,7 @@
 
 mod durable_consul;
 mod helpers;
+mod proof;
 
 mod access_of_the_operator;
 mod annotation;
@@ -38,7 +39,6 @@ mod other_clients;
 mod paused;
 mod priority;
 mod program;
-mod proof;
 mod restart;
 mod several_pods;
 mod status;

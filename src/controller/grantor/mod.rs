@@ -7,6 +7,7 @@
 mod apply;
 mod observe;
 mod proofs;
+mod readings;
 mod sessions;
 mod view;
 mod writes;
@@ -19,7 +20,7 @@ use tokio::{
     task::JoinError,
 };
 
-use self::{observe::Facts, proofs::Proof};
+use self::{observe::Facts, proofs::Proof, readings::Readings};
 pub(super) use self::{
     sessions::{Sessions, Whose},
     view::View,
