@@ -7,7 +7,6 @@
 mod apply;
 mod observe;
 mod proofs;
-mod readings;
 mod sessions;
 mod view;
 mod writes;
@@ -20,7 +19,7 @@ use tokio::{
     task::JoinError,
 };
 
-use self::{observe::Facts, proofs::Proof, readings::Readings};
+use self::{observe::Facts, proofs::Proof};
 pub(super) use self::{
     sessions::{Sessions, Whose},
     view::View,
