@@ -1,6 +1,6 @@
 //! A semaphore's prefix as it was read from Consul.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::lock::Lock;
 use crate::{
@@ -46,6 +46,8 @@ pub struct Reading {
     /// Direct children of the prefix, by name.
     entries: BTreeMap<String, Entry>,
     lock: Lock,
+    /// Who is in `Holders`: asked of every contender, so it must not cost a search.
+    holders: HashSet<SessionId>,
     /// Consul's index of this reading.
     pub index: u64,
     /// When the request for it was sent: it shows what was true then, or later.
@@ -58,6 +60,7 @@ impl Reading {
         let mut reading = Self {
             entries: BTreeMap::new(),
             lock: Lock::read(None),
+            holders: HashSet::new(),
             index: listing.index,
             sent: listing.sent,
             prefix,
@@ -65,7 +68,7 @@ impl Reading {
         for entry in listing.entries {
             reading.put(entry);
         }
-        reading.lock = Lock::read(reading.entries.get(LOCK));
+        reading.read_lock();
         reading
     }
 
@@ -96,8 +99,7 @@ impl Reading {
 
     /// Whether a session holds a slot: it is in `Holders` and its contender lives.
     pub fn holds(&self, session: &SessionId) -> bool {
-        self.contender(session).is_some()
-            && matches!(&self.lock, Lock::Semaphore { body, .. } if body.holds(session))
+        self.contender(session).is_some() && self.holders.contains(session)
     }
 
     /// The holders whose contender is gone or has no session, each with the check that fails a
@@ -153,8 +155,16 @@ impl Reading {
         if written.contains_key(self.prefix.lock_key().as_str()) {
             self.sent = sent;
         }
-        self.lock = Lock::read(self.entries.get(LOCK));
+        self.read_lock();
         self
+    }
+
+    fn read_lock(&mut self) {
+        self.lock = Lock::read(self.entries.get(LOCK));
+        self.holders = match &self.lock {
+            Lock::Semaphore { body, .. } => body.holders().cloned().collect(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => HashSet::new(),
+        };
     }
 
     fn put(&mut self, entry: Entry) {
