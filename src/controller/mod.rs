@@ -1,13 +1,13 @@
 //! The Kubernetes side: watches come in, a grantor for each lock key decides, Jobs are written to.
 //!
 //! One Job's way through this room:
-//! [`watches`] (its events) → [`index`] (its place in line) → [`grantor`] (a pass over its lock key:
-//! observe, [`decide`](crate::semaphore::decide()), apply) → [`patch`] (it is started) → the grantor
+//! `watches` (its events) → `index` (its place in line) → `grantor` (a pass over its lock key:
+//! observe, [`decide`](crate::semaphore::decide()), apply) → `patch` (it is started) → the grantor
 //! again (its pods are gone, its slot is given back).
 //!
-//! Beside that: [`overseer`] is responsible for a `ConsulSemaphore` (spec, finalizer, status),
-//! [`keeper`] renews sessions, [`events`] writes events, and [`intake`] looks after Jobs that no
-//! semaphore wants. [`call`] and [`backoff`] bound all of it.
+//! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
+//! `keeper` renews sessions, `events` writes events, and `intake` looks after Jobs that no
+//! semaphore wants. `call` and `backoff` bound all of it.
 
 mod backoff;
 mod call;

@@ -3,76 +3,23 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
 };
 
 use super::{
     compose::Composer,
     fate::{Fate, Ours},
-    identity::{Cluster, Identity},
     job::{Job, Standing, Uid},
     limit::{Agreement, agree},
     lock::Lock,
-    plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended, Target},
+    plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended},
     reading::{Deaths, Reading},
+    settings::Settings,
 };
-use crate::{
-    api::{LimitPolicy, Prefix},
-    clock::Moment,
-    consul::SessionId,
-};
+use crate::{clock::Moment, consul::SessionId};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
 const AHEAD: usize = 16;
-
-/// What a user asked for, with what the operator adds to it.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The operator's cluster.
-    pub cluster: Cluster,
-    /// The namespace of the `ConsulSemaphore` and of its Jobs.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Where it lives in Consul.
-    pub prefix: Prefix,
-    /// How many may hold at once.
-    pub limit: u32,
-    /// What to do about another limit in Consul.
-    pub policy: LimitPolicy,
-    /// Grant nothing more.
-    pub paused: bool,
-    /// The `ConsulSemaphore` is being deleted.
-    pub terminating: bool,
-    /// How long the slot of a dead holder rests.
-    pub lock_delay: Duration,
-}
-
-impl Settings {
-    /// Whom a session of this Job stands for.
-    pub fn identity(&self, job: &Target) -> Identity {
-        Identity {
-            cluster: self.cluster.id.clone(),
-            namespace: self.namespace.clone(),
-            semaphore: self.name.clone(),
-            job: job.name.as_ref().into(),
-            uid: job.uid.clone(),
-        }
-    }
-
-    /// Whether a session that bears this name is this semaphore's.
-    pub fn owns(&self, identity: &Identity) -> bool {
-        identity.cluster == self.cluster.id
-            && identity.namespace == self.namespace
-            && identity.semaphore == self.name
-    }
-
-    /// Whether this Job can be started in a slot of this semaphore that it has.
-    pub fn may_start(&self, job: &Job) -> bool {
-        !self.terminating && job.in_line() && job.wants.as_deref() == Some(self.name.as_str())
-    }
-}
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]

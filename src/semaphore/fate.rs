@@ -51,11 +51,10 @@ impl Ours {
             // A terminal condition is proof by itself.
             Standing::Finished { at_rest: true } => Fate::Release,
             Standing::Finished { at_rest: false } | Standing::Deleting => gone(Fate::Release),
-            // Its user suspended it.
-            Standing::Idle if self.ran(job) && held => gone(Fate::GiveBack { hold: true }),
-            // The operator suspended it, because its slot was lost. It waits under a new session:
-            // granted again, this one could not tell a start cut short from a suspension.
-            Standing::Idle if self.ran(job) => gone(Fate::Release),
+            // Its user suspended it, whichever session it had its slot by then.
+            Standing::Idle if job.granted.is_some() && !job.lost() => {
+                gone(Fate::GiveBack { hold: true })
+            }
             Standing::Idle if self.gave_back(job) => gone(Fate::Release),
             Standing::Idle if !held && may_start => Fate::Wait,
             Standing::Idle if !held => Fate::Release,
@@ -75,13 +74,6 @@ impl Ours {
             ..self.clone()
         };
         proved.fate(held, may_start) != unproved.fate(held, may_start)
-    }
-
-    /// Whether the Job ran in this slot. One that got its slot again under a new session, without
-    /// being stopped, has the old session in its template and the new one in its annotation.
-    fn ran(&self, job: &Job) -> bool {
-        job.granted.is_some()
-            && (job.started_by(&self.session) || job.reported.as_ref() == Some(&self.session))
     }
 
     /// Whether the PATCH that comes before a release has been done: it leaves the session in the
@@ -130,15 +122,17 @@ mod tests {
             // Its user suspended it while it ran.
             (Idle, MINE, MINE, true, true, Keep, put_on_hold),
             (Idle, OLD, MINE, true, true, Keep, put_on_hold),
+            (Idle, OLD, OLD, true, true, Keep, put_on_hold),
+            (Idle, MINE, MINE, false, true, Keep, put_on_hold),
             (Idle, None, MINE, true, true, Keep, Release),
             // Its start was cut short: completed, or given back.
             (Idle, None, None, true, true, Start, Start),
             (Idle, None, OLD, true, true, Start, Start),
-            (Idle, OLD, OLD, true, true, Start, Start),
+            (Idle, OLD, None, true, true, Start, Start),
             (Idle, None, None, true, false, Keep, give_back),
             // It lost its slot, and the operator suspended it.
-            (Idle, MINE, MINE, false, true, Keep, Release),
-            (Idle, OLD, MINE, false, false, Keep, Release),
+            (Idle, MINE, None, false, true, Wait, Wait),
+            (Idle, MINE, None, true, true, Start, Start),
             // A contender without a slot.
             (Idle, None, None, false, true, Wait, Wait),
             (Idle, None, None, false, false, Release, Release),

@@ -4,13 +4,14 @@
 //! out is a [`Plan`] that says what to write, to Consul and to Jobs. It is wire-compatible with
 //! the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
 //!
+//! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
 //! - [`reading`]: a prefix as it was read
 //! - [`identity`]: who a session stands for
 //! - [`job`]: what there is to know of a Job, and the order of the line
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours
-//! - [`decide`]: a pass, which puts all of these together
+//! - [`mod@decide`]: a pass, which puts all of these together
 //! - [`plan`]: what a pass decided, as types that prove the order of things
 
 mod compose;
@@ -26,9 +27,10 @@ pub mod plan;
 pub mod reading;
 #[cfg(test)]
 mod samples;
+pub mod settings;
 
 pub use crate::api::{LimitPolicy, Prefix};
-pub use decide::{Observed, Settings, decide};
+pub use decide::{Observed, decide};
 pub use fate::Ours;
 pub use identity::{Cluster, ContenderBody, Identity};
 pub use job::{Granted, Job, Place, Standing, Uid};
@@ -36,3 +38,4 @@ pub use limit::Agreement;
 pub use lock::Lock;
 pub use plan::Plan;
 pub use reading::{Deaths, Reading};
+pub use settings::Settings;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     LimitPolicy,
-    decide::Settings,
     fate::Ours,
     identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
+    settings::Settings,
 };
 use crate::clock::Moment;
 

@@ -2,21 +2,24 @@
 //!
 //! It knows nothing of the `ConsulSemaphore` but its [`Settings`]: what it finds out and what it
 //! needs comes back from each pass as a [`Conclusion`]. A pass is
-//! [`observe`] → [`decide`] → [`apply`], as often as there is something to do.
+//! `observe` → [`decide`](crate::semaphore::decide()) → `apply`, as often as there is something to do.
 
 mod apply;
 mod observe;
 mod proofs;
-mod readings;
 mod sessions;
 mod view;
 mod writes;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, task::JoinError};
+use futures::StreamExt;
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinError,
+};
 
-use self::{observe::Facts, proofs::Proof, readings::Readings};
+use self::{observe::Facts, proofs::Proof};
 pub(super) use self::{
     sessions::{Sessions, Whose},
     view::View,
@@ -118,9 +121,12 @@ impl Grantor {
         }
     }
 
-    /// Readings of the prefix, for ever. One is evidence for a TTL, so a new one comes round well
-    /// within it.
-    pub(super) fn watch(&self) -> Readings {
+    /// Readings of the prefix, until the receiver is dropped. One is evidence for a TTL, so a new
+    /// one comes round well within it.
+    ///
+    /// They are read in a task of their own: a watch that nobody polls, because a pass is under
+    /// way, could hold a lock that the calls of that pass wait for.
+    pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait: self.ttl / 3,
             ..WatchOptions::default()
@@ -129,7 +135,21 @@ impl Grantor {
             .view
             .consul
             .watch(&self.settings.prefix.folder(), options);
-        Readings::of(watch)
+        let (readings, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut watch = std::pin::pin!(watch);
+            loop {
+                let reading = tokio::select! {
+                    () = readings.closed() => return,
+                    reading = watch.next() => reading,
+                };
+                let Some(reading) = reading else { return };
+                if readings.send(reading).await.is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
     }
 
     /// Takes a reading from the watch.

@@ -1,5 +1,7 @@
 //! One rule, one test: the facts that it needs, and the plan that follows.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{
     consul::{Entry, Listing, Op},
@@ -346,35 +348,31 @@ fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place()
 }
 
 #[test]
-fn a_job_that_the_operator_suspended_is_not_put_on_hold() {
+fn a_job_that_the_operator_suspended_waits_first_in_line() {
     // Somebody took its session out of Holders; its contender lives.
-    let lost = stopped("a", "sa");
+    let lost = samples::job("b", Standing::Idle, Some("sb"), None);
     let mut facts = Facts::new(1, &[]);
     facts
-        .ours("sa", &lost, true)
+        .ours("sb", &lost, false)
         .bound(lost.clone())
-        .line(&[lost]);
+        .line(&[waiting("a"), lost])
+        .session("a", "sa");
     let plan = facts.decide();
     assert_eq!(plan.give_backs, []);
-    assert_eq!(
-        released(&plan),
-        ["sa"],
-        "it waits with a session of its own"
-    );
+    assert_eq!(granted(&plan), ["b"]);
 }
 
 #[test]
-fn a_session_that_a_job_ran_under_is_not_granted_again_to_start_it() {
-    // As its template names the session, the start could not be told from a suspension.
-    let lost = stopped("a", "sa");
-    let mut facts = Facts::new(1, &[]);
-    facts
-        .ours("sa", &lost, false)
-        .bound(lost.clone())
-        .line(&[lost]);
-    let plan = facts.decide();
-    assert_eq!(granted(&plan), [""; 0]);
-    assert_eq!(plan.give_backs, []);
+fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
+    // Its slot was swapped for another session's while its user suspended it.
+    let job = stopped("a", "old");
+    for holders in [&["new"][..], &[]] {
+        let mut facts = Facts::new(1, holders);
+        facts.ours("new", &job, true).bound(job.clone());
+        let plan = facts.decide();
+        assert_eq!(plan.transaction, None, "{holders:?}");
+        assert!(plan.give_backs[0].hold, "{holders:?}");
+    }
 }
 
 #[test]

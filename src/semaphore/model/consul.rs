@@ -16,6 +16,9 @@ pub(super) struct Consul {
     sessions: BTreeMap<SessionId, Session>,
 }
 
+/// An operation's condition does not hold.
+struct Failed;
+
 #[derive(Clone)]
 struct Session {
     name: String,
@@ -100,7 +103,7 @@ impl Consul {
         after.index += 1;
         let mut answer = Vec::new();
         for (position, operation) in operations.iter().enumerate() {
-            let entry = after.apply(operation).ok_or(position)?;
+            let entry = after.apply(operation).map_err(|Failed| position)?;
             answer.extend(entry.map(|entry| Entry {
                 value: Vec::new(),
                 ..entry
@@ -110,13 +113,10 @@ impl Consul {
         Ok(answer)
     }
 
-    /// Applies an operation; `None` if it fails.
-    #[expect(
-        clippy::option_option,
-        reason = "whether it went through, and what it wrote"
-    )]
-    fn apply(&mut self, operation: &Op) -> Option<Option<Entry>> {
+    /// Applies an operation, to an answer without an entry where something was deleted.
+    fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Failed> {
         let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
+        let provided = |holds: bool| if holds { Ok(()) } else { Err(Failed) };
         match operation {
             Op::Cas {
                 key,
@@ -124,10 +124,10 @@ impl Consul {
                 flags,
                 index,
             } => {
-                (index_of(key).unwrap_or(0) == *index).then_some(())?;
+                provided(index_of(key).unwrap_or(0) == *index)?;
                 let entry = self.write(key, value, *flags);
                 self.entries.insert(key.clone(), entry.clone());
-                Some(Some(entry))
+                Ok(Some(entry))
             }
             Op::Lock {
                 key,
@@ -135,37 +135,41 @@ impl Consul {
                 flags,
                 session,
             } => {
-                self.is_alive(session).then_some(())?;
+                provided(self.is_alive(session))?;
                 let mut entry = self.write(key, value, *flags);
                 match &entry.session {
                     None => entry.lock_index += 1,
-                    Some(owner) => (owner == session).then_some(())?,
+                    Some(owner) => provided(owner == session)?,
                 }
                 entry.session = Some(session.clone());
                 self.entries.insert(key.clone(), entry.clone());
-                Some(Some(entry))
+                Ok(Some(entry))
             }
             Op::Delete { key } => {
                 self.entries.remove(key);
-                Some(None)
+                Ok(None)
             }
             Op::DeleteCas { key, index } => {
                 // A key that is not there counts as deleted.
-                (index_of(key).unwrap_or(*index) == *index).then_some(())?;
+                provided(index_of(key).unwrap_or(*index) == *index)?;
                 self.entries.remove(key);
-                Some(None)
+                Ok(None)
             }
             Op::CheckIndex { key, index } => {
-                let entry = self.entries.get(key)?;
-                (entry.modify_index == *index).then(|| Some(entry.clone()))
+                provided(index_of(key) == Some(*index))?;
+                Ok(self.entries.get(key).cloned())
             }
             Op::CheckSession { key, session } => {
-                let entry = self.entries.get(key)?;
-                (entry.session.as_ref() == Some(session)).then(|| Some(entry.clone()))
+                let entry = self.entries.get(key);
+                provided(entry.is_some_and(|entry| entry.session.as_ref() == Some(session)))?;
+                Ok(entry.cloned())
             }
-            Op::CheckNotExists { key } => (!self.entries.contains_key(key)).then_some(None),
+            Op::CheckNotExists { key } => {
+                provided(!self.entries.contains_key(key))?;
+                Ok(None)
+            }
             // No plan has these.
-            Op::Set { .. } | Op::Unlock { .. } | Op::Get { .. } => None,
+            Op::Set { .. } | Op::Unlock { .. } | Op::Get { .. } => Err(Failed),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
 
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "a Job has as many sides")]
+#[allow(clippy::struct_excessive_bools)] // Each is a field of a Job's, or what was done to it.
 pub(super) struct Object {
     pub(super) name: Arc<str>,
     pub(super) uid: Uid,
@@ -33,7 +33,7 @@ pub(super) struct Object {
     ran: bool,
     /// Whether the API server refuses to have it started, whoever asks: a webhook, a quota.
     pub(super) forbidden: bool,
-    /// Whether its user suspended it while it ran.
+    /// Whether its user suspended it while it ran after a grant, which is to put it on hold.
     pub(super) stopped_by_user: bool,
     /// Whether it was last made running without a grant, by a user: the one way to have pods
     /// without a slot that nobody can prevent.

@@ -240,6 +240,12 @@ impl World {
             let held = holding.contains(&object.uid);
             assert!(!(object.runs() && ours) || held, "it runs: {object:?}");
         }
+        for object in outside.jobs.objects().filter(|object| object.may_run()) {
+            assert!(
+                object.hold || !object.stopped_by_user,
+                "no hold: {object:?}"
+            );
+        }
         let Some(body) = &sight.body else {
             let left = sight.is_misused() || settings.terminating;
             assert!(left, "there is no lock");
@@ -351,12 +357,16 @@ fn by_users(outside: &mut Outside, event: &Event) {
         with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
     };
     match event {
-        Event::Hold(job, hold) => edit(job, &|object| object.hold = *hold),
+        Event::Hold(job, hold) => edit(job, &|object| {
+            object.hold = *hold;
+            // Before the operator has taken its slot, the user's will is still to be done.
+            object.stopped_by_user &= object.granted.is_some();
+        }),
         Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
         Event::Suspend(job) => edit(job, &|object| {
-            object.stopped_by_user |= object.runs();
+            object.stopped_by_user |= object.runs() && object.granted.is_some();
             object.suspend = true;
         }),
         Event::Unsuspend(job) => edit(job, &|object| {
