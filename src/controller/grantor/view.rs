@@ -30,6 +30,8 @@ pub(in crate::controller) struct View {
     prefix: Prefix,
     /// The prefix as Consul last showed it; `None` while that is in doubt.
     pub(in crate::controller) reading: Option<Reading>,
+    /// When the last of what it shows was received.
+    received: Moment,
     pub(in crate::controller) trouble: Option<Trouble>,
     pub(super) deaths: Deaths,
     /// How often in a row somebody else was faster.
@@ -51,6 +53,7 @@ impl View {
             place,
             prefix,
             reading: None,
+            received: Moment::now(),
             trouble: None,
             deaths: Deaths::default(),
             conflicts: 0,
@@ -63,10 +66,11 @@ impl View {
         match listing {
             Ok(listing) => {
                 // A prefix's index also goes back by itself, when Consul forgets what was deleted.
-                let newer = self
-                    .reading
-                    .as_ref()
-                    .is_none_or(|known| listing.index >= known.index || listing.sent > known.sent);
+                // What was asked after the last answer is newer for sure; what was asked beside a
+                // write of ours may show the prefix as it was before.
+                let newer = self.reading.as_ref().is_none_or(|known| {
+                    listing.index >= known.index || listing.sent > self.received
+                });
                 if newer || listing.reset {
                     self.went_back |= listing.reset;
                     self.accept(listing);
@@ -93,9 +97,7 @@ impl View {
     }
 
     fn accept(&mut self, listing: Listing) {
-        let reading = Reading::new(self.prefix.clone(), listing);
-        self.deaths.observe(&reading, Moment::now());
-        self.reading = Some(reading);
+        self.know(Reading::new(self.prefix.clone(), listing));
         if self
             .trouble
             .as_ref()
@@ -111,10 +113,15 @@ impl View {
         self.conflicts = 0;
         self.writing_works();
         if let Some(reading) = self.reading.take() {
-            let reading = reading.after(&transaction.operations, answer, sent);
-            self.deaths.observe(&reading, Moment::now());
-            self.reading = Some(reading);
+            self.know(reading.after(&transaction.operations, answer, sent));
         }
+    }
+
+    /// Goes by this from now on.
+    fn know(&mut self, reading: Reading) {
+        self.received = Moment::now();
+        self.deaths.observe(&reading, self.received);
+        self.reading = Some(reading);
     }
 
     /// Somebody else was faster: the prefix is read again, after a pause that grows with every time
@@ -165,5 +172,37 @@ impl View {
     pub(super) fn is_blocked(&self) -> bool {
         let trouble = self.trouble.as_ref();
         trouble.is_some_and(|trouble| trouble.setback.until > Moment::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listing(index: u64, sent: Moment) -> Result<Listing, consul::Error> {
+        Ok(Listing {
+            entries: Vec::new(),
+            index,
+            sent,
+            reset: false,
+        })
+    }
+
+    #[test]
+    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+        let semaphore = SemaphoreRef {
+            namespace: "batch".into(),
+            name: "db".into(),
+        };
+        let consul = Client::new(consul::Config::default()).unwrap();
+        let prefix: Prefix = "p".parse().unwrap();
+        let mut view = View::new(semaphore, consul, Scope::default(), prefix);
+        let index = |view: &View| view.reading.as_ref().map(|reading| reading.index);
+        let (first, second) = (Moment::now(), Moment::now());
+        view.note(listing(9, first));
+        view.note(listing(8, second));
+        assert_eq!(index(&view), Some(9));
+        view.note(listing(7, Moment::now() + Duration::from_nanos(1)));
+        assert_eq!(index(&view), Some(7), "Consul forgot what was deleted");
     }
 }
