@@ -289,9 +289,12 @@ async fn nothing_is_left_when_the_parent_is_killed() {
     for signal in ["KILL", "INT", "TERM"] {
         let (mut parent, ids, folder) = another_process_with_servers();
 
+        // To wait for a process closes its stdin, which would have this one panic beside its end.
+        let stdin = parent.stdin.take();
         kill(signal, parent.id());
 
         parent.wait().unwrap();
+        drop(stdin);
         nothing_is_left(&ids, Path::new(&folder)).await;
     }
 }
