@@ -94,13 +94,20 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same while two replicas take themselves for the active one.
+    /// The same while two replicas take themselves for the active one, also about whether the
+    /// semaphore is being deleted.
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
-        script in script([(6, jobs()), (2, clients()), (8, operator()), (2, replicas())], 250),
+        before in script([(6, jobs()), (2, clients()), (8, operator()), (2, replicas())], 200),
+        after in script([(6, jobs()), (8, operator()), (2, replicas())], 40),
     ) {
-        World::run(&setup, &script).settle();
+        let mut world = World::run(&setup, &before);
+        world.happen(&Event::Terminate);
+        for event in &after {
+            world.happen(event);
+        }
+        world.settle();
     }
 
     /// The same with anything at all in `.lock`: what is not understood is left as it is, and all
@@ -242,6 +249,12 @@ proptest! {
         for _ in 0..lost {
             world.happen_at_once(&Event::Expire(0));
         }
+        world.settle();
+        prop_assert_eq!(world.outside.started.len(), running.len());
+        prop_assert_eq!(&world.running(), &running);
+
+        // All do, with nothing of them left in Consul but their contenders.
+        world.happen(&Event::DeleteLock);
         world.settle();
         prop_assert_eq!(world.outside.started.len(), running.len());
         prop_assert_eq!(world.running(), running);
