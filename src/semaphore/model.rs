@@ -221,6 +221,31 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
+/// The PATCH before a release is what stops an older start that is still on its way.
+#[test]
+fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
+    let job = Event::Create {
+        job: 0,
+        priority: 0,
+    };
+    let script = [
+        job,
+        Event::Pass,
+        // It decides and grants; before it starts the Job, another replica takes over, and gives
+        // the slot back because the semaphore is being deleted.
+        Event::Step(None),
+        Event::Step(None),
+        Event::Depose,
+        Event::Terminate,
+        Event::Pass,
+        Event::Pass,
+        Event::Straggle,
+    ];
+    let mut world = World::run(&alone(1, 64), &script);
+    assert_eq!(world.outside.started, []);
+    assert!(world.settle().finished);
+}
+
 proptest! {
     // The bigger a world, the fewer of them.
     #![proptest_config(config(12))]
