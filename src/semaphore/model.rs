@@ -97,13 +97,20 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same while two replicas take themselves for the active one.
+    /// The same while two replicas take themselves for the active one, also about whether the
+    /// semaphore is being deleted.
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
-        script in script([(6, jobs()), (2, clients()), (8, operator()), (2, replicas())], 250),
+        before in script([(6, jobs()), (2, clients()), (8, operator()), (2, replicas())], 200),
+        after in script([(6, jobs()), (8, operator()), (2, replicas())], 40),
     ) {
-        World::run(&setup, &script).settle();
+        let mut world = World::run(&setup, &before);
+        world.happen(&Event::Terminate);
+        for event in &after {
+            world.happen(event);
+        }
+        world.settle();
     }
 
     /// The same with anything at all in `.lock`: what is not understood is left as it is, and all
@@ -217,6 +224,31 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
+/// The PATCH before a release is what stops an older start that is still on its way.
+#[test]
+fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
+    let job = Event::Create {
+        job: 0,
+        priority: 0,
+    };
+    let script = [
+        job,
+        Event::Pass,
+        // It decides and grants; before it starts the Job, another replica takes over, and gives
+        // the slot back because the semaphore is being deleted.
+        Event::Step(None),
+        Event::Step(None),
+        Event::Depose,
+        Event::Terminate,
+        Event::Pass,
+        Event::Pass,
+        Event::Straggle,
+    ];
+    let mut world = World::run(&alone(1, 64), &script);
+    assert_eq!(world.outside.started, []);
+    assert!(world.settle().finished);
+}
+
 proptest! {
     // The bigger a world, the fewer of them.
     #![proptest_config(config(12))]
@@ -245,6 +277,12 @@ proptest! {
         for _ in 0..lost {
             world.happen_at_once(&Event::Expire(0));
         }
+        world.settle();
+        prop_assert_eq!(world.outside.started.len(), running.len());
+        prop_assert_eq!(&world.running(), &running);
+
+        // All do, with nothing of them left in Consul but their contenders.
+        world.happen(&Event::DeleteLock);
         world.settle();
         prop_assert_eq!(world.outside.started.len(), running.len());
         prop_assert_eq!(world.running(), running);

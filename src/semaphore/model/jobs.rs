@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     clock::Moment,
+    consul::SessionId,
     semaphore::{
         Granted, Job, Standing, Uid,
         plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
@@ -23,7 +24,8 @@ pub(super) struct Object {
     pub(super) suspend: bool,
     /// What a grant wrote into its template.
     pub(super) granted: Option<Granted>,
-    reported: Option<crate::consul::SessionId>,
+    /// The session in its annotation.
+    pub(super) reported: Option<SessionId>,
     created: i64,
     /// Since when its condition Suspended is True.
     suspended: Option<i64>,

@@ -195,7 +195,9 @@ impl Observer {
         }
         if before.lock.is_some() && after.lock.is_none() {
             assert!(settings.terminating, "deleted the lock");
-            assert!(after.contenders.is_empty(), "deleted a lock in use");
+            // A contender may have come since it was read: it makes a new lock.
+            let held = before.body.as_ref().is_some_and(|b| !b.holders.is_empty());
+            assert!(!held, "deleted a lock with holders");
         }
         if let (Some(before), Some(after)) = (&before.lock, &after.lock) {
             assert_eq!(before.flags, after.flags, "changed somebody's flags");
@@ -204,14 +206,15 @@ impl Observer {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
         }
         // A Job whose template still names its slot gives it back first: until then an older decision
-        // could start it.
+        // could start it, unless the API server refuses that.
         for release in transaction.releases.iter().filter(|release| release.held) {
             let bound = written
                 .jobs
                 .get(&release.identity.uid)
                 .is_some_and(|object| {
                     let granted = object.granted.as_ref();
-                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
+                    let startable = object.may_run() && !object.forbidden;
+                    startable && granted.is_some_and(|g| g.session == release.session)
                 });
             assert!(!bound, "released before it was given back: {release:?}");
         }

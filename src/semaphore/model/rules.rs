@@ -17,6 +17,7 @@ pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     check_patches(observed, plan);
     if let Some(transaction) = &plan.transaction {
         assert!(plan.record.is_none() || transaction.limit.is_none());
+        check_removal(observed, transaction);
         check_line(observed, plan, transaction);
     }
 }
@@ -37,6 +38,17 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
         );
         assert!(!observed.busy.contains(&target.uid), "{target:?} is busy");
     }
+}
+
+/// The lock is removed only where nobody is seen to use it.
+fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
+    let lock_key = observed.settings.prefix.lock_key();
+    let mut operations = transaction.operations.iter();
+    let removed = operations.any(|op| matches!(op, Op::DeleteCas { key, .. } if *key == lock_key));
+    let used = observed
+        .reading
+        .is_some_and(|reading| reading.contenders().next().is_some());
+    assert!(!(removed && used), "removed a lock in use: {transaction:?}");
 }
 
 /// Nobody is passed: a Job that waits is granted only if a slot is left for everyone before it, and

@@ -90,26 +90,26 @@ pub(super) fn mischief() -> BoxedStrategy<Event> {
 
 /// A `.lock` of any kind, now and then almost a good one.
 pub(super) fn corruption() -> BoxedStrategy<Event> {
-    let part = prop_oneof![
-        Just("1"),
-        Just("0"),
-        Just("null"),
-        Just("{}"),
-        Just("[]"),
-        Just(r#"{"x":true}"#),
-        Just(r#"{"":true}"#),
-        Just(r#"["b/c"]"#),
-        Just(r#"["x","x",""]"#),
-        Just("[1]"),
+    let limit = prop_oneof![6 => Just("1"), 1 => Just("0"), 1 => Just("null"), 1 => Just("[]")];
+    let holders = prop_oneof![
+        3 => Just("{}"),
+        3 => Just("[]"),
+        1 => Just("null"),
+        1 => Just("1"),
+        1 => Just("[1]"),
+        1 => Just(r#"{"x":true}"#),
+        1 => Just(r#"["x","x"]"#),
+        1 => Just(r#"{"":true}"#),
+        1 => Just(r#"["b/c"]"#),
     ];
-    let almost = (part.clone(), part).prop_map(|(limit, holders)| {
-        format!(r#"{{"Limit":{limit},"Holders":{holders},"More":1}}"#).into_bytes()
+    let almost = (limit, holders).prop_map(|(limit, holders)| {
+        format!(r#"{{"Limit":{limit},"Holders":{holders},"More":[1]}}"#).into_bytes()
     });
     let value = prop_oneof![
-        Just(Vec::new()),
-        any::<Vec<u8>>(),
-        any::<String>().prop_map(String::into_bytes),
-        almost,
+        1 => Just(Vec::new()),
+        1 => any::<Vec<u8>>(),
+        1 => any::<String>().prop_map(String::into_bytes),
+        3 => almost,
     ];
     let flags = prop_oneof![
         4 => Just(0),

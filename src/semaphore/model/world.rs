@@ -366,7 +366,8 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
         Event::Suspend(job) => edit(job, &|object| {
-            object.stopped_by_user |= object.runs() && object.granted.is_some();
+            let had_slot = object.granted.is_some() && object.reported.is_some();
+            object.stopped_by_user |= object.runs() && had_slot;
             object.suspend = true;
         }),
         Event::Unsuspend(job) => edit(job, &|object| {
