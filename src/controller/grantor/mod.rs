@@ -152,11 +152,6 @@ impl Grantor {
         receiver
     }
 
-    /// Takes a reading from the watch.
-    pub(super) fn note(&mut self, listing: Result<Listing, consul::Error>) {
-        self.view.note(listing);
-    }
-
     /// Waits until something that a pass began has ended, and takes note of it and of all else that
     /// has ended by then.
     pub(super) async fn progress(&mut self) {

@@ -62,7 +62,7 @@ impl View {
     }
 
     /// Takes a reading from the watch, unless what is known is newer.
-    pub(super) fn note(&mut self, listing: Result<Listing, consul::Error>) {
+    pub(in crate::controller) fn note(&mut self, listing: Result<Listing, consul::Error>) {
         match listing {
             Ok(listing) => {
                 // A prefix's index also goes back by itself, when Consul forgets what was deleted.

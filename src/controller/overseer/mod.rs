@@ -109,7 +109,7 @@ impl Overseer {
                         readings = self.grantor.watch();
                     }
                 }
-                Some(listing) = readings.recv() => self.grantor.note(listing),
+                Some(listing) = readings.recv() => self.grantor.view.note(listing),
                 () = self.grantor.progress() => {}
                 () = self.reporter.progress(), if self.recording.is_some() => self.confirm(),
                 () = sleep(next.since(Moment::now())) => {}
