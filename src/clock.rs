@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Moment(Duration);
 
 impl Moment {
+    /// The end of time.
+    pub const END: Self = Self(Duration::MAX);
+
     /// The present.
     pub fn now() -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

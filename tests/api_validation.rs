@@ -364,11 +364,13 @@ fn a_status() -> ConsulSemaphoreStatus {
         session: "s-1".to_owned(),
         holder: Some("prod-eu batch/migrate".to_owned()),
         since: Some(Time(now)),
+        never_expires: false,
     };
     let unknown = HolderStatus {
         session: "s-2".to_owned(),
         holder: None,
         since: None,
+        never_expires: false,
     };
     ConsulSemaphoreStatus {
         observed_generation: Some(1),

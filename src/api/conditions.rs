@@ -106,6 +106,8 @@ pub enum Reason {
     SlotsFree,
     /// All slots are held.
     AllSlotsHeld,
+    /// Running Jobs lost their slots and go on, as the spec says.
+    RunningWithoutSlot,
     /// Consul's raft index went back: it lost its data, and fencing tokens start again.
     IndexWentBack,
 }
@@ -133,6 +135,7 @@ impl Reason {
             Self::Terminating => "Terminating",
             Self::SlotsFree => "SlotsFree",
             Self::AllSlotsHeld => "AllSlotsHeld",
+            Self::RunningWithoutSlot => "RunningWithoutSlot",
             Self::IndexWentBack => "IndexWentBack",
         }
     }

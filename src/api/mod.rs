@@ -9,20 +9,25 @@
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
-//! | [`Prefix`], [`Ttl`] | values of the spec with rules of their own |
+//! | [`Prefix`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
 
 pub mod annotations;
 pub mod conditions;
 pub mod crd;
 mod prefix;
 mod schema;
+mod seconds;
 mod spec;
 mod status;
 mod ttl;
 
 pub use crd::crd_yaml;
 pub use prefix::{InvalidPrefix, Prefix};
-pub use spec::{ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, LimitPolicy, SessionSpec};
+pub use seconds::{InvalidSeconds, Seconds};
+pub use spec::{
+    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, LimitPolicy, LockDelay, OnSlotLost,
+    SessionSpec,
+};
 pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus};
 pub use ttl::{InvalidTtl, Ttl};
 

@@ -9,7 +9,7 @@
     reason = "each printer column has a type"
 )]
 
-use super::{ConsulSemaphoreStatus, Prefix, Ttl, schema::plain_descriptions};
+use super::{ConsulSemaphoreStatus, Prefix, Seconds, Ttl, schema::plain_descriptions};
 use kube::{
     CustomResource, KubeSchema, ResourceExt,
     core::{Message, Rule},
@@ -89,6 +89,13 @@ pub struct ConsulSemaphoreSpec {
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
+    /// What to do when a running Job loses its slot: its session was ended, its place in Consul was
+    /// removed, or Consul can't be asked for so long that the session may have ended. Reacquire, the
+    /// default: have a slot again at once, else suspend the Job, first in line. Suspend: always
+    /// suspend it, first in line. Continue: as Reacquire, but the Job runs on if there is none.
+    #[serde(default)]
+    pub on_slot_lost: OnSlotLost,
+
     /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
     /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
     /// dots, none '.lock'. The default is `semaphores/<namespace>/<name>`. Can't be changed, added or
@@ -128,21 +135,62 @@ pub enum LimitPolicy {
     Enforce,
 }
 
+/// What to do when a running Job loses its slot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnSlotLost {
+    /// Have a slot again at once, before any waiting Job, else suspend the Job, first in line.
+    #[default]
+    Reacquire,
+    /// Suspend the Job, first in line.
+    Suspend,
+    /// As `Reacquire`, but the Job runs on if there is no slot.
+    Continue,
+}
+
+/// How long the slot of a dead holder rests.
+pub type LockDelay = Seconds<0, 60>;
+
 /// The Consul sessions that hold the slots.
-#[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
     /// How long a slot is held for a Job after the operator's last sign of life: whole hours,
     /// minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer one lets Jobs run on
     /// while Consul or the operator is away; a shorter one frees the slots of a lost cluster sooner.
-    /// The default is 120s.
+    /// None: for ever. Only Consul's word ends a slot then, and those of a lost cluster stay held
+    /// until somebody destroys its sessions. The default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
-            "self.matches('^([0-9]{1,5}[hms])+$') && duration(self) >= duration('10s') && duration(self) <= duration('24h')",
+            "self == 'None' || (self.matches('^([0-9]{1,5}[hms])+$') && duration(self) >= duration('10s') && duration(self) <= duration('24h'))",
         )
-        .message("ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m"))]
+        .message("ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m, or None"))]
     pub ttl: Ttl,
+
+    /// How long the slot of a holder that died rests before this operator uses it again: whole
+    /// seconds from 0s to 60s, such as 15s or 1m. It gives what the holder guarded time to come to
+    /// rest. The default is 15s.
+    #[serde(default = "lock_delay")]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,5}[hms])+$') && duration(self) <= duration('60s')",
+        )
+        .message("lockDelay must be whole seconds from 0s to 60s, such as 15s or 1m"))]
+    pub lock_delay: LockDelay,
+}
+
+impl Default for SessionSpec {
+    fn default() -> Self {
+        Self {
+            ttl: Ttl::default(),
+            lock_delay: lock_delay(),
+        }
+    }
+}
+
+/// Consul's own default.
+fn lock_delay() -> LockDelay {
+    LockDelay::new(15).unwrap_or(LockDelay::MAX)
 }
 
 /// Which part of Consul to use.

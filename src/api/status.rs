@@ -83,6 +83,11 @@ pub struct HolderStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
+
+    /// Whether its session never expires: if whoever renews nothing is gone for good, somebody must
+    /// destroy the session to free the slot. Left out where it expires, or that is unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never_expires: bool,
 }
 
 /// A Job in line.

@@ -28,7 +28,7 @@ pub(super) enum Reason {
     /// A user suspended a Job that ran.
     PutOnHold,
     /// A Job ran without a slot.
-    Suspended,
+    RanWithoutSlot,
     /// The API server will not have a Job started.
     StartRefused,
     /// A pod of a Job that is gone does not end.
@@ -50,7 +50,7 @@ impl Reason {
         match self {
             Self::SlotWaiting | Self::SlotGranted | Self::SlotReleased | Self::PutOnHold => false,
             Self::SlotLost
-            | Self::Suspended
+            | Self::RanWithoutSlot
             | Self::StartRefused
             | Self::PodsRemain
             | Self::NoSemaphore

@@ -155,7 +155,7 @@ async fn suspend(context: Arc<Context>, stray: Stray) -> bool {
                 namespace,
                 &job.name,
                 &job.uid,
-                Reason::Suspended,
+                Reason::RanWithoutSlot,
                 note.into(),
             );
             context.index.refresh(kept);

@@ -1,6 +1,6 @@
 //! From a Kubernetes Job to what the operator keeps of it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::batch::v1 as batch;
 
@@ -65,6 +65,7 @@ impl Kept {
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: since(job, reported.is_some()),
             standing: standing(job, granted.is_some()),
+            grace: grace(job),
             was_suspended: condition(job, "Suspended").is_some(),
             granted,
             reported: reported.map(|session| session.as_str().into()),
@@ -95,6 +96,16 @@ fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
         lock_key: template.get(annotations::LOCK_KEY)?.clone(),
         session: template.get(annotations::SESSION)?.as_str().into(),
     })
+}
+
+/// How long the pods may take to end: Kubernetes' default where the template does not say.
+fn grace(job: &batch::Job) -> Duration {
+    let pod = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref());
+    let seconds = pod.and_then(|pod| pod.termination_grace_period_seconds);
+    Duration::from_secs(seconds.unwrap_or(30).try_into().unwrap_or(0))
 }
 
 /// What starts and stops this Job, if that is neither the Job controller nor this operator.

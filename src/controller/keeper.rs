@@ -16,11 +16,16 @@ use tokio::{
 use crate::{
     clock::Moment,
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
+    semaphore::Life,
     telemetry::Metrics,
 };
 
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
+
+/// The longest pause between tries to renew a session of which nothing is known: short beside the
+/// shortest TTL.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
 /// How many calls about sessions are under way at once, over all semaphores.
 const CONCURRENCY: usize = 32;
@@ -39,19 +44,8 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// What is known of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It lives at least until this moment: Consul never ends a session before its TTL has passed
-    /// since the last renewal, and the renewal was sent a TTL before this moment.
-    Until(Moment),
-    /// Nothing is known yet: it was found, and its first renewal is not answered.
-    Unknown,
-    /// Consul says that it is gone, for good.
-    Gone,
-}
-
-/// A session that is renewed for as long as this exists. Dropping it leaves the session in Consul.
+/// A session that is renewed for as long as this exists, if it has a TTL. Dropping it leaves the
+/// session in Consul.
 pub(super) struct Session {
     life: Arc<Mutex<Life>>,
     renewing: AbortHandle,
@@ -95,13 +89,13 @@ impl Keeper {
         consul: &Client,
         place: &Scope,
         name: String,
-        ttl: Duration,
+        ttl: Option<Duration>,
         wake: Arc<Notify>,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
             node: self.0.node.clone(),
-            ttl: Some(ttl),
+            ttl,
             lock_delay: Duration::ZERO,
         };
         let permit = self.0.permits.acquire().await;
@@ -116,19 +110,14 @@ impl Keeper {
         }
         drop(permit);
         let id = created?;
-        let session = self.keep(consul, id.clone(), ttl, Life::Until(sent + ttl), wake);
+        let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
+        let session = self.keep(consul, id.clone(), life, wake);
         Ok((id, session))
     }
 
     /// Keeps a session that was found: its first renewal is sent at once.
-    pub(super) fn adopt(
-        &self,
-        consul: &Client,
-        id: SessionId,
-        ttl: Duration,
-        wake: Arc<Notify>,
-    ) -> Session {
-        self.keep(consul, id, ttl, Life::Unknown, wake)
+    pub(super) fn adopt(&self, consul: &Client, id: SessionId, wake: Arc<Notify>) -> Session {
+        self.keep(consul, id, Life::Unknown, wake)
     }
 
     /// Ends a session that nothing depends on any more. It goes on in the background; a session
@@ -148,19 +137,11 @@ impl Keeper {
         });
     }
 
-    fn keep(
-        &self,
-        consul: &Client,
-        id: SessionId,
-        ttl: Duration,
-        life: Life,
-        wake: Arc<Notify>,
-    ) -> Session {
+    fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         let renewal = Renewal {
             keeper: self.clone(),
             consul: consul.clone(),
             id,
-            ttl,
             life: Arc::new(Mutex::new(life)),
             wake,
         };
@@ -215,51 +196,55 @@ struct Renewal {
     keeper: Keeper,
     consul: Client,
     id: SessionId,
-    ttl: Duration,
     life: Arc<Mutex<Life>>,
     wake: Arc<Notify>,
 }
 
 impl Renewal {
-    async fn run(mut self) {
-        let new = self.get() == Life::Unknown;
-        if !new {
-            sleep(self.interval()).await;
-        }
+    /// Renews the session until it is gone, or is found to have no TTL.
+    async fn run(self) {
         loop {
-            let mut pauses = backoff(self.ttl / 6).without_max_times().build();
-            loop {
-                let Ok(permit) = self.keeper.0.permits.acquire().await else {
-                    return;
-                };
-                let sent = Moment::now();
-                let answer = self.consul.renew_session(&self.id).await;
-                drop(permit);
-                match answer {
-                    Ok(session) => {
-                        // Its own: longer than asked where Consul has a floor, and of another
-                        // day's spec where it was adopted.
-                        self.ttl = session.ttl.unwrap_or(self.ttl);
-                        self.set(Life::Until(sent + self.ttl));
-                        break;
-                    }
-                    Err(consul::Error::Gone) => {
-                        self.set(Life::Gone);
-                        return;
-                    }
-                    Err(error) => {
-                        tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
-                    }
+            match self.get() {
+                Life::Unknown => {}
+                // A third of the TTL, at the most, with jitter so that sessions made together
+                // spread out.
+                Life::Renewed { ttl, .. } => {
+                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
                 }
-                sleep(pauses.next().unwrap_or(self.ttl / 6)).await;
+                Life::Endless | Life::Gone => return,
             }
-            sleep(self.interval()).await;
+            self.renew().await;
         }
     }
 
-    /// A third of the TTL, at the most, with jitter so that sessions made together spread out.
-    fn interval(&self) -> Duration {
-        (self.ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))
+    /// Sends renewals until one is answered.
+    async fn renew(&self) {
+        let longest = match self.get() {
+            Life::Renewed { ttl, .. } => ttl / 6,
+            _ => UNKNOWN_PAUSE,
+        };
+        let mut pauses = backoff(longest).without_max_times().build();
+        loop {
+            let permit = self.keeper.0.permits.acquire().await;
+            let sent = Moment::now();
+            let answer = self.consul.renew_session(&self.id).await;
+            drop(permit);
+            match answer {
+                // The TTL is its own: longer than asked where Consul has a floor, and of another
+                // day's spec where it was adopted.
+                Ok(session) => {
+                    return self.set(match session.ttl {
+                        Some(ttl) => Life::Renewed { sent, ttl },
+                        None => Life::Endless,
+                    });
+                }
+                Err(consul::Error::Gone) => return self.set(Life::Gone),
+                Err(error) => {
+                    tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
+                }
+            }
+            sleep(pauses.next().unwrap_or(longest)).await;
+        }
     }
 
     fn get(&self) -> Life {

@@ -47,7 +47,7 @@ pub(super) fn suspend(suspend: &Suspend) -> Value {
     if suspend.unhold {
         annotations[a::HOLD] = Value::Null;
     }
-    if suspend.why == Suspended::SlotLost {
+    if suspend.why != Suspended::NotGranted {
         annotations[a::SESSION] = Value::Null;
     }
     json!({

@@ -161,7 +161,12 @@ impl<'a> Composer<'a> {
         self.changed = true;
         let settings = self.observed.settings;
         let identity = settings.identity(&grant.job);
-        let body = ContenderBody::new(&settings.cluster, &identity, self.observed.time);
+        let body = ContenderBody::new(
+            &settings.cluster,
+            &identity,
+            self.observed.time,
+            settings.ttl.is_none(),
+        );
         self.locks.push(Op::Lock {
             key: self.reading.prefix().contender_key(&grant.session),
             value: serde_json::to_vec(&body).unwrap_or_default(),

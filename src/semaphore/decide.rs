@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     compose::Composer,
+    evidence::Evidence,
     fate::{Fate, Ours},
     job::{Job, Standing, Uid},
     limit::{Agreement, agree},
@@ -15,7 +16,7 @@ use super::{
     reading::{Deaths, Reading},
     settings::Settings,
 };
-use crate::{clock::Moment, consul::SessionId};
+use crate::{api::OnSlotLost, clock::Moment, consul::SessionId};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -38,6 +39,8 @@ pub struct Observed<'a> {
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
     pub deaths: &'a Deaths,
+    /// How long the slots of running Jobs count as held.
+    pub evidence: &'a Evidence,
     /// The live contenders of this semaphore that are ours.
     pub ours: &'a [Ours],
     /// The Jobs of this semaphore that are not simply in line: running, stopping, or started here.
@@ -63,6 +66,7 @@ pub fn decide(observed: &Observed<'_>) -> Plan {
         ..Plan::default()
     };
     suspend_what_was_not_granted(observed, &mut plan);
+    suspend_what_is_not_proved(observed, &mut plan);
     if let Some(reading) = observed.reading {
         Pass::new(observed, reading, &mut plan).run();
     }
@@ -80,6 +84,32 @@ fn suspend_what_was_not_granted(observed: &Observed<'_>, plan: &mut Plan) {
                 // Its user unsuspended it, which puts it in line again. One that was made running
                 // and on hold was never suspended before, and stays out of it.
                 unhold: job.hold && job.was_suspended,
+            });
+        }
+    }
+}
+
+/// Suspends the running Jobs whose evidence ends. Whether Consul can be asked makes no difference.
+fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Plan) {
+    let lock_key = observed.settings.prefix.lock_key();
+    let running = observed.bound.iter().filter(|job| {
+        job.standing == Standing::Running
+            && job.started_at(&lock_key)
+            && !observed.busy.contains(&job.uid)
+    });
+    for job in running {
+        let Some(deadline) = observed.evidence.deadline(observed.settings, job) else {
+            continue;
+        };
+        if deadline > observed.now {
+            plan.deadline = Some(plan.deadline.map_or(deadline, |first| first.min(deadline)));
+        } else if observed.settings.on_slot_lost == OnSlotLost::Continue {
+            plan.unheld.push(job.into());
+        } else {
+            plan.suspends.push(Suspend {
+                job: job.into(),
+                why: Suspended::Unproved,
+                unhold: false,
             });
         }
     }
@@ -160,7 +190,7 @@ impl<'a> Pass<'a> {
         let uid = &ours.identity.uid;
         let settings = self.observed.settings;
         let held = self.reading.holds(&ours.session);
-        let busy = self.observed.busy.contains(uid);
+        let busy = self.is_busy(uid);
         let barred = self.observed.barred.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
         let fate = match ours.fate(held, may_start) {
@@ -206,8 +236,13 @@ impl<'a> Pass<'a> {
 
     /// Whether a grant of this semaphore is what started the Job.
     fn started_here(&self, job: &Job) -> bool {
-        let granted = job.granted.as_ref();
-        granted.is_some_and(|granted| granted.lock_key == self.lock_key)
+        job.started_at(&self.lock_key)
+    }
+
+    /// Whether the Job is being written to, or will be by this plan.
+    fn is_busy(&self, uid: &Uid) -> bool {
+        let suspends = &self.plan.suspends;
+        self.observed.busy.contains(uid) || suspends.iter().any(|suspend| suspend.job.uid == *uid)
     }
 
     fn start(&mut self, job: &Job, session: SessionId) {
@@ -228,12 +263,14 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay, except those that a running Job
-    /// of ours is to be swapped for: nobody else may come in between.
+    /// Drops the holders that have been dead for the lock-delay, except those of our Jobs that
+    /// still have pods: nobody may come in between before a running one is swapped for, and the
+    /// pods of one that is stopping keep counting.
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
         for job in self.observed.bound {
-            if job.standing == Standing::Running && !self.settled.contains(&job.uid) {
+            let has_pods = matches!(job.standing, Standing::Running | Standing::Stopping);
+            if has_pods && !self.settled.contains(&job.uid) {
                 dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
             }
         }
@@ -290,7 +327,7 @@ impl<'a> Pass<'a> {
     fn find_lost(&mut self) -> Vec<&'a Job> {
         let mut lost = Vec::new();
         for job in self.observed.bound {
-            let judged = self.settled.contains(&job.uid) || self.observed.busy.contains(&job.uid);
+            let judged = self.settled.contains(&job.uid) || self.is_busy(&job.uid);
             if judged || !self.started_here(job) {
                 continue;
             }
@@ -325,7 +362,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Gives running Jobs that lost their slot another one, before any waiting Job and whatever
-    /// else stands in the way of grants; suspends those for whom there is none.
+    /// else stands in the way of grants. Those for whom there is none, or that are not to have one,
+    /// are suspended, or go on.
     fn regrant(&mut self, lost: &[&'a Job]) {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
@@ -335,7 +373,13 @@ impl<'a> Pass<'a> {
             let swap = job
                 .held_by()
                 .find_map(|session| dead.get_key_value(session));
-            if !self.composer.has_room(swap.map(|(session, _)| session)) {
+            let policy = self.observed.settings.on_slot_lost;
+            let room = self.composer.has_room(swap.map(|(session, _)| session));
+            if policy == OnSlotLost::Continue && !room {
+                if !self.plan.unheld.iter().any(|unheld| unheld.uid == job.uid) {
+                    self.plan.unheld.push((*job).into());
+                }
+            } else if policy == OnSlotLost::Suspend || !room {
                 self.plan.suspends.push(Suspend {
                     job: (*job).into(),
                     why: Suspended::SlotLost,

@@ -84,11 +84,19 @@ pub struct ContenderBody {
     pub semaphore: String,
     /// When the slot was granted, by the operator's clock.
     pub time: jiff::Timestamp,
+    /// Whether the session never expires, so that only somebody's hand ends it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub endless: bool,
 }
 
 impl ContenderBody {
     /// The body that says that this Job was granted a slot at this time.
-    pub fn new(cluster: &Cluster, identity: &Identity, time: jiff::Timestamp) -> Self {
+    pub fn new(
+        cluster: &Cluster,
+        identity: &Identity,
+        time: jiff::Timestamp,
+        endless: bool,
+    ) -> Self {
         Self {
             cluster: cluster.name.clone(),
             cluster_id: cluster.id.clone(),
@@ -98,6 +106,7 @@ impl ContenderBody {
             uid: identity.uid.to_string(),
             semaphore: identity.semaphore.clone(),
             time,
+            endless,
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the algorithm needs to know of a Job.
 
-use std::{cmp::Reverse, fmt, sync::Arc};
+use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 
 use crate::{clock::Moment, consul::SessionId};
 
@@ -89,6 +89,8 @@ pub struct Job {
     pub since: i64,
     /// What it is doing.
     pub standing: Standing,
+    /// How long its pods may take to end once they are asked to.
+    pub grace: Duration,
     /// Whether it has been suspended at some time.
     pub was_suspended: bool,
     /// The grant by which we started it, if its template names one that was made for this very Job.
@@ -120,6 +122,13 @@ impl Job {
     /// Whether this operator suspended it because its slot was lost.
     pub fn lost(&self) -> bool {
         self.granted.is_some() && self.reported.is_none()
+    }
+
+    /// Whether a grant of a slot at this lock key is what started it.
+    pub fn started_at(&self, lock_key: &str) -> bool {
+        self.granted
+            .as_ref()
+            .is_some_and(|granted| granted.lock_key == lock_key)
     }
 
     /// Whether the grant of this session is what started it.

@@ -11,11 +11,13 @@
 //! - [`job`]: what there is to know of a Job, and the order of the line
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours
+//! - [`evidence`]: how long a running Job's slot counts as held
 //! - [`mod@decide`]: a pass, which puts all of these together
 //! - [`plan`]: what a pass decided, as types that prove the order of things
 
 mod compose;
 pub mod decide;
+pub mod evidence;
 pub mod fate;
 pub mod identity;
 pub mod job;
@@ -29,8 +31,9 @@ pub mod reading;
 mod samples;
 pub mod settings;
 
-pub use crate::api::{LimitPolicy, Prefix};
+pub use crate::api::{LimitPolicy, OnSlotLost, Prefix};
 pub use decide::{Observed, decide};
+pub use evidence::{Evidence, Life};
 pub use fate::Ours;
 pub use identity::{Cluster, ContenderBody, Identity};
 pub use job::{Granted, Job, Place, Standing, Uid};

@@ -93,6 +93,8 @@ pub enum Suspended {
     /// It lost its slot, and there is no other one: its annotation is cleared, by which it is known
     /// as the first in line.
     SlotLost,
+    /// For too long nothing has shown that its slot is still held.
+    Unproved,
 }
 
 /// A Job to be suspended.
@@ -206,6 +208,8 @@ pub struct Plan {
     pub suspends: Vec<Suspend>,
     /// Jobs that give their slot back.
     pub give_backs: Vec<GiveBack>,
+    /// Running Jobs that have no slot, or none that could be shown for too long, and go on.
+    pub unheld: Vec<Target>,
     /// Jobs whose annotation names an earlier session.
     pub renames: Vec<Rename>,
     /// Jobs to make a session for, the first in line first.
@@ -222,6 +226,8 @@ pub struct Plan {
     pub again: bool,
     /// When to decide again if nothing changes before.
     pub wake: Option<Moment>,
+    /// When a running Job is suspended unless something new is learned of its slot before.
+    pub deadline: Option<Moment>,
     /// Whether the semaphore that is being deleted has left nothing behind.
     pub finished: bool,
 }
@@ -235,6 +241,7 @@ impl Plan {
             starts,
             suspends,
             give_backs,
+            unheld: _,
             renames,
             sessions,
             surplus,
@@ -243,6 +250,7 @@ impl Plan {
             reread,
             again,
             wake,
+            deadline: _,
             finished: _,
         } = self;
         record.is_none()

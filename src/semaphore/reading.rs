@@ -82,6 +82,11 @@ impl Reading {
         &self.lock
     }
 
+    /// Whether the lock key says who holds: it is a semaphore's, or is not there.
+    pub fn is_readable(&self) -> bool {
+        !matches!(self.lock, Lock::Unreadable(_))
+    }
+
     /// The live contenders: each one's key is locked by its session.
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         self.entries.iter().filter_map(|(name, entry)| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    LimitPolicy,
+    LimitPolicy, OnSlotLost,
     fate::Ours,
     identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
@@ -29,6 +29,7 @@ pub(super) fn job(
         hold: false,
         since: 0,
         standing,
+        grace: Duration::from_secs(30),
         was_suspended: true,
         granted: granted.map(|session| Granted {
             lock_key: LOCK_KEY.into(),
@@ -66,6 +67,8 @@ pub(super) fn settings(limit: u32) -> Settings {
         policy: LimitPolicy::Refuse,
         paused: false,
         terminating: false,
+        on_slot_lost: OnSlotLost::Reacquire,
+        ttl: Some(Duration::from_mins(2)),
         lock_delay: Duration::from_secs(15),
     }
 }

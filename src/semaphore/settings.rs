@@ -7,7 +7,10 @@ use super::{
     job::Job,
     plan::Target,
 };
-use crate::api::{LimitPolicy, Prefix};
+use crate::api::{LimitPolicy, OnSlotLost, Prefix};
+
+/// What counts as the TTL where sessions have none, for everything else that it gives a measure to.
+const UNTIMED: Duration = Duration::from_mins(5);
 
 /// What a user asked for, with what the operator adds to it.
 #[derive(Clone, Debug)]
@@ -28,11 +31,26 @@ pub struct Settings {
     pub paused: bool,
     /// The `ConsulSemaphore` is being deleted.
     pub terminating: bool,
+    /// What becomes of a running Job that lost its slot.
+    pub on_slot_lost: OnSlotLost,
+    /// How long a session outlives its last renewal; `None`: for ever.
+    pub ttl: Option<Duration>,
     /// How long the slot of a dead holder rests.
     pub lock_delay: Duration,
 }
 
 impl Settings {
+    /// For how long a reading of the prefix may be relied on: the TTL.
+    pub fn span(&self) -> Duration {
+        self.ttl.unwrap_or(UNTIMED)
+    }
+
+    /// How long a running Job that lost its slot may go on while Consul is asked for another one:
+    /// many times what that takes when nothing is wrong.
+    pub fn patience(&self) -> Duration {
+        self.span() / 8
+    }
+
     /// Whom a session of this Job stands for.
     pub fn identity(&self, job: &Target) -> Identity {
         Identity {

@@ -128,7 +128,7 @@ async fn added_to_a_job_that_runs_suspends_it_until_it_has_a_slot() {
     pods_run(&late, 1).await;
 
     late.annotate(SEMAPHORE, Some("db")).await;
-    is_warned(&late, "Suspended", "it ran without a slot of db").await;
+    is_warned(&late, "RanWithoutSlot", "it ran without a slot of db").await;
     late.is_waiting().await;
     line_is(&db, [&late]).await;
     holders_are(&bed, &db, [&of_a]).await;

@@ -26,7 +26,7 @@ async fn a_copy_starts_in_line_like_any_other() {
     line_is(&db, [&suspended]).await;
     // One that runs has no slot for all that it says.
     let running = copy(&team, &original, "q", false).await.create().await;
-    is_warned(&running, "Suspended", "it ran without a slot of db").await;
+    is_warned(&running, "RanWithoutSlot", "it ran without a slot of db").await;
     running.is_waiting().await;
     line_is(&db, [&suspended, &running]).await;
     holders_are(&bed, &db, [&of_original]).await;

@@ -30,7 +30,7 @@ async fn jobs_made_from_a_cron_job_by_hand() {
     create(&a, "waits").await;
     let mut last = runs_in_a_slot(&bed, &db, &a).await;
     create(&b, "runs").await;
-    is_warned(&b, "Suspended", "it ran without a slot of db").await;
+    is_warned(&b, "RanWithoutSlot", "it ran without a slot of db").await;
     create(&c, "waits").await;
     line_is(&db, [&b, &c]).await;
     for [job, next] in [[&a, &b], [&b, &c]] {

@@ -21,7 +21,7 @@ async fn jobs_wait_for_a_semaphore_that_is_made_later() {
         assert!(note.contains("no ConsulSemaphore db"), "{note}");
     }
     running.is_waiting().await;
-    warning(&running, "Suspended").await;
+    warning(&running, "RanWithoutSlot").await;
 
     team.semaphore("db").limit(2).create().await;
     early.is_complete().await;

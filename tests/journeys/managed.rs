@@ -40,7 +40,7 @@ async fn a_job_of_kueues_is_left_alone_until_the_label_is_removed() {
 
     // What runs without a slot is suspended as soon as it is nobody else's.
     runs.patch(unqueued).await;
-    is_warned(&runs, "Suspended", "it ran without a slot of db").await;
+    is_warned(&runs, "RanWithoutSlot", "it ran without a slot of db").await;
     runs.is_waiting().await;
     pods_end(&team, &waits, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &runs).await;

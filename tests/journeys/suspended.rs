@@ -18,7 +18,7 @@ async fn its_slot_goes_to_the_next_and_it_comes_back_when_the_hold_is_taken_away
 async fn its_slot_goes_to_the_next_and_it_comes_back_when_it_is_unsuspended() {
     let unsuspend = async |job: &Job| {
         job.unsuspend().await;
-        is_warned(job, "Suspended", "it ran without a slot of db").await;
+        is_warned(job, "RanWithoutSlot", "it ran without a slot of db").await;
     };
     Box::pin(journey("suspended", unsuspend)).await;
 }

@@ -14,12 +14,12 @@ async fn made_running_they_are_suspended_on_sight_and_run_in_order() {
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     let job = |name| team.job(name).semaphore("db").unsuspended().runs("1h");
     let a = job("a").create().await;
-    is_warned(&a, "Suspended", "it ran without a slot of db").await;
+    is_warned(&a, "RanWithoutSlot", "it ran without a slot of db").await;
     let mut last = runs_in_a_slot(&bed, &db, &a).await;
     let b = job("b").create().await;
     let c = job("c").create().await;
     for waits in [&b, &c] {
-        is_warned(waits, "Suspended", "it ran without a slot of db").await;
+        is_warned(waits, "RanWithoutSlot", "it ran without a slot of db").await;
         waits.is_waiting().await;
         waits.has_event("SlotWaiting").await;
     }
@@ -53,7 +53,7 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     line_is(&db, [&b, &c]).await;
 
     b.unsuspend().await;
-    is_warned(&b, "Suspended", "it ran without a slot of db").await;
+    is_warned(&b, "RanWithoutSlot", "it ran without a slot of db").await;
     b.is_waiting().await;
     line_is(&db, [&b, &c]).await;
     holders_are(&bed, &db, [&of_a]).await;
@@ -63,7 +63,7 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     all_is_decided(&team, &db).await;
     line_is(&db, [&b, &c]).await;
     d.unsuspend().await;
-    is_warned(&d, "Suspended", "it ran without a slot of db").await;
+    is_warned(&d, "RanWithoutSlot", "it ran without a slot of db").await;
     d.is_waiting().await;
     d.is("off hold", |job| {
         let annotations = job.metadata.annotations.as_ref();

@@ -6,10 +6,10 @@ use super::{Grantor, writes::Write};
 use crate::{
     clock::Moment,
     consul::{self, Entry},
-    controller::{events::Reason, keeper::Life},
+    controller::events::Reason,
     semaphore::{
-        Plan, Uid,
-        plan::{Grant, Release, Start, Transaction},
+        Life, Plan, Uid,
+        plan::{Grant, Release, Start, Target, Transaction},
     },
 };
 
@@ -50,8 +50,25 @@ impl Grantor {
                 self.end_session(session);
             }
         }
+        self.tell_unheld(&plan.unheld);
         self.tell_newcomers();
         again
+    }
+
+    /// Says once of each running Job without a slot that it goes on.
+    fn tell_unheld(&mut self, unheld: &[Target]) {
+        let told = std::mem::take(&mut self.unheld);
+        for job in unheld.iter().filter(|job| !told.contains(&job.uid)) {
+            self.context.metrics.lost(&self.labels);
+            tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
+            let note = format!(
+                "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
+                 it goes on, as spec.onSlotLost says",
+                self.reference.name
+            );
+            self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+        }
+        self.unheld = unheld.iter().map(|job| job.uid.clone()).collect();
     }
 
     /// One write to Consul. Says whether to decide again at once.
@@ -128,7 +145,9 @@ impl Grantor {
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
             self.context.metrics.granted(&self.labels, waited);
         } else {
-            self.context.metrics.lost(&self.labels);
+            if !self.unheld.contains(&job.uid) {
+                self.context.metrics.lost(&self.labels);
+            }
             let note = format!(
                 "the slot of {} was lost while this Job ran, and it has one again under session \
                  {session}",
@@ -172,11 +191,8 @@ impl Grantor {
             .view
             .reading
             .as_ref()
-            .map(|reading| reading.sent + self.ttl);
-        let lives = match self.sessions.life(start.slot.session()) {
-            Some(Life::Until(end)) => Some(end),
-            Some(Life::Unknown | Life::Gone) | None => None,
-        };
+            .map(|reading| reading.sent + self.settings.span());
+        let lives = self.sessions.life(start.slot.session()).and_then(Life::end);
         let enough =
             |end: Option<Moment>| end.filter(|end| *end > Moment::now() + self.patch_timeout());
         match (enough(seen), enough(lives)) {

@@ -6,12 +6,17 @@
 
 mod apply;
 mod observe;
+mod orphans;
 mod proofs;
 mod sessions;
 mod view;
 mod writes;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::StreamExt;
 use tokio::{
@@ -19,17 +24,17 @@ use tokio::{
     task::JoinError,
 };
 
-use self::{observe::Facts, proofs::Proof};
+use self::{observe::Facts, orphans::Orphans, proofs::Proof};
 pub(super) use self::{
     sessions::{Sessions, Whose},
     view::View,
     writes::Writes,
 };
-use super::{Context, index::SemaphoreRef, keeper::Life};
+use super::{Context, index::SemaphoreRef};
 use crate::{
     clock::Moment,
     consul::{self, Listing, Scope, SessionId, WatchOptions},
-    semaphore::{Agreement, Plan, Settings, decide},
+    semaphore::{Agreement, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
     telemetry::SemaphoreLabels,
 };
 
@@ -59,6 +64,8 @@ pub(super) struct Conclusion {
     pub(super) agreement: Option<Agreement>,
     /// Whether the semaphore is being deleted and nothing of it is left in Consul.
     pub(super) finished: bool,
+    /// The running Jobs that go on without a slot.
+    pub(super) unheld: Vec<Target>,
     /// Whether no Job here runs in a slot, or may have one.
     pub(super) nothing_held: bool,
 }
@@ -69,12 +76,15 @@ pub(super) struct Grantor {
     /// Whose Jobs are in its line.
     pub(super) reference: SemaphoreRef,
     pub(super) settings: Settings,
-    pub(super) ttl: Duration,
     wake: Arc<Notify>,
     pub(super) labels: SemaphoreLabels,
     pub(super) view: View,
     pub(super) sessions: Sessions,
+    evidence: Evidence,
     proofs: HashMap<SessionId, Proof>,
+    orphans: Orphans,
+    /// The running Jobs of which it was said that they go on without a slot.
+    unheld: BTreeSet<Uid>,
     pub(super) writes: Writes,
     /// How often the limit was enforced since the spec last changed.
     pub(super) enforced: u32,
@@ -95,7 +105,6 @@ impl Grantor {
         context: Arc<Context>,
         reference: SemaphoreRef,
         settings: Settings,
-        ttl: Duration,
         place: Scope,
         fencing_token: Option<u64>,
         wake: Arc<Notify>,
@@ -107,10 +116,12 @@ impl Grantor {
             context,
             reference,
             settings,
-            ttl,
             wake,
             sessions: Sessions::default(),
+            evidence: Evidence::default(),
             proofs: HashMap::new(),
+            orphans: Orphans::default(),
+            unheld: BTreeSet::new(),
             writes: Writes::default(),
             enforced: 0,
             fencing_token,
@@ -121,14 +132,24 @@ impl Grantor {
         }
     }
 
-    /// Readings of the prefix, until the receiver is dropped. One is evidence for a TTL, so a new
-    /// one comes round well within it.
+    /// How long a watch waits for news before it reads all the same: a reading is evidence for a
+    /// TTL, that of the spec or of the shortest session, so a new one comes round well within it.
+    pub(super) fn patience(&self) -> Duration {
+        let sessions = self.sessions.kept.values();
+        let ttls = sessions.filter_map(|session| match session.life() {
+            Life::Renewed { ttl, .. } => Some(ttl),
+            _ => None,
+        });
+        ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 3
+    }
+
+    /// Readings of the prefix, until the receiver is dropped.
     ///
     /// They are read in a task of their own: a watch that nobody polls, because a pass is under
     /// way, could hold a lock that the calls of that pass wait for.
     pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
-            wait: self.ttl / 3,
+            wait: self.patience(),
             ..WatchOptions::default()
         };
         let watch = self
@@ -203,10 +224,11 @@ impl Grantor {
             record,
             agreement,
             finished,
+            unheld,
             ..
         } = plan;
         let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
-        let lives = |life| matches!(life, Life::Until(end) if end > facts.now);
+        let lives = |life| Life::end(life).is_some_and(|end| end > facts.now);
         let mut kept = self.sessions.kept.iter();
         Conclusion {
             // What is to be recorded counts once it is.
@@ -218,6 +240,7 @@ impl Grantor {
             record,
             agreement,
             finished,
+            unheld,
             nothing_held: !facts.any_runs()
                 && !kept.any(|(id, session)| held(id) && lives(session.life())),
         }
@@ -227,7 +250,9 @@ impl Grantor {
         let times = plan
             .wake
             .into_iter()
+            .chain(plan.deadline)
             .chain(self.again)
+            .chain(self.orphans.due(&self.settings))
             .chain(
                 self.view
                     .trouble

@@ -30,6 +30,7 @@ impl Facts {
             enforced: grantor.enforced,
             reading: grantor.view.reading.as_ref(),
             deaths: &grantor.view.deaths,
+            evidence: &grantor.evidence,
             ours: &self.ours,
             bound: &self.bound,
             line: &self.line,
@@ -55,8 +56,15 @@ impl Grantor {
         let now = Moment::now();
         self.view.look().await;
         self.sessions.forget_dead();
+        let reading = self.view.reading.as_ref();
+        if reading.is_some_and(|reading| self.sessions.outlive(reading)) {
+            // The watch has not brought yet what a renewal was told.
+            self.view.doubt();
+            self.view.look().await;
+        }
         self.identify().await;
         self.adopt();
+        self.sweep().await;
         let ours = self.ours().await;
         let (busy, barred) = self.writes.withheld(now);
         let head = self.view.consul.transaction_capacity() + ours.len() + busy.len() + barred.len();
@@ -65,6 +73,7 @@ impl Grantor {
             .index
             .slice(&self.reference, head + super::SPARE);
         self.waiting = slice.waiting;
+        self.weigh(now, &slice.bound, &ours);
         Facts {
             now,
             ours,
@@ -74,6 +83,18 @@ impl Grantor {
             barred,
             closed: self.writes.is_closed(now),
         }
+    }
+
+    /// Brings the evidence for the slots of running Jobs up to date.
+    fn weigh(&mut self, now: Moment, bound: &[Job], ours: &[Ours]) {
+        let lock_key = self.settings.prefix.lock_key();
+        let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
+        let running: Vec<&Job> = bound.iter().filter(runs).collect();
+        let reading = self.view.reading.as_ref();
+        self.evidence
+            .observe(now, &self.settings, &running, reading, ours, |session| {
+                self.sessions.life(session)
+            });
     }
 
     /// Our contenders, each with its Job, and with a proof where what happens to it depends on one.

@@ -7,9 +7,9 @@ use tokio::task::JoinSet;
 use super::Grantor;
 use crate::{
     consul::{self, Op, OpError, SessionId},
-    controller::keeper::{Life, Session},
+    controller::keeper::Session,
     semaphore::{
-        Identity, Standing, Uid,
+        Identity, Life, Reading, Standing, Uid,
         plan::{Release, Target, Transaction},
     },
 };
@@ -58,11 +58,24 @@ impl Sessions {
         self.making.is_empty()
     }
 
-    /// Forgets those of which Consul says that they are gone.
+    /// Forgets those made ahead of which Consul says that they are gone.
     pub(super) fn forget_dead(&mut self) {
-        self.kept.retain(|_, session| session.life() != Life::Gone);
-        let kept = &self.kept;
-        self.ahead.retain(|_, session| kept.contains_key(session));
+        let kept = &mut self.kept;
+        self.ahead.retain(|_, session| {
+            let lives = kept
+                .get(session)
+                .is_some_and(|kept| kept.life() != Life::Gone);
+            if !lives {
+                kept.remove(session);
+            }
+            lives
+        });
+    }
+
+    /// Whether Consul says that a session is gone whose contender this reading still shows.
+    pub(super) fn outlive(&self, reading: &Reading) -> bool {
+        let gone = |session: &SessionId| self.life(session) == Some(Life::Gone);
+        reading.contenders().any(|(session, _)| gone(session))
     }
 
     /// Forgets those that a refused transaction found gone, before their renewal did.
@@ -151,10 +164,10 @@ impl Grantor {
                 "adopted"
             );
             let wake = self.wake.clone();
-            let adopted =
-                self.context
-                    .keeper
-                    .adopt(&self.view.consul, session.clone(), self.ttl, wake);
+            let adopted = self
+                .context
+                .keeper
+                .adopt(&self.view.consul, session.clone(), wake);
             self.sessions.kept.insert(session, adopted);
         }
         for session in gone {
@@ -180,7 +193,10 @@ impl Grantor {
         }
         let keeper = self.context.keeper.clone();
         let (consul, place) = (self.view.consul.clone(), self.view.place.clone());
-        let (name, ttl) = (self.settings.identity(job).session_name(), self.ttl);
+        let (name, ttl) = (
+            self.settings.identity(job).session_name(),
+            self.settings.ttl,
+        );
         let (job, wake) = (job.clone(), self.wake.clone());
         self.sessions.made.spawn(async move {
             let made = keeper.create(&consul, &place, name, ttl, wake).await;

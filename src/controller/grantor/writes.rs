@@ -66,7 +66,11 @@ impl Write {
 
     /// Whether the Job, read again, shows that the write was done though its answer was lost.
     fn is_done_in(&self, kept: &Kept) -> bool {
-        matches!(self, Self::Start(start) if kept.job.started_by(start.slot.session()))
+        let Self::Start(start) = self else {
+            return false;
+        };
+        // One that lost its slot names the session in its template already, but does not report it.
+        kept.job.started_by(start.slot.session()) && !kept.job.lost()
     }
 }
 
@@ -159,7 +163,7 @@ impl Writes {
 impl Grantor {
     /// How long a PATCH may take: short beside the TTL, so that there is time for it.
     pub(super) fn patch_timeout(&self) -> Duration {
-        CALL_TIMEOUT.min(self.ttl / 4)
+        CALL_TIMEOUT.min(self.settings.span() / 4)
     }
 
     /// Begins a write, unless the Job is being written to. It is not sent if it could be answered
@@ -264,7 +268,7 @@ impl Grantor {
                 why: Suspended::NotGranted,
                 ..
             }) => (
-                Reason::Suspended,
+                Reason::RanWithoutSlot,
                 format!("suspended because it ran without a slot of {semaphore}"),
             ),
             Write::Suspend(Suspend {
@@ -275,6 +279,18 @@ impl Grantor {
                 tracing::warn!(job = %name, semaphore = %self.reference, "slot lost");
                 let note = format!(
                     "its slot of {semaphore} was lost and none is free: suspended, first in line"
+                );
+                (Reason::SlotLost, note)
+            }
+            Write::Suspend(Suspend {
+                why: Suspended::Unproved,
+                ..
+            }) => {
+                self.context.metrics.lost(&self.labels);
+                tracing::warn!(job = %name, semaphore = %self.reference, "slot not proved any more");
+                let note = format!(
+                    "nothing has shown for too long that its slot of {semaphore} is still held: \
+                     suspended, first in line"
                 );
                 (Reason::SlotLost, note)
             }

@@ -1,5 +1,7 @@
 use futures::FutureExt;
 
+use std::time::Duration;
+
 use super::*;
 use crate::{api::annotations::AnnotationError, clock::Moment, semaphore::Granted};
 
@@ -24,6 +26,7 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             hold: false,
             since: 0,
             standing: Standing::Idle,
+            grace: Duration::from_secs(30),
             was_suspended: true,
             granted: None,
             reported: None,

@@ -66,7 +66,7 @@ impl Overseer {
             return false;
         };
         let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
-        let long = trouble.since + grantor.ttl <= Moment::now();
+        let long = trouble.since + grantor.settings.span() <= Moment::now();
         (nowhere || long) && conclusion.nothing_held && !self.finished
     }
 

@@ -7,7 +7,7 @@ mod finalizer;
 mod report;
 mod reporter;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tokio::{
     sync::{Notify, watch},
@@ -21,9 +21,6 @@ use super::{
     index::SemaphoreRef,
 };
 use crate::{api::ConsulSemaphore, clock::Moment, consul::Scope, semaphore::Settings};
-
-/// How long the slot of a dead holder rests before it is used again: Consul's own default.
-const LOCK_DELAY: Duration = Duration::from_secs(15);
 
 /// What is known of a `ConsulSemaphore`.
 pub(super) struct Overseer {
@@ -69,7 +66,6 @@ impl Overseer {
             context.clone(),
             reference.clone(),
             settings(&context, &semaphore),
-            semaphore.spec.session.ttl.get(),
             place,
             status.fencing_token.and_then(|token| token.try_into().ok()),
             wake.clone(),
@@ -95,7 +91,12 @@ impl Overseer {
     pub(super) async fn run(mut self) {
         self.ensure_finalizer().await;
         let mut readings = self.grantor.watch();
+        let mut patience = self.grantor.patience();
         while !self.finished {
+            if self.grantor.patience() != patience {
+                patience = self.grantor.patience();
+                readings = self.grantor.watch();
+            }
             let next = self.grantor.next;
             tokio::select! {
                 () = self.wake.notified() => {}
@@ -103,11 +104,7 @@ impl Overseer {
                     if changed.is_err() {
                         return;
                     }
-                    let ttl = self.grantor.ttl;
                     self.respec().await;
-                    if self.grantor.ttl != ttl {
-                        readings = self.grantor.watch();
-                    }
                 }
                 Some(listing) = readings.recv() => self.grantor.view.note(listing),
                 () = self.grantor.progress() => {}
@@ -127,7 +124,6 @@ impl Overseer {
         }
         self.generation = semaphore.metadata.generation;
         self.grantor.settings = settings(&self.context, &semaphore);
-        self.grantor.ttl = semaphore.spec.session.ttl.get();
         self.ensure_finalizer().await;
     }
 
@@ -176,6 +172,8 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
-        lock_delay: LOCK_DELAY,
+        on_slot_lost: semaphore.spec.on_slot_lost,
+        ttl: semaphore.spec.session.ttl.get(),
+        lock_delay: semaphore.spec.session.lock_delay.get(),
     }
 }

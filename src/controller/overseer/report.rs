@@ -81,6 +81,7 @@ impl Overseer {
             HolderStatus {
                 session: session.to_string(),
                 holder: body.as_ref().map(ContenderBody::holder),
+                never_expires: body.as_ref().is_some_and(|body| body.endless),
                 since: body.map(|body| Time(whole_seconds(body.time))),
             }
         });
@@ -98,7 +99,7 @@ impl Overseer {
             self.ready(conclusion, &reachable),
             reachable,
             self.limit_agreed(conclusion),
-            self.slots_available(),
+            self.slots_available(conclusion),
         ]
     }
 
@@ -208,7 +209,15 @@ impl Overseer {
         )
     }
 
-    fn slots_available(&self) -> Finding {
+    fn slots_available(&self, conclusion: &Conclusion) -> Finding {
+        if let Some(first) = conclusion.unheld.first() {
+            let message = format!(
+                "running without a slot, as spec.onSlotLost says: {}",
+                others(&first.name, conclusion.unheld.len())
+            );
+            let reason = Reason::RunningWithoutSlot;
+            return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
+        }
         let Some(Lock::Semaphore { body, .. }) = self.lock() else {
             return self.unknown(ConditionType::SlotsAvailable);
         };
@@ -268,6 +277,14 @@ fn queued(job: &Job) -> QueueStatus {
     QueueStatus {
         job: job.name.to_string(),
         since: Timestamp::from_second(job.since).ok().map(Time),
+    }
+}
+
+/// A name, and how many there are beside it.
+fn others(name: &str, count: usize) -> String {
+    match count {
+        0 | 1 => name.to_owned(),
+        count => format!("{name} and {} more", count - 1),
     }
 }
 

@@ -8,6 +8,8 @@ use crate::{
     semaphore::{job::Granted, lock::SEMAPHORE_FLAGS, samples},
 };
 
+mod lost;
+
 /// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
 /// Consul, and changes what it is about.
 struct Facts {
@@ -16,6 +18,7 @@ struct Facts {
     enforced: u32,
     entries: Vec<Entry>,
     deaths: Deaths,
+    evidence: Evidence,
     ours: Vec<Ours>,
     bound: Vec<Job>,
     line: Vec<Job>,
@@ -41,6 +44,7 @@ impl Facts {
             enforced: 0,
             entries: Vec::new(),
             deaths: Deaths::default(),
+            evidence: Evidence::default(),
             ours: Vec::new(),
             bound: Vec::new(),
             line: Vec::new(),
@@ -110,22 +114,34 @@ impl Facts {
         self
     }
 
-    fn decide(&self) -> Plan {
+    fn reading(&self) -> Reading {
         let listing = Listing {
             entries: self.entries.clone(),
             index: 5,
             sent: second(READ),
             reset: false,
         };
-        let reading = Reading::new(self.settings.prefix.clone(), listing);
+        Reading::new(self.settings.prefix.clone(), listing)
+    }
+
+    fn decide(&self) -> Plan {
+        self.decide_on(Some(&self.reading()))
+    }
+
+    fn decide_without_consul(&self) -> Plan {
+        self.decide_on(None)
+    }
+
+    fn decide_on(&self, reading: Option<&Reading>) -> Plan {
         decide(&Observed {
             now: second(NOW),
             time: jiff::Timestamp::UNIX_EPOCH,
             settings: &self.settings,
             applied: &self.applied,
             enforced: self.enforced,
-            reading: Some(&reading),
+            reading,
             deaths: &self.deaths,
+            evidence: &self.evidence,
             ours: &self.ours,
             bound: &self.bound,
             line: &self.line,
@@ -251,100 +267,6 @@ fn a_slot_is_not_released_while_its_job_is_written_to() {
     facts.barred.insert("a".into());
     facts.busy.insert("a".into());
     assert_eq!(released(&facts.decide()), [""; 0]);
-}
-
-#[test]
-fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
-    let mut facts = Facts::new(1, &["sa"]);
-    facts.bound(running("a", "sa")).session("a", "new");
-    let plan = facts.decide();
-    assert_eq!(granted(&plan), ["a"]);
-    assert!(plan.suspends.is_empty());
-    assert_eq!(
-        written(&plan),
-        serde_json::json!({"Limit": 1, "Holders": {"new": true}})
-    );
-}
-
-#[test]
-fn a_job_that_lost_its_slot_twice_has_it_again() {
-    // Its template names the first session, its annotation the second.
-    let twice = samples::job("a", Standing::Running, Some("first"), Some("second"));
-    let mut facts = Facts::new(1, &["second"]);
-    facts.bound(twice).session("a", "third");
-    let plan = facts.decide();
-    assert_eq!(granted(&plan), ["a"]);
-    assert_eq!(
-        written(&plan),
-        serde_json::json!({"Limit": 1, "Holders": {"third": true}})
-    );
-}
-
-#[test]
-fn a_swapped_holder_must_still_be_dead() {
-    let mut facts = Facts::new(1, &["sa"]);
-    facts.bound(running("a", "sa")).session("a", "new");
-    let operations = facts.decide().transaction.unwrap().operations;
-    assert!(operations.contains(&Op::CheckNotExists { key: "p/sa".into() }));
-}
-
-#[test]
-fn a_dead_holder_that_is_to_be_swapped_is_not_pruned() {
-    let mut facts = Facts::new(1, &["sa"]);
-    facts.settings.lock_delay = Duration::ZERO;
-    facts.bound(running("a", "sa"));
-    let plan = facts.decide();
-    assert_eq!(plan.transaction, None);
-    assert_eq!(asks_sessions(&plan), ["a"]);
-}
-
-#[test]
-fn a_lost_slot_is_kept_for_its_job_while_its_session_is_being_made() {
-    let mut facts = Facts::new(1, &[]);
-    facts.bound(running("a", "sa"));
-    facts.line(&[waiting("b")]).session("b", "sb");
-    let plan = facts.decide();
-    assert_eq!(granted(&plan), [""; 0]);
-    assert_eq!(asks_sessions(&plan), ["a"]);
-}
-
-#[test]
-fn nobody_is_suspended_because_a_transaction_is_full() {
-    let mut facts = Facts::new(9, &[]);
-    facts.operations = 3;
-    for name in ["a", "b", "c"] {
-        facts.bound(running(name, &format!("s{name}")));
-        facts.session(name, &format!("new-{name}"));
-    }
-    let plan = facts.decide();
-    assert_eq!(granted(&plan), ["a", "b"]);
-    assert!(plan.suspends.is_empty());
-    assert!(plan.again, "the rest follows");
-}
-
-#[test]
-fn a_job_without_room_is_suspended_and_others_keep_theirs() {
-    let mut facts = Facts::new(1, &["foreign"]);
-    facts.contender("foreign");
-    facts.bound(running("a", "sa")).session("a", "new");
-    let plan = facts.decide();
-    assert_eq!(plan.transaction, None);
-    assert_eq!(plan.suspends.len(), 1);
-    assert_eq!(plan.suspends[0].why, Suspended::SlotLost);
-}
-
-#[test]
-fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place() {
-    let mut late = running("a", "sa");
-    late.seen = second(READ + 1);
-    let mut facts = Facts::new(1, &[]);
-    facts.bound(late).session("a", "new");
-    facts.line(&[waiting("b")]).session("b", "sb");
-    let plan = facts.decide();
-    assert!(plan.reread);
-    assert_eq!(granted(&plan), [""; 0]);
-    assert_eq!(plan.surplus, []);
-    assert!(plan.suspends.is_empty());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Jobs, their pods, the Job controller and the users who change them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     clock::Moment,
@@ -172,6 +172,7 @@ impl Jobs {
             hold: object.hold,
             since: since.unwrap_or(object.created),
             standing: self.standing(object),
+            grace: Duration::from_secs(5),
             was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
             reported: object.reported.clone(),
@@ -355,7 +356,7 @@ impl Jobs {
             Patch::Suspend(suspend) => {
                 object.suspend = true;
                 object.hold &= !suspend.unhold;
-                if suspend.why == Suspended::SlotLost {
+                if suspend.why != Suspended::NotGranted {
                     object.reported = None;
                 }
             }

@@ -21,7 +21,7 @@ use crate::{
     clock::Moment,
     consul::SessionId,
     semaphore::{
-        Deaths, Job, Observed, Ours, Plan, Reading, Standing, Uid, decide,
+        Deaths, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid, decide,
         plan::{Target, Transaction},
     },
 };
@@ -47,6 +47,7 @@ enum Step {
 pub(super) struct Operator {
     sessions: BTreeMap<Uid, SessionId>,
     deaths: Deaths,
+    evidence: Evidence,
     barred: BTreeSet<Uid>,
     busy: BTreeSet<Uid>,
     jobs: Vec<Job>,
@@ -121,6 +122,20 @@ impl Operator {
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
         line.sort_by_key(Job::place);
         let ours = self.ours(reading, outside);
+        let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
+        let running: Vec<&Job> = bound.iter().filter(running).collect();
+        let life = |session: &SessionId| {
+            let alive = outside.consul.is_alive(session);
+            Some(if alive { Life::Endless } else { Life::Gone })
+        };
+        self.evidence.observe(
+            outside.now(),
+            settings,
+            &running,
+            Some(reading),
+            &ours,
+            life,
+        );
         let observed = Observed {
             now: outside.now(),
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
@@ -129,6 +144,7 @@ impl Operator {
             enforced: self.enforced,
             reading: Some(reading),
             deaths: &self.deaths,
+            evidence: &self.evidence,
             ours: &ours,
             bound: &bound,
             line: &line,
@@ -177,9 +193,11 @@ impl Operator {
             surplus,
             applied,
             reread,
+            unheld: _,
             agreement: _,
             again: _,
             wake: _,
+            deadline: _,
             finished: _,
         } = plan.clone();
         let read = self.reading.as_ref().map_or(outside.now(), |r| r.sent);

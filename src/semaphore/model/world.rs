@@ -102,6 +102,8 @@ impl World {
         let mut settings = samples::settings(setup.limit);
         settings.policy = setup.policy;
         settings.lock_delay = Duration::from_secs(setup.lock_delay);
+        // A step takes a second here, so a long one.
+        settings.ttl = Some(Duration::from_hours(24));
         let clients = setup.clients.iter();
         Self {
             outside: Outside::new(settings, setup.operations),

@@ -1,0 +1,290 @@
+//! Evidence that running Jobs hold their slots, and how long it lasts.
+//!
+//! A slot counts as held while the last good renewal of its session, and a reading of the prefix
+//! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
+//! then on, whether or not this operator can see it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    fate::Ours,
+    job::{Job, Uid},
+    reading::Reading,
+    settings::Settings,
+};
+use crate::{clock::Moment, consul::SessionId};
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its last good renewal was sent then; Consul never ends it before a TTL has passed since.
+    Renewed {
+        /// When the renewal, or the request that made it, was sent.
+        sent: Moment,
+        /// The session's own TTL.
+        ttl: Duration,
+    },
+    /// It has no TTL: only somebody's hand ends it.
+    Endless,
+    /// Nothing is known yet: it was found, and its first renewal is not answered.
+    Unknown,
+    /// Consul says that it is gone, for good.
+    Gone,
+}
+
+impl Life {
+    /// Until when it lives for sure; `None` for one of which nothing is known. One without a TTL
+    /// lives as long as anybody can tell.
+    pub fn end(self) -> Option<Moment> {
+        match self {
+            Self::Renewed { sent, ttl } => Some(sent + ttl),
+            Self::Endless => Some(Moment::END),
+            Self::Unknown | Self::Gone => None,
+        }
+    }
+}
+
+/// What is known of the slot of one running Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    /// The session that was last seen to hold it.
+    session: Option<SessionId>,
+    /// When the older of the two proofs was sent. For a Job that was found running, it is when it
+    /// was found.
+    proved: Moment,
+    /// For how long a proof counts; `None` if nothing but Consul's word ends the slot.
+    ttl: Option<Duration>,
+    /// Since when Consul says that the slot is lost.
+    lost: Option<Moment>,
+}
+
+/// The evidence for the slots of running Jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence(BTreeMap<Uid, Held>);
+
+impl Evidence {
+    /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders
+    /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
+    /// sessions that are renewed here.
+    pub fn observe(
+        &mut self,
+        now: Moment,
+        settings: &Settings,
+        running: &[&Job],
+        reading: Option<&Reading>,
+        ours: &[Ours],
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) {
+        let mut before = std::mem::take(&mut self.0);
+        let reading = reading.filter(|reading| reading.is_readable());
+        for job in running {
+            let mut held = before.remove(&job.uid).unwrap_or(Held {
+                session: None,
+                proved: now,
+                ttl: settings.ttl,
+                lost: None,
+            });
+            if let Some(reading) = reading {
+                held.look(now, job, reading, ours, &life);
+            }
+            if held.session.as_ref().and_then(&life) == Some(Life::Gone) {
+                held.lost.get_or_insert(now);
+            }
+            self.0.insert(job.uid.clone(), held);
+        }
+    }
+
+    /// By when this running Job must be suspended if nothing new is learned of its slot: early
+    /// enough for its pods to be gone when the evidence ends, but not before half of the time is
+    /// over. `None`: never.
+    ///
+    /// What was before this operator looked is not known: a Job that it found running, and of
+    /// whose slot nothing has been seen, has half of that time.
+    pub fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
+        let held = self.0.get(&job.uid)?;
+        let aged = held.ttl.map(|ttl| {
+            let half = ttl / 2;
+            let most = ttl.saturating_sub(job.grace).max(half);
+            held.proved + if held.session.is_some() { most } else { half }
+        });
+        let lost = held.lost.map(|since| since + settings.patience());
+        aged.into_iter().chain(lost).min()
+    }
+}
+
+impl Held {
+    /// Takes note of what a reading shows.
+    fn look(
+        &mut self,
+        now: Moment,
+        job: &Job,
+        reading: &Reading,
+        ours: &[Ours],
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) {
+        let mut own = ours.iter().filter(|ours| ours.identity.uid == job.uid);
+        let own = own.find(|ours| reading.holds(&ours.session));
+        let own = own.map(|ours| (&ours.session, life(&ours.session)));
+        let neighbours = || job.held_by().find(|session| reading.holds(session));
+        let (session, renewed, ttl) = match own {
+            Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),
+            Some((session, Some(Life::Endless))) => (session, reading.sent, None),
+            // It is held, but for how long is not known.
+            Some((_, Some(Life::Unknown) | None)) => return self.lost = None,
+            Some((_, Some(Life::Gone))) => return,
+            // Another ConsulSemaphore of this cluster renews it.
+            None if let Some(session) = neighbours() => (session, reading.sent, self.ttl),
+            // What Consul said before the Job was seen running proves nothing against it.
+            None => {
+                if job.seen <= reading.sent {
+                    self.lost.get_or_insert(now);
+                }
+                return;
+            }
+        };
+        let proved = renewed.min(reading.sent);
+        let before = self.session.replace(session.clone());
+        self.proved = before.map_or(proved, |_| self.proved.max(proved));
+        self.ttl = ttl;
+        self.lost = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        consul::{Entry, Listing},
+        semaphore::{Standing, samples},
+    };
+
+    const TTL: u64 = 100;
+
+    fn settings() -> Settings {
+        Settings {
+            ttl: Some(Duration::from_secs(TTL)),
+            ..samples::settings(1)
+        }
+    }
+
+    fn second(since: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(since))
+    }
+
+    /// A reading sent at this second, in which `mine` holds a slot, or nobody does.
+    fn reading(sent: u64, held: bool) -> Reading {
+        let entry = |key: &str, session: Option<&str>, value: &str| Entry {
+            key: key.into(),
+            value: value.into(),
+            flags: 0,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 1,
+            modify_index: 1,
+        };
+        let holders = if held { r#"{"mine":true}"# } else { "{}" };
+        let lock = format!(r#"{{"Limit":1,"Holders":{holders}}}"#);
+        let listing = Listing {
+            entries: vec![
+                entry(samples::LOCK_KEY, None, &lock),
+                entry("p/mine", Some("mine"), ""),
+            ],
+            index: 1,
+            sent: second(sent),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), listing)
+    }
+
+    /// A Job that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of
+    /// its slot.
+    struct Case {
+        job: Job,
+        evidence: Evidence,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            Self {
+                job: samples::job("a", Standing::Running, Some("mine"), Some("mine")),
+                evidence: Evidence::default(),
+            }
+        }
+
+        fn observe(&mut self, now: u64, reading: Option<&Reading>, life: Life) {
+            let mut settings = settings();
+            settings.ttl = (life != Life::Endless).then(|| Duration::from_secs(TTL));
+            let ours = samples::ours("mine", Some(self.job.clone()));
+            let life = |_: &SessionId| Some(life);
+            self.evidence
+                .observe(second(now), &settings, &[&self.job], reading, &[ours], life);
+        }
+
+        fn deadline(&self) -> Option<Moment> {
+            self.evidence.deadline(&settings(), &self.job)
+        }
+    }
+
+    fn renewed(sent: u64) -> Life {
+        Life::Renewed {
+            sent: second(sent),
+            ttl: Duration::from_secs(TTL),
+        }
+    }
+
+    #[test]
+    fn the_older_of_renewal_and_reading_counts_and_the_pods_need_their_grace() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(15, true)), renewed(10));
+        assert_eq!(case.deadline(), Some(second(10 + 70)));
+        case.observe(50, Some(&reading(16, true)), renewed(40));
+        assert_eq!(case.deadline(), Some(second(16 + 70)), "the watch fails");
+        case.observe(60, Some(&reading(60, true)), renewed(40));
+        assert_eq!(case.deadline(), Some(second(40 + 70)), "renewals fail");
+        case.observe(70, None, renewed(70));
+        assert_eq!(case.deadline(), Some(second(40 + 70)), "no reading");
+        case.job.grace = Duration::from_secs(80);
+        assert_eq!(case.deadline(), Some(second(40 + 50)), "half of it");
+    }
+
+    #[test]
+    fn one_that_was_found_running_has_half_of_the_time_to_be_shown() {
+        let mut case = Case::new();
+        case.observe(20, None, Life::Unknown);
+        case.observe(30, Some(&reading(30, true)), Life::Unknown);
+        assert_eq!(case.deadline(), Some(second(20 + 50)));
+        case.observe(40, Some(&reading(30, true)), renewed(35));
+        assert_eq!(case.deadline(), Some(second(30 + 70)));
+    }
+
+    #[test]
+    fn what_consul_says_is_lost_must_be_had_again_soon() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        case.observe(30, Some(&reading(30, false)), renewed(30));
+        case.observe(35, None, renewed(35));
+        assert_eq!(case.deadline(), Some(second(30) + settings().patience()));
+        case.observe(36, Some(&reading(36, true)), renewed(35));
+        assert_eq!(case.deadline(), Some(second(35 + 70)));
+        case.observe(40, Some(&reading(36, true)), Life::Gone);
+        assert_eq!(case.deadline(), Some(second(40) + settings().patience()));
+    }
+
+    #[test]
+    fn what_was_read_before_the_job_was_seen_running_proves_nothing_against_it() {
+        let mut case = Case::new();
+        case.job.seen = second(19);
+        case.observe(20, Some(&reading(18, false)), renewed(10));
+        assert_eq!(case.deadline(), Some(second(20 + 50)));
+    }
+
+    #[test]
+    fn without_a_ttl_only_consuls_word_counts() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), Life::Endless);
+        case.observe(9_999, None, Life::Endless);
+        assert_eq!(case.deadline(), None);
+        case.observe(9_999, Some(&reading(9_999, false)), Life::Endless);
+        assert_eq!(case.deadline(), Some(second(9_999) + settings().patience()));
+    }
+}
