@@ -124,7 +124,7 @@ impl Operator {
         let ours = self.ours(reading, outside);
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
-        let life = |session: &SessionId| {
+        let known = |session: &SessionId| {
             let alive = outside.consul.is_alive(session);
             Some(if alive { Life::Endless } else { Life::Gone })
         };
@@ -134,7 +134,7 @@ impl Operator {
             &running,
             Some(reading),
             &ours,
-            life,
+            known,
         );
         let observed = Observed {
             now: outside.now(),
