@@ -17,7 +17,8 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use consul_semaphore_operator::{
-    consul,
+    api::Seconds,
+    consul, leader,
     telemetry::{self, LogFormat},
 };
 
@@ -62,7 +63,71 @@ pub(crate) struct Run {
     pub(crate) log_filter: String,
 
     #[command(flatten)]
+    pub(crate) election: ElectionFlags,
+
+    #[command(flatten)]
     pub(crate) consul: ConsulFlags,
+}
+
+/// Which of several replicas works.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Leader election (one replica works, the others stand by)")]
+pub(crate) struct ElectionFlags {
+    /// Where the leader is elected
+    #[arg(long, env, value_enum, value_name = "WHERE", default_value_t)]
+    pub(crate) leader_election: LeaderElection,
+
+    /// The namespace of the Lease [default: the one that this process runs in, or the kubeconfig's]
+    #[arg(long, env, value_name = "NAMESPACE", value_parser = name)]
+    pub(crate) leader_election_namespace: Option<String>,
+
+    /// What this replica is called: different for each, and the same after a restart if it can be, for then it need
+    /// not wait for its own lease to run out [default: the host's name and something random]
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) leader_election_identity: Option<String>,
+
+    /// How long the others wait after the leader's last sign of life, 5s to 10m; Consul takes 10s and more
+    #[arg(long, env, value_name = "DURATION", default_value = "15s")]
+    pub(crate) lease_duration: Seconds<5, 600>,
+}
+
+/// Where the leader is elected.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum LeaderElection {
+    /// By a Lease in Kubernetes
+    #[default]
+    Kubernetes,
+    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader
+    Consul,
+    /// Nowhere: this is the only replica
+    Off,
+}
+
+impl ElectionFlags {
+    /// The same for the election.
+    pub(crate) fn settings(self) -> leader::Settings {
+        let mode = match self.leader_election {
+            LeaderElection::Kubernetes => leader::Mode::Kubernetes,
+            LeaderElection::Consul => leader::Mode::Consul,
+            LeaderElection::Off => leader::Mode::Off,
+        };
+        leader::Settings {
+            mode,
+            identity: self.leader_election_identity.unwrap_or_else(some_identity),
+            namespace: self.leader_election_namespace,
+            lease: self.lease_duration.get(),
+        }
+    }
+}
+
+/// A name that no other process has. In a container the host's name is the pod's.
+fn some_identity() -> String {
+    let uname = rustix::system::uname();
+    format!(
+        "{}_{:08x}",
+        uname.nodename().to_string_lossy(),
+        fastrand::u32(..)
+    )
 }
 
 /// What overrides Consul's own environment variables, which are read as every Consul tool reads them.

@@ -8,6 +8,7 @@
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
+//! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
 //!
@@ -23,5 +24,6 @@ pub mod api;
 pub mod clock;
 pub mod consul;
 pub mod controller;
+pub mod leader;
 pub mod semaphore;
 pub mod telemetry;

@@ -28,6 +28,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let settings = controller::Settings {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
+        election: flags.election.settings(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

@@ -15,6 +15,8 @@ pub(super) struct Call {
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
     pub(super) body: Option<Vec<u8>>,
+    /// Whether it changes what Consul has. To renew a session does not: it only goes on.
+    pub(super) changes: bool,
     /// Whether it may be done again though it may have been done.
     pub(super) idempotent: bool,
     /// For a blocking query.
@@ -39,6 +41,7 @@ impl Call {
             path,
             query: Vec::new(),
             body: None,
+            changes: false,
             idempotent: true,
             wait: None,
         }
@@ -49,6 +52,7 @@ impl Call {
         Self {
             method: Method::PUT,
             body: Some(body),
+            changes: true,
             idempotent: false,
             ..Self::get(kind, path)
         }

@@ -31,11 +31,18 @@ pub trait Observer: Send + Sync {
     fn call(&self, kind: &'static str, result: &'static str, took: Duration);
 }
 
+/// Says whether anything may be changed.
+pub trait Gate: Send + Sync {
+    /// Whether what changes something is let through.
+    fn is_open(&self) -> bool;
+}
+
 /// Consul's HTTP API. Clones share connections, token and what has been learned of the servers.
 #[derive(Clone)]
 pub struct Client {
     pub(super) shared: Arc<Shared>,
     pub(super) scope: Arc<Scope>,
+    gate: Option<Arc<dyn Gate>>,
 }
 
 /// What all clones and scopes of a client have in common.
@@ -86,6 +93,7 @@ impl Client {
         Ok(Self {
             scope: Arc::new(scope),
             shared: Arc::new(shared),
+            gate: None,
         })
     }
 
@@ -100,6 +108,16 @@ impl Client {
         Self {
             shared: self.shared.clone(),
             scope: Arc::new(scope),
+            gate: self.gate.clone(),
+        }
+    }
+
+    /// The same client, which changes nothing while the gate is closed: [`Error::Withheld`] then.
+    #[must_use]
+    pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
+        Self {
+            gate: Some(gate),
+            ..self.clone()
         }
     }
 
@@ -236,6 +254,10 @@ impl Client {
         }
         if let Some(body) = &call.body {
             request = request.body(body.clone());
+        }
+        // As late as can be: all that comes before may have taken long.
+        if call.changes && self.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
+            return Err(Error::Withheld);
         }
         let left = until.saturating_duration_since(Instant::now());
         let sent = Moment::now();

@@ -49,6 +49,9 @@ pub enum Error {
     /// A key that cannot be written into a URL.
     #[error("{0:?} cannot be used as a key over HTTP")]
     InvalidKey(String),
+    /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
+    #[error("held back: nothing may be changed any more")]
+    Withheld,
     /// Any other answer than success.
     #[error("Consul answered with status {status}: {message}")]
     Unexpected {
@@ -96,6 +99,7 @@ impl Error {
             Self::UnknownDatacenter => "UnknownDatacenter",
             Self::MissingNode => "MissingNode",
             Self::InvalidKey(_) => "InvalidKey",
+            Self::Withheld => "Withheld",
             Self::Unexpected { .. } | Self::Decode(_) => "UnexpectedAnswer",
         }
     }
@@ -115,7 +119,8 @@ impl Error {
             | Self::Unsupported(_)
             | Self::UnknownDatacenter
             | Self::MissingNode
-            | Self::InvalidKey(_) => false,
+            | Self::InvalidKey(_)
+            | Self::Withheld => false,
         }
     }
 

@@ -73,6 +73,7 @@ impl Client {
     pub async fn delete(&self, key: &str, cas: Option<u64>) -> Result<bool, Error> {
         let mut call = Call {
             method: Method::DELETE,
+            changes: true,
             idempotent: false,
             ..Call::get("kv_delete", key_path(key)?)
         };

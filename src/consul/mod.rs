@@ -35,7 +35,7 @@ mod txn;
 mod watch;
 
 pub use catalog::ExternalNode;
-pub use client::{Client, Observer};
+pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
 pub use error::{Error, OpError};
 pub use kv::PutMode;

@@ -82,9 +82,11 @@ impl Client {
     /// Renews a session. [`Error::Gone`] if there is none: for good, an id never comes back.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Session, Error> {
         let path = format!("/v1/session/renew/{}", segment(id.as_str())?);
-        let answer = self
-            .send(Call::put_again("session_renew", path, Vec::new()))
-            .await?;
+        let call = Call {
+            changes: false,
+            ..Call::put_again("session_renew", path, Vec::new())
+        };
+        let answer = self.send(call).await?;
         // A 404 of something else than Consul, such as a proxy, says nothing about the session.
         if !answer.found && answer.body.starts_with(b"Session id ") {
             return Err(Error::Gone);

@@ -3,8 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use futures::{Stream, stream};
-use tokio::time::{Instant, sleep};
+use futures::{Stream, StreamExt as _, stream};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 
 use super::{
     Client, Error, Listing,
@@ -72,6 +75,33 @@ impl Client {
             let reading = watch.next().await;
             Some((reading, watch))
         })
+    }
+}
+
+impl Client {
+    /// As [`Self::watch`], read by a task of its own until the receiver is dropped. A watch that
+    /// nobody polls could hold a lock that other calls of this client wait for.
+    pub fn readings(
+        &self,
+        prefix: &str,
+        options: WatchOptions,
+    ) -> mpsc::Receiver<Result<Listing, Error>> {
+        let watch = self.watch(prefix, options);
+        let (readings, receiver) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let mut watch = std::pin::pin!(watch);
+            loop {
+                let reading = tokio::select! {
+                    () = readings.closed() => return,
+                    reading = watch.next() => reading,
+                };
+                let Some(reading) = reading else { return };
+                if readings.send(reading).await.is_err() {
+                    return;
+                }
+            }
+        });
+        receiver
     }
 }
 

@@ -1,8 +1,8 @@
 //! The keeper of sessions: makes them, renews them, and ends them.
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -41,12 +41,24 @@ struct Shared {
     registered: Mutex<HashSet<Scope>>,
     permits: Semaphore,
     kept: Mutex<usize>,
+    left: Mutex<Left>,
     metrics: Metrics,
+}
+
+/// What is renewed on when the lead is lost, until somebody leads again. To renew a session changes
+/// nothing, and while nobody leads nobody else would do it: an API server that is away for longer
+/// than a TTL shall cost no slot.
+#[derive(Default)]
+struct Left {
+    /// Whether sessions that are dropped now are left so.
+    leaving: bool,
+    renewing: HashMap<SessionId, AbortHandle>,
 }
 
 /// A session that is renewed for as long as this exists, if it has a TTL. Dropping it leaves the
 /// session in Consul.
 pub(super) struct Session {
+    id: SessionId,
     life: Arc<Mutex<Life>>,
     renewing: AbortHandle,
     keeper: Keeper,
@@ -61,7 +73,13 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.renewing.abort();
+        let mut left = self.keeper.left();
+        if left.leaving {
+            left.renewing.insert(self.id.clone(), self.renewing.clone());
+        } else {
+            self.renewing.abort();
+        }
+        drop(left);
         self.keeper.count(|kept| kept.saturating_sub(1));
     }
 }
@@ -73,8 +91,37 @@ impl Keeper {
             registered: Mutex::default(),
             permits: Semaphore::new(CONCURRENCY),
             kept: Mutex::new(0),
+            left: Mutex::default(),
             metrics,
         }))
+    }
+
+    /// The lead is lost: sessions that are dropped from now on are renewed all the same.
+    pub(super) fn leave(&self) {
+        self.left().leaving = true;
+    }
+
+    /// This replica leads again: it renews what it adopts, and until then what it has left.
+    pub(super) fn come_back(&self) {
+        self.left().leaving = false;
+    }
+
+    /// Another replica leads, and renews what it adopts: nothing that was left is renewed here.
+    pub(super) fn hand_over(&self) {
+        for (_, renewing) in self.left().renewing.drain() {
+            renewing.abort();
+        }
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody else renews this session, or nobody shall.
+    fn take_back(&self, id: &SessionId) {
+        if let Some(renewing) = self.left().renewing.remove(id) {
+            renewing.abort();
+        }
     }
 
     /// The node that the sessions belong to.
@@ -123,6 +170,7 @@ impl Keeper {
     /// Ends a session that nothing depends on any more. It goes on in the background; a session
     /// that could not be ended expires.
     pub(super) fn destroy(&self, consul: &Client, id: SessionId) {
+        self.take_back(&id);
         let (keeper, consul) = (self.clone(), consul.clone());
         tokio::spawn(async move {
             for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
@@ -138,10 +186,11 @@ impl Keeper {
     }
 
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
+        self.take_back(&id);
         let renewal = Renewal {
             keeper: self.clone(),
             consul: consul.clone(),
-            id,
+            id: id.clone(),
             life: Arc::new(Mutex::new(life)),
             wake,
         };
@@ -149,6 +198,7 @@ impl Keeper {
         self.count(|kept| kept + 1);
         let renewing = tokio::spawn(renewal.run()).abort_handle();
         Session {
+            id,
             life,
             renewing,
             keeper: self.clone(),

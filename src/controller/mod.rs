@@ -25,12 +25,13 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
     consul::{self, Observer},
+    leader::{self, Standing, Term},
     semaphore::Cluster,
     telemetry::{Metrics, Telemetry},
 };
@@ -48,6 +49,8 @@ pub struct Settings {
     pub cluster_name: Option<String>,
     /// The external node that owns the sessions; `k8s-<cluster id>` without.
     pub consul_node: Option<String>,
+    /// Which of several replicas works.
+    pub election: leader::Settings,
 }
 
 /// What all parts share.
@@ -71,42 +74,96 @@ pub async fn run(
     settings: Settings,
     consul: consul::Config,
     telemetry: Telemetry,
-    shutdown: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()> + Clone,
 ) -> anyhow::Result<()> {
-    let metrics = telemetry.metrics.clone();
     let consul = consul::Client::new(consul::Config {
-        observer: Some(Arc::new(Calls(metrics.clone()))),
+        observer: Some(Arc::new(Calls(telemetry.metrics.clone()))),
         ..consul
     })?;
-    let client = Client::try_default().await.context(
+    let kubernetes = Config::infer().await.context(
         "no Kubernetes cluster is known: set KUBECONFIG, or run the operator in a cluster",
     )?;
-    let mut shutdown = std::pin::pin!(shutdown);
+    let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
         cluster = cluster(&client, settings.cluster_name) => cluster,
-        () = &mut shutdown => return Ok(()),
+        () = shutdown.clone() => return Ok(()),
     };
+    drop(client);
     let node = settings
         .consul_node
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
-    let (events, write_events) = Events::new(client.clone(), metrics.clone());
-    let context = Arc::new(Context {
-        client,
+    let keeper = Keeper::new(node.clone(), telemetry.metrics.clone());
+    let election = leader::Election {
+        settings: settings.election,
+        kubernetes: kubernetes.clone(),
+        consul: consul.clone(),
+        node,
+        cluster: cluster.name.clone(),
+        cluster_id: cluster.id.clone(),
+        telemetry: telemetry.clone(),
+    };
+    let heirs = keeper.clone();
+    let on_change = |standing: &Standing| {
+        if matches!(standing, Standing::Standby { leader: Some(_) }) {
+            heirs.hand_over();
+        }
+    };
+    let posting = Posting {
+        kubernetes,
         cluster,
         consul,
-        keeper: Keeper::new(node, metrics.clone()),
-        index: Index::default(),
-        events,
-        metrics,
-        job_writes: Semaphore::new(JOB_WRITES),
-    });
-    let mut writing = JoinSet::new();
-    writing.spawn(write_events);
-    let worked = watches::run(context, &telemetry.health, shutdown).await;
-    // Every handle to the queue of events is gone now, so its writer ends when it is empty.
-    let _ = timeout(FAREWELL, writing.join_all()).await;
-    worked
+        keeper,
+        telemetry,
+    };
+    let work = |term| posting.work(term, shutdown.clone());
+    election.run(shutdown.clone(), on_change, work).await
+}
+
+/// What stays over all times of leading. Everything else is read anew each time.
+struct Posting {
+    kubernetes: Config,
+    cluster: Cluster,
+    consul: consul::Client,
+    keeper: Keeper,
+    telemetry: Telemetry,
+}
+
+impl Posting {
+    /// Works until the process is asked to end, or the lead is lost: then all that was begun is
+    /// dropped, and nothing more is written.
+    async fn work(&self, term: Term, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+        let metrics = self.telemetry.metrics.clone();
+        let client = term
+            .kubernetes(self.kubernetes.clone())
+            .context("the API server")?;
+        let (events, write_events) = Events::new(client.clone(), metrics.clone());
+        let context = Arc::new(Context {
+            client,
+            cluster: self.cluster.clone(),
+            consul: term.consul(&self.consul),
+            keeper: self.keeper.clone(),
+            index: Index::default(),
+            events,
+            metrics,
+            job_writes: Semaphore::new(JOB_WRITES),
+        });
+        self.keeper.come_back();
+        let mut writing = JoinSet::new();
+        writing.spawn(write_events);
+        let stop = async {
+            tokio::select! {
+                () = shutdown => {}
+                () = term.over() => self.keeper.leave(),
+            }
+        };
+        let worked = watches::run(context, &self.telemetry.health, stop).await;
+        if term.lasts() {
+            // Every handle to the queue of events is gone now, so its writer ends when it is empty.
+            let _ = timeout(FAREWELL, writing.join_all()).await;
+        }
+        worked
+    }
 }
 
 /// Which cluster this is: asked until it is answered.

@@ -6,12 +6,19 @@ use tokio::sync::watch;
 /// What a part has to say for itself before it is ready.
 const STARTING: &str = "not synced yet";
 
-/// Why a part is not ready; nothing when it is.
-type Obstacle = Option<Cow<'static, str>>;
+/// What a part says.
+#[derive(Debug)]
+enum State {
+    Ready,
+    /// With something to tell.
+    ReadyAnd(Cow<'static, str>),
+    /// Why not.
+    Not(Cow<'static, str>),
+}
 
 /// What `/readyz` answers: ready when every named part is. Clones share one state.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<watch::Sender<BTreeMap<&'static str, Obstacle>>>);
+pub struct Health(Arc<watch::Sender<BTreeMap<&'static str, State>>>);
 
 impl Default for Health {
     fn default() -> Self {
@@ -47,18 +54,30 @@ impl Health {
             return format!("operator: {STARTING}\n");
         }
         let mut lines = String::new();
-        for (name, obstacle) in parts.iter() {
-            if let Some(why) = obstacle {
+        for (name, state) in parts.iter() {
+            if let State::Not(why) = state {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}: {why}");
             }
         }
         lines
     }
+
+    /// One line for each part that is ready and has something to tell.
+    pub fn remarks(&self) -> String {
+        let mut lines = String::new();
+        for (name, state) in self.0.borrow().iter() {
+            if let State::ReadyAnd(remark) = state {
+                // Writing to a String cannot fail.
+                let _ = writeln!(lines, "{name}: {remark}");
+            }
+        }
+        lines
+    }
 }
 
-/// One part of the operator that has to be ready.
-#[derive(Clone, Debug)]
+/// One part of the operator that has to be ready, until it is dropped.
+#[derive(Debug)]
 pub struct Part {
     name: &'static str,
     health: Health,
@@ -67,17 +86,30 @@ pub struct Part {
 impl Part {
     /// It works now.
     pub fn ready(&self) {
-        self.set(None);
+        self.set(State::Ready);
+    }
+
+    /// It works now, and this is to be known of it (one line, for a person).
+    pub fn ready_and(&self, remark: impl Into<Cow<'static, str>>) {
+        self.set(State::ReadyAnd(remark.into()));
     }
 
     /// It does not work now, for this reason (one line, for a person).
     pub fn not_ready(&self, why: impl Into<Cow<'static, str>>) {
-        self.set(Some(why.into()));
+        self.set(State::Not(why.into()));
     }
 
-    fn set(&self, obstacle: Obstacle) {
+    fn set(&self, state: State) {
         self.health.0.send_modify(|parts| {
-            parts.insert(self.name, obstacle);
+            parts.insert(self.name, state);
+        });
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.health.0.send_modify(|parts| {
+            parts.remove(self.name);
         });
     }
 }
@@ -112,5 +144,28 @@ mod tests {
         jobs.not_ready("the watch was refused");
         assert!(!health.is_ready());
         assert_eq!(health.obstacles(), "jobs: the watch was refused\n");
+    }
+
+    #[test]
+    fn what_is_to_be_known_is_told_beside() {
+        let health = Health::new();
+        let (election, jobs) = (health.part("leader election"), health.part("jobs"));
+        election.ready_and("a leads, b stands by");
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        assert_eq!(
+            health.remarks(),
+            "leader election: a leads, b stands by\n"
+        );
+        jobs.ready();
+        assert!(health.is_ready());
+    }
+
+    #[test]
+    fn a_part_that_is_gone_need_not_be_ready() {
+        let health = Health::new();
+        let (election, jobs) = (health.part("leader election"), health.part("jobs"));
+        election.ready();
+        drop(jobs);
+        assert!(health.is_ready());
     }
 }

@@ -78,6 +78,7 @@ struct Inner {
     waiting: Family<SemaphoreLabels, Gauge>,
     limit: Family<SemaphoreLabels, Gauge>,
     sessions: Gauge,
+    leader: Gauge,
     consul_calls: Family<Call, Counter>,
     consul_call_duration: Histograms<Kind>,
     events_dropped: Counter,
@@ -118,6 +119,7 @@ impl Metrics {
             waiting: make.plain("waiting_jobs", "Jobs of this cluster in line"),
             limit: make.plain("limit_slots", "Slots that Consul allows"),
             sessions: make.plain("sessions", "Consul sessions that are kept renewed"),
+            leader: make.plain("leader", "1 while this replica leads, and works"),
             consul_calls: make.plain("consul_calls", "Calls to Consul, by kind and result"),
             consul_call_duration: make.seconds(
                 "consul_call_duration",
@@ -192,6 +194,11 @@ impl Metrics {
         self.0
             .sessions
             .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Whether this replica leads.
+    pub fn leader(&self, leads: bool) {
+        self.0.leader.set(leads.into());
     }
 
     /// A call to Consul ended. Both words are of the client's bounded vocabulary: `txn`, `watch`; `ok`, `denied`.
@@ -363,6 +370,14 @@ mod tests {
             lines(&metrics, "dropped"),
             [format!("{PREFIX}_events_dropped_total 1")]
         );
+    }
+
+    #[test]
+    fn it_says_whether_it_leads() {
+        let metrics = Metrics::new();
+        assert_eq!(lines(&metrics, "_leader"), [format!("{PREFIX}_leader 0")]);
+        metrics.leader(true);
+        assert_eq!(lines(&metrics, "_leader"), [format!("{PREFIX}_leader 1")]);
     }
 
     #[test]

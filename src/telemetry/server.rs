@@ -106,7 +106,10 @@ fn routes(telemetry: Telemetry) -> Router {
 async fn ready(State(telemetry): State<Telemetry>) -> impl IntoResponse {
     let obstacles = telemetry.health.obstacles();
     if obstacles.is_empty() {
-        (StatusCode::OK, "ok\n".to_owned())
+        (
+            StatusCode::OK,
+            format!("ok\n{}", telemetry.health.remarks()),
+        )
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, obstacles)
     }

@@ -18,6 +18,7 @@ use crate::{
     kubeconfig,
     kubernetes::Kubernetes,
     limit_watch::LimitWatch,
+    link::Link,
     namespace::{Cluster, Namespace},
     operator::{Operator, OperatorOptions, Place},
     story::story,
@@ -146,6 +147,27 @@ impl Bed {
     /// The operator's own kubeconfig: its `ServiceAccount`'s token.
     pub fn operator_kubeconfig(&self) -> &Path {
         &self.servers.place.kubeconfig
+    }
+
+    /// A way to Kubernetes that can be cut, and the operator's kubeconfig that goes by it.
+    #[track_caller]
+    pub fn link_to_kubernetes(&self) -> impl Future<Output = (Link, PathBuf)> {
+        let direct = &self.servers.place.kubeconfig;
+        story(Location::caller(), async move {
+            let link = Link::start(kubeconfig::server(direct)?).await?;
+            let by_link = kubeconfig::by_way_of(direct, link.address())?;
+            let name = format!("{}.kubeconfig", link.address().replace(':', "-"));
+            let path = self.folder().write(&name, by_link)?;
+            Ok((link, path))
+        })
+    }
+
+    /// A way to Consul that can be cut.
+    #[track_caller]
+    pub fn link_to_consul(&self) -> impl Future<Output = Link> {
+        let address = self.consul.address();
+        let server = address.strip_prefix("http://").unwrap_or(address);
+        story(Location::caller(), Link::start(server.to_owned()))
     }
 
     /// The folder of logs and data.

@@ -217,6 +217,6 @@ async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
         .token;
     folder.write(
         "operator.kubeconfig",
-        kubeconfig::as_someone_else(admin, &token)?.to_string(),
+        kubeconfig::as_someone_else(admin, &token, &namespace)?.to_string(),
     )
 }

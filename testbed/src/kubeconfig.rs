@@ -1,5 +1,5 @@
 //! Kubeconfigs, and the clients made of them.
-use std::{path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -16,11 +16,12 @@ pub(crate) fn with_token(server: &str, authority: &[u8], token: &str) -> Value {
     of_cluster(
         &json!({ "server": server, "certificate-authority-data": BASE64_STANDARD.encode(authority) }),
         token,
+        "default",
     )
 }
 
-/// A kubeconfig for the same server as another one's, with another token.
-pub(crate) fn as_someone_else(kubeconfig: &Path, token: &str) -> Result<Value> {
+/// A kubeconfig for the same server as another one's, with another token and default namespace.
+pub(crate) fn as_someone_else(kubeconfig: &Path, token: &str, namespace: &str) -> Result<Value> {
     let config = Kubeconfig::read_from(kubeconfig)?;
     let current = config
         .current_context
@@ -38,16 +39,32 @@ pub(crate) fn as_someone_else(kubeconfig: &Path, token: &str) -> Result<Value> {
                 .find(|cluster| cluster.name == context.cluster)
         })
         .context("a kubeconfig without the cluster of its context")?;
-    Ok(of_cluster(&serde_json::to_value(&cluster.cluster)?, token))
+    let cluster = serde_json::to_value(&cluster.cluster)?;
+    Ok(of_cluster(&cluster, token, namespace))
 }
 
-fn of_cluster(cluster: &Value, token: &str) -> Value {
+/// Where the server is (`host:port`) of a kubeconfig that was made here.
+pub(crate) fn server(kubeconfig: &Path) -> Result<String> {
+    let config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
+    let url = config["clusters"][0]["cluster"]["server"].as_str();
+    let address = url.and_then(|url| url.strip_prefix("https://"));
+    Ok(address.context("a kubeconfig without a server")?.to_owned())
+}
+
+/// The same kubeconfig, for a server that is reached at another address (`host:port`).
+pub(crate) fn by_way_of(kubeconfig: &Path, address: &str) -> Result<String> {
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
+    config["clusters"][0]["cluster"]["server"] = format!("https://{address}").into();
+    Ok(config.to_string())
+}
+
+fn of_cluster(cluster: &Value, token: &str, namespace: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{ "name": "bed", "cluster": cluster }],
         "users": [{ "name": "bed", "user": { "token": token } }],
-        "contexts": [{ "name": "bed", "context": { "cluster": "bed", "user": "bed" } }],
+        "contexts": [{ "name": "bed", "context": { "cluster": "bed", "user": "bed", "namespace": namespace } }],
         "current-context": "bed",
     })
 }

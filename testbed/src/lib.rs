@@ -24,6 +24,7 @@
 //! | [`Operator`] | started, stopped, killed, started again |
 //! | [`Consul`] | Consul as an observer or a troublemaker sees it; [`Consul::start`] for one alone |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
+//! | [`Link`] | a way to a server that can be cut |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
 //! | [`eventually`] | waits for a condition |
 //!
@@ -55,6 +56,7 @@ mod json;
 mod kubeconfig;
 mod kubernetes;
 mod limit_watch;
+mod link;
 mod manifests;
 mod namespace;
 mod operator;
@@ -76,6 +78,7 @@ pub use folder::Folder;
 pub use job::Job;
 pub use kubernetes::Kubernetes;
 pub use limit_watch::{LimitWatch, Seen};
+pub use link::Link;
 pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;

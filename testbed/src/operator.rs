@@ -148,7 +148,9 @@ impl Operator {
             let mut recipe = Recipe::new(name, &program)
                 .args(["run", "--http-address", &address])
                 .args(&options.args)
-                .env("KUBECONFIG", place.kubeconfig.display().to_string());
+                .env("KUBECONFIG", place.kubeconfig.display().to_string())
+                // Started again under its name it takes its own lead over at once.
+                .env("LEADER_ELECTION_IDENTITY", name);
             for name in ["RUST_LOG", "RUST_BACKTRACE"] {
                 if let Ok(value) = std::env::var(name) {
                     recipe = recipe.env(name, value);

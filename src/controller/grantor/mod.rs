@@ -18,7 +18,6 @@ use std::{
     time::Duration,
 };
 
-use futures::StreamExt;
 use tokio::{
     sync::{Notify, mpsc},
     task::JoinError,
@@ -147,33 +146,13 @@ impl Grantor {
     }
 
     /// Readings of the prefix, until the receiver is dropped.
-    ///
-    /// They are read in a task of their own: a watch that nobody polls, because a pass is under
-    /// way, could hold a lock that the calls of that pass wait for.
     pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait: self.watch_wait(),
             ..WatchOptions::default()
         };
-        let watch = self
-            .view
-            .consul
-            .watch(&self.settings.prefix.folder(), options);
-        let (readings, receiver) = mpsc::channel(1);
-        tokio::spawn(async move {
-            let mut watch = std::pin::pin!(watch);
-            loop {
-                let reading = tokio::select! {
-                    () = readings.closed() => return,
-                    reading = watch.next() => reading,
-                };
-                let Some(reading) = reading else { return };
-                if readings.send(reading).await.is_err() {
-                    return;
-                }
-            }
-        });
-        receiver
+        let folder = self.settings.prefix.folder();
+        self.view.consul.readings(&folder, options)
     }
 
     /// Waits until something that a pass began has ended, and takes note of it and of all else that

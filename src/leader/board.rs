@@ -1,0 +1,136 @@
+//! What is told of an election: to `/readyz`, to the metric, to the log.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::Term;
+use crate::{
+    clock::Moment,
+    telemetry::{Metrics, Part, Telemetry},
+};
+
+/// Where this replica stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing is known yet.
+    Unknown,
+    /// It leads.
+    Leading,
+    /// It stands by.
+    Standby {
+        /// Who leads, as far as is known.
+        leader: Option<String>,
+    },
+}
+
+/// Tells where this replica stands. It is ready from when it first knows.
+pub(super) struct Board<F> {
+    identity: String,
+    part: Part,
+    metrics: Metrics,
+    on: F,
+    told: Mutex<Told>,
+}
+
+struct Told {
+    standing: Standing,
+    /// Why it can't be known who leads, since when that was told.
+    trouble: Option<String>,
+}
+
+impl<F: Fn(&Standing)> Board<F> {
+    pub(super) fn new(identity: String, telemetry: &Telemetry, on: F) -> Self {
+        telemetry.metrics.leader(false);
+        Self {
+            identity,
+            part: telemetry.health.part("leader election"),
+            metrics: telemetry.metrics.clone(),
+            on,
+            told: Mutex::new(Told {
+                standing: Standing::Unknown,
+                trouble: None,
+            }),
+        }
+    }
+
+    /// There is no election: a term without an end.
+    pub(super) fn works_alone(&self) -> Term {
+        self.metrics.leader(true);
+        self.part.ready_and("off");
+        (self.on)(&Standing::Leading);
+        Term::new(Moment::END)
+    }
+
+    /// It leads from now on.
+    pub(super) fn leads(&self) {
+        tracing::info!(identity = %self.identity, "leads: this replica works");
+        self.set(Standing::Leading);
+    }
+
+    /// It does not lead any more.
+    pub(super) fn lost(&self, why: &str) {
+        tracing::warn!(identity = %self.identity, why, "lost the lead: this replica stands by");
+        self.set(Standing::Standby { leader: None });
+    }
+
+    /// It ends, and leads no more.
+    pub(super) fn ends(&self) {
+        self.metrics.leader(false);
+    }
+
+    /// It stands by; this is who leads, if anybody does.
+    pub(super) fn follows(&self, leader: Option<&str>) {
+        let standing = Standing::Standby {
+            leader: leader.map(str::to_owned),
+        };
+        let mut told = self.told();
+        told.trouble = None;
+        let known = told.standing == standing;
+        drop(told);
+        if known {
+            return;
+        }
+        match leader {
+            Some(leader) => {
+                tracing::info!(identity = %self.identity, leader, "stands by: another replica leads");
+            }
+            None => tracing::debug!(identity = %self.identity, "nobody leads"),
+        }
+        self.set(standing);
+    }
+
+    /// It can't be known who leads, or this replica can't stand for election.
+    pub(super) fn trouble(&self, why: String) {
+        let mut told = self.told();
+        if told.trouble.as_ref() == Some(&why) {
+            return;
+        }
+        tracing::warn!(identity = %self.identity, why, "the leader election does not work: trying again");
+        match told.standing {
+            Standing::Unknown => self.part.not_ready(why.clone()),
+            _ => self
+                .part
+                .ready_and(format!("standby, it is not known who leads: {why}")),
+        }
+        told.trouble = Some(why);
+    }
+
+    fn set(&self, standing: Standing) {
+        let leads = standing == Standing::Leading;
+        self.metrics.leader(leads);
+        self.part.ready_and(match &standing {
+            Standing::Leading => format!("{} leads, this replica", self.identity),
+            Standing::Standby {
+                leader: Some(leader),
+            } => format!("{leader} leads, {} stands by", self.identity),
+            _ => format!("nobody leads yet, {} stands by", self.identity),
+        });
+        (self.on)(&standing);
+        let mut told = self.told();
+        told.standing = standing;
+        told.trouble = None;
+    }
+
+    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

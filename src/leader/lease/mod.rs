@@ -1,0 +1,255 @@
+//! An election by a Lease in Kubernetes.
+//!
+//! No published crate does it by these rules: that the clock of another machine is not believed,
+//! and that every write names the version that it was decided on.
+
+mod record;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client, Config,
+    api::PostParams,
+    runtime::watcher::{self, watch_object},
+};
+use tokio::time::{sleep, timeout};
+
+use self::record::Sighting;
+use super::{Candidate, Settings, Standing, Term, Timing, board::Board};
+use crate::clock::Moment;
+
+/// The Lease's name.
+const NAME: &str = "consul-semaphore-operator";
+
+/// A replica that stands for election by a Lease.
+pub(super) struct LeaseCandidate {
+    leases: Api<Lease>,
+    namespace: String,
+    identity: String,
+    timing: Timing,
+    seen: Option<Sighting>,
+    /// What it wrote as the time of taking the Lease, when it last tried to. It tells its own
+    /// record from that of a process with the same name, also when an answer was lost.
+    claim: Option<MicroTime>,
+}
+
+/// How a call failed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Somebody else has written the Lease, or deleted it.
+    #[error("another one was quicker")]
+    Outrun,
+    #[error(transparent)]
+    Refused(Box<kube::Error>),
+    #[error("the API server did not answer within {0:?}")]
+    Silent(Duration),
+}
+
+impl LeaseCandidate {
+    /// # Errors
+    /// The settings of the API server can't be used.
+    pub(super) fn new(settings: &Settings, mut config: Config) -> anyhow::Result<Self> {
+        let namespace = settings.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        // A client of its own: what is sent about the Lease is late when it is sent again, and must
+        // not wait behind anything.
+        config.default_retry = false;
+        let client = Client::try_from(config).context("the API server")?;
+        Ok(Self {
+            leases: Api::namespaced(client, &namespace),
+            namespace,
+            identity: settings.identity.clone(),
+            timing: Timing {
+                lease: settings.lease,
+            },
+            seen: None,
+            claim: None,
+        })
+    }
+
+    /// Takes note of the Lease.
+    fn note(&mut self, lease: Option<Lease>) -> &Sighting {
+        let seen = Sighting::after(self.seen.take(), lease, Moment::now());
+        self.seen.insert(seen)
+    }
+
+    /// Reads the Lease.
+    async fn look(&mut self) -> Result<&Sighting, Failure> {
+        let lease = self.call(self.leases.get_opt(NAME)).await?;
+        Ok(self.note(lease))
+    }
+
+    /// Takes the Lease, if it is still as it was seen, and returns until when that is certain.
+    async fn take(&mut self, seen: &Sighting) -> Result<Moment, Failure> {
+        let now = present();
+        let mut lease = seen.taken(&self.identity, self.timing.lease, &now);
+        self.claim = Some(now);
+        let params = PostParams::default();
+        let sent = Moment::now();
+        let taken = if seen.lease.is_some() {
+            self.call(self.leases.replace(NAME, &params, &lease)).await?
+        } else {
+            lease.metadata.name = Some(NAME.to_owned());
+            self.call(self.leases.create(&params, &lease)).await?
+        };
+        self.note(Some(taken));
+        Ok(sent + self.timing.certain())
+    }
+
+    /// Takes the Lease; or finds out who was quicker, or says what is wrong and waits.
+    async fn try_take<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Option<Moment> {
+        let seen = self.seen.clone()?;
+        let tried = match self.take(&seen).await {
+            Ok(until) => return Some(until),
+            Err(Failure::Outrun) => self.look().await.map(drop),
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = tried {
+            self.complain(board, &failure);
+            sleep(self.timing.pause()).await;
+        }
+        None
+    }
+
+    fn complain<F: Fn(&Standing)>(&self, board: &Board<F>, problem: &dyn std::fmt::Display) {
+        board.trouble(format!("Lease {}/{NAME}: {problem}", self.namespace));
+    }
+
+    /// Makes a call of a bounded time.
+    async fn call<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+        match timeout(self.timing.call(), call).await {
+            Ok(Ok(answer)) => Ok(answer),
+            // Also a Lease that was to be made, and is there; or that was to be replaced, and is not.
+            Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.code == 409 => {
+                Err(Failure::Outrun)
+            }
+            Ok(Err(error)) => Err(Failure::Refused(Box::new(error))),
+            Err(_) => Err(Failure::Silent(self.timing.call())),
+        }
+    }
+}
+
+impl Candidate for LeaseCandidate {
+    async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
+        // The watch makes a hand-over quick. When it is silent because it is broken, the lease runs
+        // out by our clock, and the attempt to take it finds out that it did not.
+        let mut changes = std::pin::pin!(watch_object(self.leases.clone(), NAME));
+        loop {
+            let free = self.seen.as_ref().map_or(Moment::END, |seen| {
+                seen.free_at(&self.identity, self.claim.as_ref(), self.timing.lease)
+            });
+            tokio::select! {
+                Some(change) = changes.next() => match change {
+                    Ok(lease) => {
+                        let seen = self.note(lease).clone();
+                        board.follows(seen.holder().filter(|holder| *holder != self.identity));
+                    }
+                    Err(error) => {
+                        self.complain(board, &cause(&error));
+                        sleep(self.timing.pause()).await;
+                    }
+                },
+                () = sleep(free.since(Moment::now())) => {
+                    if let Some(until) = self.try_take(board).await {
+                        return until;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn keep(&mut self, term: &Term) -> String {
+        let mut pause = self.timing.pause();
+        loop {
+            sleep(pause).await;
+            pause = self.timing.pause();
+            let Some(seen) = self.seen.clone() else {
+                return "the Lease is not known".to_owned();
+            };
+            let sent = Moment::now();
+            let lease = seen.renewed(&present());
+            let params = PostParams::default();
+            let failure = match self.call(self.leases.replace(NAME, &params, &lease)).await {
+                Ok(lease) => {
+                    self.note(Some(lease));
+                    term.extend(sent + self.timing.certain());
+                    continue;
+                }
+                Err(Failure::Outrun) => match self.held().await {
+                    // Somebody wrote something else into it, or our own last answer was lost.
+                    Ok(None) => {
+                        pause = Duration::ZERO;
+                        continue;
+                    }
+                    Ok(Some(lost)) => return lost,
+                    Err(failure) => failure,
+                },
+                Err(Failure::Refused(error)) if is_gone(&error) => {
+                    self.note(None);
+                    return "the Lease was deleted".to_owned();
+                }
+                Err(failure) => failure,
+            };
+            tracing::debug!(%failure, "the lead can't be renewed yet");
+        }
+    }
+
+    async fn resign(&mut self) {
+        let Ok(None) = self.held().await else {
+            return;
+        };
+        let Some(seen) = &self.seen else { return };
+        let lease = seen.given_back(&present());
+        let params = PostParams::default();
+        let given = self.leases.replace(NAME, &params, &lease);
+        if let Err(failure) = self.call(given).await {
+            tracing::debug!(%failure, "the lead can't be given back");
+        }
+    }
+}
+
+impl LeaseCandidate {
+    /// Reads the Lease. `None` if this replica has it, else what became of it.
+    async fn held(&mut self) -> Result<Option<String>, Failure> {
+        let (identity, claim) = (self.identity.clone(), self.claim.clone());
+        let seen = self.look().await?;
+        if seen.is_held_by(&identity, claim.as_ref()) {
+            return Ok(None);
+        }
+        Ok(Some(match (&seen.lease, seen.holder()) {
+            (None, _) => "the Lease was deleted".to_owned(),
+            (_, None) => "somebody released the Lease".to_owned(),
+            (_, Some(holder)) => format!("{holder} has taken the Lease"),
+        }))
+    }
+}
+
+/// The wall clock, for those who read the record. Nothing is decided by it. To the microsecond, as
+/// it is stored.
+fn present() -> MicroTime {
+    let now = Timestamp::now();
+    MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_not_found())
+}
+
+/// What the API server said, without the watcher's own words.
+fn cause(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {
+            error.to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

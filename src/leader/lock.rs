@@ -1,0 +1,332 @@
+//! An election by a key in Consul that a session locks: HashiCorp's own recipe.
+//!
+//! A session is made only while the key is free, so replicas that stand by cost a blocking query
+//! each and nothing more.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::{Candidate, Election, Standing, Term, Timing, board::Board};
+use crate::{
+    clock::Moment,
+    consul::{
+        self, Client, Entry, ExternalNode, Listing, NewSession, PutMode, SessionId, WatchOptions,
+    },
+};
+
+/// Consul's shortest TTL.
+const SHORTEST: Duration = Duration::from_secs(10);
+
+/// Consul's longest lock-delay.
+const LONGEST_DELAY: Duration = Duration::from_mins(1);
+
+/// The address of the external node: Consul wants one, and nobody connects to it.
+const ADDRESS: &str = "127.0.0.1";
+
+/// A replica that stands for election by a lock.
+pub(super) struct LockCandidate {
+    consul: Client,
+    key: String,
+    node: String,
+    me: Leader,
+    timing: Timing,
+    /// The session that this replica made, from its first attempt on.
+    session: Option<SessionId>,
+    /// Nothing has been read yet since the process began.
+    new: bool,
+}
+
+/// The value of the key, as JSON: who leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Leader {
+    identity: String,
+    cluster: String,
+    cluster_id: String,
+}
+
+/// What a reading of the key says to a candidate.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    /// Nobody holds it.
+    Free,
+    /// This replica holds it: an answer was lost, or it was cut off for a while.
+    Mine,
+    /// A process of this name held it before this one began, by this session.
+    Before(SessionId),
+    /// Another replica holds it.
+    Other(String),
+    /// A replica of another cluster holds it, which bears the same name.
+    Stranger(Leader),
+}
+
+impl LockCandidate {
+    pub(super) fn new(election: Election) -> Self {
+        let Election {
+            settings,
+            kubernetes: _,
+            consul,
+            node,
+            cluster,
+            cluster_id,
+            telemetry: _,
+        } = election;
+        Self {
+            consul,
+            key: format!("service/consul-semaphore-operator/{cluster}/leader"),
+            node,
+            me: Leader {
+                identity: settings.identity,
+                cluster,
+                cluster_id,
+            },
+            timing: Timing {
+                lease: settings.lease.max(SHORTEST),
+            },
+            session: None,
+            new: true,
+        }
+    }
+
+    /// What this entry of the key, or that there is none, says.
+    fn judge(&self, entry: Option<&Entry>) -> Seen {
+        let held = entry.and_then(|entry| Some((entry, entry.session.as_ref()?)));
+        let Some((entry, session)) = held else {
+            return Seen::Free;
+        };
+        if self.session.as_ref() == Some(session) {
+            return Seen::Mine;
+        }
+        match serde_json::from_slice::<Leader>(&entry.value) {
+            Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::Stranger(leader),
+            Ok(leader) if self.new && leader == self.me => Seen::Before(session.clone()),
+            Ok(leader) => Seen::Other(leader.identity),
+            // Somebody took it by hand.
+            Err(_) => Seen::Other(format!("session {session}")),
+        }
+    }
+
+    fn of<'a>(&self, listing: &'a Listing) -> Option<&'a Entry> {
+        let mut entries = listing.entries.iter();
+        entries.find(|entry| entry.key == self.key)
+    }
+
+    fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait: self.timing.lease,
+            // While there is no key, every write to Consul is a change of it.
+            burst: 5,
+            rate: 2.0,
+        };
+        self.consul.readings(&self.key, options)
+    }
+
+    /// Tries to lock the key, with a session that is alive for sure. `None` if Consul refuses:
+    /// somebody was quicker, or the lock-delay runs.
+    async fn acquire(&mut self) -> Result<Option<Moment>, consul::Error> {
+        let (session, sent) = self.live_session().await?;
+        let acquired = self.write(PutMode::Acquire(session.clone())).await;
+        if acquired == Err(consul::Error::Gone) {
+            self.session = None;
+        }
+        Ok(acquired?.then(|| sent + self.timing.certain()))
+    }
+
+    /// A session of this replica's, and since when it is known to live.
+    async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
+        if let Some(session) = self.session.clone() {
+            let sent = Moment::now();
+            match self.bounded(self.consul.renew_session(&session)).await {
+                Ok(_) => return Ok((session, sent)),
+                Err(consul::Error::Gone) => self.session = None,
+                Err(error) => return Err(error),
+            }
+        }
+        let node = ExternalNode {
+            name: self.node.clone(),
+            address: ADDRESS.to_owned(),
+        };
+        self.bounded(self.consul.register_node(&node)).await?;
+        let request = NewSession {
+            name: format!("consul-semaphore-operator leader {}", self.me.identity),
+            node: self.node.clone(),
+            ttl: Some(self.timing.lease),
+            // Longer than a leader counts on a session that somebody destroys while it is cut off.
+            lock_delay: self.timing.certain().min(LONGEST_DELAY),
+        };
+        let sent = Moment::now();
+        let session = self.bounded(self.consul.create_session(&request)).await?;
+        self.session = Some(session.clone());
+        Ok((session, sent))
+    }
+
+    async fn write(&self, mode: PutMode) -> Result<bool, consul::Error> {
+        // Strings only: writing them cannot fail.
+        let value = serde_json::to_vec(&self.me).unwrap_or_default();
+        self.bounded(self.consul.put(&self.key, &value, 0, mode))
+            .await
+    }
+
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, consul::Error>>,
+    ) -> Result<T, consul::Error> {
+        let silent = |_| consul::Error::Unreachable {
+            message: "no answer in time".to_owned(),
+            undecided: true,
+        };
+        timeout(self.timing.call(), call).await.map_err(silent)?
+    }
+
+    /// Ends a session, without a second try: it runs out by itself.
+    async fn end(&self, session: &SessionId) {
+        if let Err(error) = self.bounded(self.consul.destroy_session(session)).await {
+            tracing::debug!(%session, %error, "the session of the leader election can't be destroyed");
+        }
+    }
+
+    /// Frees the key from the session of the process that bore this name before.
+    async fn free(&self, session: &SessionId) -> Result<(), consul::Error> {
+        // Unlocked first: what a session holds when it is destroyed rests for the lock-delay.
+        self.write(PutMode::Release(session.clone())).await?;
+        self.end(session).await;
+        Ok(())
+    }
+
+    /// Does what a reading calls for: whether the key may be tried for now.
+    async fn heed<F: Fn(&Standing)>(
+        &mut self,
+        listing: &Listing,
+        board: &Board<F>,
+    ) -> Result<bool, consul::Error> {
+        let seen = self.judge(self.of(listing));
+        let may_try = match &seen {
+            Seen::Free | Seen::Mine => {
+                board.follows(None);
+                true
+            }
+            Seen::Before(session) => {
+                self.free(session).await?;
+                true
+            }
+            Seen::Other(leader) => {
+                board.follows(Some(leader));
+                false
+            }
+            Seen::Stranger(leader) => {
+                board.trouble(format!(
+                    "{}: the cluster {} bears the same name and leads there: give each cluster a --cluster-name of its own",
+                    self.key, leader.cluster_id
+                ));
+                false
+            }
+        };
+        self.new = false;
+        if !may_try && let Some(session) = self.session.take() {
+            self.end(&session).await;
+        }
+        Ok(may_try)
+    }
+}
+
+impl Candidate for LockCandidate {
+    async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
+        let mut readings = self.watch();
+        // The end of a lock-delay wakes no watch, so a refusal sets a timer.
+        let mut again = Moment::END;
+        loop {
+            let heeded = tokio::select! {
+                Some(reading) = readings.recv() => match reading {
+                    Ok(listing) => self.heed(&listing, board).await,
+                    Err(error) => Err(error),
+                },
+                () = sleep(again.since(Moment::now())) => Ok(true),
+            };
+            again = Moment::END;
+            let tried = match heeded {
+                Ok(true) => self.acquire().await,
+                Ok(false) => continue,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(Some(until)) => return until,
+                Ok(None) => {}
+                Err(error) => board.trouble(format!("{}: {error}", self.key)),
+            }
+            again = Moment::now() + self.timing.pause();
+        }
+    }
+
+    async fn keep(&mut self, term: &Term) -> String {
+        let Some(session) = self.session.clone() else {
+            return "there is no session".to_owned();
+        };
+        let (lost, gone) = tokio::select! {
+            () = self.renew(&session, term) => ("the session is gone from Consul".to_owned(), true),
+            lost = self.lose() => (lost, false),
+        };
+        if gone {
+            self.session = None;
+        }
+        lost
+    }
+
+    async fn resign(&mut self) {
+        let Some(session) = self.session.take() else {
+            return;
+        };
+        if let Err(error) = self.free(&session).await.context("releasing the key") {
+            tracing::debug!(%error, "the lead can't be given back");
+        }
+    }
+}
+
+impl LockCandidate {
+    /// Renews the session until it is gone.
+    async fn renew(&self, session: &SessionId, term: &Term) {
+        let usual = self.timing.lease / 3;
+        let mut pause = usual;
+        loop {
+            sleep(pause.mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
+            let sent = Moment::now();
+            pause = match self.bounded(self.consul.renew_session(session)).await {
+                Ok(_) => {
+                    term.extend(sent + self.timing.certain());
+                    usual
+                }
+                Err(consul::Error::Gone) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "the lead can't be renewed yet");
+                    self.timing.retry().min(usual)
+                }
+            };
+        }
+    }
+
+    /// Waits until the key is not this replica's any more, and returns what became of it.
+    async fn lose(&self) -> String {
+        let mut readings = self.watch();
+        while let Some(reading) = readings.recv().await {
+            let Ok(listing) = reading else { continue };
+            match self.judge(self.of(&listing)) {
+                Seen::Mine => {}
+                Seen::Free => return "somebody released the key".to_owned(),
+                Seen::Other(leader) => return format!("{leader} has taken the key"),
+                Seen::Before(_) | Seen::Stranger(_) => {
+                    return "another cluster has taken the key".to_owned();
+                }
+            }
+        }
+        // The watch never ends.
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests;

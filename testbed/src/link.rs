@@ -1,0 +1,81 @@
+//! A way to a server that can be cut.
+use anyhow::Result;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+/// A TCP proxy on a free port of loopback, until it is dropped.
+///
+/// While it is cut its connections are gone, and who makes a new one gets no answer: what was sent
+/// does not arrive later either.
+#[derive(Debug)]
+pub struct Link {
+    address: String,
+    open: watch::Sender<bool>,
+    carrying: JoinHandle<()>,
+}
+
+impl Link {
+    /// Where it begins (`host:port`).
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Nothing gets through from now on.
+    pub fn cut(&self) {
+        self.open.send_replace(false);
+    }
+
+    /// New connections get through again.
+    pub fn mend(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// A way to this server (`host:port`).
+    pub(crate) async fn start(server: String) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?.to_string();
+        let (open, is_open) = watch::channel(true);
+        let carrying = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    Ok((near, _)) = listener.accept() => {
+                        connections.spawn(carry(near, server.clone(), is_open.clone()));
+                    }
+                    Some(_) = connections.join_next() => {}
+                }
+            }
+        });
+        Ok(Self {
+            address,
+            open,
+            carrying,
+        })
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.carrying.abort();
+    }
+}
+
+/// Carries one connection until one of its ends closes it, or the way is cut.
+async fn carry(mut near: TcpStream, server: String, mut open: watch::Receiver<bool>) -> Result<()> {
+    let cut = !*open.borrow();
+    if cut {
+        // Silence; and then its end, so that nothing that was said meanwhile is carried late.
+        open.wait_for(|open| *open).await?;
+        return Ok(());
+    }
+    let mut far = TcpStream::connect(server).await?;
+    tokio::select! {
+        _ = copy_bidirectional(&mut near, &mut far) => {}
+        _ = open.wait_for(|open| !*open) => {}
+    }
+    Ok(())
+}
