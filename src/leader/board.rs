@@ -109,7 +109,7 @@ impl<F: Fn(&Standing)> Board<F> {
             Standing::Unknown => self.part.not_ready(why.clone()),
             _ => self
                 .part
-                .ready_and(format!("standby, it is not known who leads: {why}")),
+                .ready_and(format!("it is not known who leads: {why}")),
         }
         told.trouble = Some(why);
     }
@@ -118,11 +118,11 @@ impl<F: Fn(&Standing)> Board<F> {
         let leads = standing == Standing::Leading;
         self.metrics.leader(leads);
         self.part.ready_and(match &standing {
-            Standing::Leading => format!("{} leads, this replica", self.identity),
+            Standing::Leading => format!("{} (this replica) leads", self.identity),
             Standing::Standby {
                 leader: Some(leader),
-            } => format!("{leader} leads, {} stands by", self.identity),
-            _ => format!("nobody leads yet, {} stands by", self.identity),
+            } => format!("{leader} leads, {} (this replica) stands by", self.identity),
+            _ => format!("nobody leads, {} (this replica) stands by", self.identity),
         });
         (self.on)(&standing);
         let mut told = self.told();

@@ -329,4 +329,70 @@ impl LockCandidate {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn candidate() -> LockCandidate {
+        LockCandidate {
+            consul: Client::new(consul::Config::default()).unwrap(),
+            key: "service/x/leader".to_owned(),
+            node: "k8s-1".to_owned(),
+            me: leader("me", "1"),
+            timing: Timing { lease: SHORTEST },
+            session: Some("mine".into()),
+            new: true,
+        }
+    }
+
+    fn leader(identity: &str, cluster_id: &str) -> Leader {
+        Leader {
+            identity: identity.to_owned(),
+            cluster: "prod".to_owned(),
+            cluster_id: cluster_id.to_owned(),
+        }
+    }
+
+    fn entry(value: &Leader, session: Option<&str>) -> Entry {
+        Entry {
+            key: "service/x/leader".to_owned(),
+            value: serde_json::to_vec(value).unwrap(),
+            flags: 0,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 1,
+            modify_index: 1,
+        }
+    }
+
+    #[test]
+    fn only_the_session_says_that_it_is_held() {
+        let mut candidate = candidate();
+        let (me, other) = (leader("me", "1"), leader("other", "1"));
+        assert_eq!(candidate.judge(None), Seen::Free);
+        assert_eq!(candidate.judge(Some(&entry(&other, None))), Seen::Free);
+        let judged = candidate.judge(Some(&entry(&other, Some("mine"))));
+        assert_eq!(judged, Seen::Mine);
+        let judged = candidate.judge(Some(&entry(&other, Some("theirs"))));
+        assert_eq!(judged, Seen::Other("other".to_owned()));
+        // Our name in another session: ours if it was there when we began.
+        let before = entry(&me, Some("old"));
+        assert_eq!(candidate.judge(Some(&before)), Seen::Before("old".into()));
+        candidate.new = false;
+        assert_eq!(candidate.judge(Some(&before)), Seen::Other("me".to_owned()));
+    }
+
+    #[test]
+    fn another_cluster_of_the_same_name_is_noticed() {
+        let stranger = leader("me", "2");
+        let judged = candidate().judge(Some(&entry(&stranger, Some("theirs"))));
+        assert_eq!(judged, Seen::Stranger(stranger));
+    }
+
+    #[test]
+    fn who_took_it_by_hand_is_told_by_the_session() {
+        let mut by_hand = entry(&leader("x", "1"), Some("theirs"));
+        by_hand.value = b"maintenance".to_vec();
+        let judged = candidate().judge(Some(&by_hand));
+        assert_eq!(judged, Seen::Other("session theirs".to_owned()));
+    }
+}

@@ -105,3 +105,86 @@ impl consul::Gate for Term {
         self.lasts()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_hours(1);
+
+    #[tokio::test]
+    async fn it_is_over_when_it_was_not_extended() {
+        let term = Term::new(Moment::now());
+        assert!(!term.lasts());
+        term.over().await;
+        // A renewal that was answered late, of a time before that of the end.
+        term.extend(Moment::default());
+        assert!(!term.lasts());
+    }
+
+    #[tokio::test]
+    async fn it_is_over_when_it_is_ended_and_never_lasts_again() {
+        let term = Term::new(Moment::now() + LONG);
+        let other = term.clone();
+        let waiting = tokio::spawn(async move { other.over().await });
+        assert!(term.lasts());
+        term.end();
+        waiting.await.unwrap();
+        term.extend(Moment::now() + LONG);
+        assert!(!term.lasts());
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_while_it_is_extended() {
+        let term = Term::new(Moment::now() + LONG);
+        term.extend(Moment::now() + LONG * 2);
+        term.extend(Moment::now() + LONG);
+        assert!(*term.0.borrow() > Moment::now() + LONG);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_when_it_is_over_and_all_can_be_read() {
+        let server = wiremock::MockServer::start().await;
+        let answer = wiremock::ResponseTemplate::new(200).set_body_string("true");
+        let any = wiremock::Mock::given(wiremock::matchers::any());
+        any.respond_with(answer).mount(&server).await;
+        let address = server.uri().parse().unwrap();
+        let consul = consul::Client::new(consul::Config {
+            addresses: vec![address],
+            ..consul::Config::default()
+        });
+        let kubernetes = Config::new(server.uri().parse().unwrap());
+
+        let term = Term::new(Moment::now() + LONG);
+        let consul = term
+            .consul(&consul.unwrap())
+            .scoped(consul::Scope::default());
+        let kubernetes = term.kubernetes(kubernetes).unwrap();
+        let put = || consul.put("a", b"", 0, consul::PutMode::Set);
+        let post = || kubernetes.request_text(http::Request::post("/a").body(vec![]).unwrap());
+        let read = || kubernetes.request_text(http::Request::get("/a").body(vec![]).unwrap());
+        assert_eq!(put().await, Ok(true));
+        assert_eq!(post().await.unwrap(), "true");
+        let before = server.received_requests().await.unwrap().len();
+
+        term.end();
+        assert_eq!(put().await, Err(consul::Error::Withheld));
+        let refusal = post().await.unwrap_err();
+        assert!(refusal.to_string().contains("does not lead"), "{refusal}");
+        assert_eq!(read().await.unwrap(), "true");
+        // Renewing a session changes nothing; what is answered here is no session.
+        let renewal = consul.renew_session(&"s".into()).await;
+        assert!(
+            matches!(renewal, Err(consul::Error::Decode(_))),
+            "{renewal:?}"
+        );
+        let after = server.received_requests().await.unwrap();
+        let after: Vec<_> = after[before..]
+            .iter()
+            .map(|request| request.url.path())
+            .collect();
+        assert_eq!(after, ["/a", "/v1/session/renew/s"]);
+    }
+}

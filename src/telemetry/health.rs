@@ -152,10 +152,7 @@ mod tests {
         let (election, jobs) = (health.part("leader election"), health.part("jobs"));
         election.ready_and("a leads, b stands by");
         assert_eq!(health.obstacles(), "jobs: not synced yet\n");
-        assert_eq!(
-            health.remarks(),
-            "leader election: a leads, b stands by\n"
-        );
+        assert_eq!(health.remarks(), "leader election: a leads, b stands by\n");
         jobs.ready();
         assert!(health.is_ready());
     }

@@ -104,6 +104,11 @@ impl Operator {
         story(Location::caller(), self.try_get(path))
     }
 
+    /// Its name: its log's, and the one that it stands for election under.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
     /// All that it has logged, in all its runs.
     pub fn logs(&self) -> String {
         let log = format!("{}.log", self.0.name);

@@ -10,9 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime,
-};
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::MicroTime};
 use kube::{
     Api, Client, Config,
     api::PostParams,
@@ -93,7 +91,8 @@ impl LeaseCandidate {
         let params = PostParams::default();
         let sent = Moment::now();
         let taken = if seen.lease.is_some() {
-            self.call(self.leases.replace(NAME, &params, &lease)).await?
+            self.call(self.leases.replace(NAME, &params, &lease))
+                .await?
         } else {
             lease.metadata.name = Some(NAME.to_owned());
             self.call(self.leases.create(&params, &lease)).await?
@@ -250,6 +249,3 @@ fn cause(error: &watcher::Error) -> String {
         other => other.to_string(),
     }
 }
-
-#[cfg(test)]
-mod tests;

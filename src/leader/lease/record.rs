@@ -113,3 +113,140 @@ impl Sighting {
         lease
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_secs(15);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(seconds))
+    }
+
+    fn time(second: i64) -> MicroTime {
+        MicroTime(Timestamp::from_second(second).unwrap())
+    }
+
+    /// A Lease of `holder`, taken at one second of the holder's clock and renewed at another.
+    fn lease(holder: &str, taken: i64, renewed: i64) -> Option<Lease> {
+        Some(Lease {
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                acquire_time: Some(time(taken)),
+                renew_time: Some(time(renewed)),
+                lease_duration_seconds: Some(20),
+                lease_transitions: Some(3),
+                ..LeaseSpec::default()
+            }),
+            ..Lease::default()
+        })
+    }
+
+    fn first(lease: Option<Lease>, now: Moment) -> Sighting {
+        Sighting::after(None, lease, now)
+    }
+
+    #[test]
+    fn what_nobody_holds_is_free_at_once() {
+        let released = lease("", 5, 5);
+        for free in [None, Some(Lease::default()), released] {
+            let seen = first(free, at(100));
+            assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
+        }
+    }
+
+    #[test]
+    fn it_runs_out_by_our_clock_from_when_it_was_first_seen_so() {
+        // However long ago the holder says that it renewed it: its clock may be wrong.
+        let seen = first(lease("other", 1, 2), at(100));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(120));
+        let seen = Sighting::after(Some(seen), lease("other", 1, 2), at(110));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(120));
+    }
+
+    #[test]
+    fn every_renewal_puts_it_off_and_a_label_does_not() {
+        let seen = first(lease("other", 1, 2), at(100));
+        let mut labelled = lease("other", 1, 2).unwrap();
+        labelled.metadata.resource_version = Some("7".to_owned());
+        let seen = Sighting::after(Some(seen), Some(labelled), at(105));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(120));
+        let version = seen
+            .lease
+            .as_ref()
+            .unwrap()
+            .metadata
+            .resource_version
+            .clone();
+        assert_eq!(version.as_deref(), Some("7"), "the next write names it");
+        // Also one whose clock was set back.
+        let seen = Sighting::after(Some(seen), lease("other", 1, 1), at(110));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(130));
+    }
+
+    #[test]
+    fn a_lease_that_does_not_say_how_long_it_is_has_our_length() {
+        let mut lease = lease("other", 1, 2).unwrap();
+        lease.spec.as_mut().unwrap().lease_duration_seconds = None;
+        let seen = first(Some(lease), at(100));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(115));
+    }
+
+    #[test]
+    fn our_own_from_before_a_restart_is_free_at_once() {
+        let seen = first(lease("me", 1, 2), at(100));
+        assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
+        // Another process of this name renews it: it is alive, and not ours.
+        let seen = Sighting::after(Some(seen), lease("me", 1, 3), at(102));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(122));
+        // One that comes later is not ours either.
+        let seen = first(lease("other", 1, 2), at(100));
+        let seen = Sighting::after(Some(seen), lease("me", 9, 9), at(103));
+        assert_eq!(seen.free_at("me", None, LENGTH), at(123));
+    }
+
+    #[test]
+    fn what_we_took_without_hearing_of_it_is_ours() {
+        let seen = first(lease("other", 1, 2), at(100));
+        let claim = time(50);
+        let seen = Sighting::after(Some(seen), lease("me", 50, 50), at(121));
+        assert!(seen.is_held_by("me", Some(&claim)));
+        assert_eq!(seen.free_at("me", Some(&claim), LENGTH), Moment::default());
+        assert!(!seen.is_held_by("me", Some(&time(51))));
+        assert!(!seen.is_held_by("me", None));
+        assert!(!seen.is_held_by("other", Some(&claim)));
+    }
+
+    #[test]
+    fn it_is_taken_renewed_and_given_back_as_kubernetes_does() {
+        let mut before = lease("other", 1, 2).unwrap();
+        before.metadata.resource_version = Some("41".to_owned());
+        let seen = first(Some(before), at(0));
+        let taken = seen.taken("me", LENGTH, &time(60));
+        assert_eq!(taken.metadata.resource_version.as_deref(), Some("41"));
+        let spec = taken.spec.clone().unwrap();
+        assert_eq!(spec.holder_identity.as_deref(), Some("me"));
+        assert_eq!(spec.lease_duration_seconds, Some(15));
+        assert_eq!(spec.lease_transitions, Some(4));
+        assert_eq!(
+            (spec.acquire_time, spec.renew_time),
+            (Some(time(60)), Some(time(60)))
+        );
+
+        let seen = Sighting::after(Some(seen), Some(taken), at(1));
+        let renewed = seen.renewed(&time(62)).spec.unwrap();
+        assert_eq!(
+            (renewed.acquire_time, renewed.renew_time),
+            (Some(time(60)), Some(time(62)))
+        );
+        let again = seen.taken("me", LENGTH, &time(70)).spec.unwrap();
+        assert_eq!(again.lease_transitions, Some(4), "it has not changed hands");
+
+        let given = first(Some(seen.given_back(&time(63))), at(2));
+        assert_eq!(given.holder(), None);
+        assert_eq!(given.free_at("other", None, LENGTH), Moment::default());
+    }
+}

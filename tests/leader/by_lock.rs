@@ -1,0 +1,108 @@
+//! The election by a lock in Consul.
+
+use serde_json::{Value, json};
+use testbed::{Bed, Consul, Entry, eventually};
+
+use crate::{
+    helpers::cluster_id,
+    load::Load,
+    replicas::{leader_of, others},
+};
+
+const LOCK: [&str; 4] = ["--leader-election", "consul", "--lease-duration", "10s"];
+
+/// The key, locked.
+async fn locked(consul: &Consul, key: &str) -> (Entry, String) {
+    eventually("the key is locked", || async {
+        let entry = consul.kv(key).await?;
+        let session = entry.session.clone()?;
+        Some((entry, session))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn jobs_go_on_whatever_becomes_of_the_leader() {
+    let bed = Bed::builder().without_operator().start().await;
+    let consul = bed.consul();
+    let link = bed.link_to_consul().await;
+    let by_link = [("CONSUL_HTTP_ADDR", link.address().to_owned())];
+    let a = bed.another_operator("a", LOCK, by_link);
+    let b = bed.another_operator("b", LOCK, []);
+    let c = bed.another_operator("c", LOCK, []);
+    a.start().await;
+    let mut load = Load::start(&bed, "120s").await;
+    b.start().await;
+    c.start().await;
+    let all = [&a, &b, &c];
+    assert_eq!(leader_of(&all).await.name(), "a");
+
+    // What others see: a key that says who leads, locked by a session of our node.
+    let id = cluster_id(&bed).await;
+    let key = format!("service/consul-semaphore-operator/{}/leader", &id[..8]);
+    let (entry, session) = locked(consul, &key).await;
+    assert_eq!(
+        entry.json(),
+        json!({ "identity": "a", "cluster": &id[..8], "clusterId": id })
+    );
+    let own = |known: &Value| known["ID"] == *session;
+    let sessions = consul.sessions().await;
+    let found = sessions
+        .iter()
+        .find(|known| own(known))
+        .expect("its session");
+    assert_eq!(found["Node"], format!("k8s-{id}"));
+
+    // Released by hand: somebody has it again, and it may be the same.
+    let hold = load.hold().await;
+    consul
+        .put_json(&format!("kv/{key}?release={session}"), json!("by hand"))
+        .await;
+    let (again, _) = eventually("it is locked again", || async {
+        let (now, session) = locked(consul, &key).await;
+        (now.lock_index > entry.lock_index).then_some((now, session))
+    })
+    .await;
+    assert_eq!(again.lock_index, entry.lock_index + 1);
+    let leader = leader_of(&all).await;
+    assert_eq!(load.hold().await, hold);
+    load.goes_on().await;
+
+    // Its session destroyed by hand: Consul has all wait for the lock-delay.
+    let (_, session) = locked(consul, &key).await;
+    consul.destroy_session(&session).await;
+    eventually("it stands by", || async {
+        let logs = leader.logs();
+        let lost = logs.contains("the session is gone from Consul")
+            || logs.matches("somebody released the key").count() > 1;
+        lost.then_some(()).ok_or(logs)
+    })
+    .await;
+    let leader = leader_of(&all).await;
+    load.goes_on().await;
+
+    // Killed.
+    let hold = load.hold().await;
+    leader.kill().await;
+    leader_of(&others(&all, leader)).await;
+    assert_eq!(load.hold().await, hold);
+    load.goes_on().await;
+    leader.start().await;
+    leader_of(&all).await;
+
+    // Cut off from Consul: the one that leads is `a` when the others are gone for a moment.
+    b.stop().await;
+    c.stop().await;
+    assert_eq!(leader_of(&[&a]).await.name(), "a");
+    b.start().await;
+    c.start().await;
+    assert_eq!(leader_of(&all).await.name(), "a");
+    let hold = load.hold().await;
+    link.cut();
+    leader_of(&[&b, &c]).await;
+    assert_eq!(load.hold().await, hold);
+    load.goes_on().await;
+    link.mend();
+    leader_of(&all).await;
+    load.was_kept().await;
+}

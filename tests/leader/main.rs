@@ -1,0 +1,19 @@
+//! Three replicas of the operator, of which one works: it is asked to end, killed, put to sleep, cut
+//! off, and its lead is taken away. Every story has a bed of its own.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+
+#[path = "../journeys/helpers.rs"]
+#[expect(dead_code, reason = "the journeys use all of it")]
+mod helpers;
+mod load;
+mod replicas;
+
+mod api_server_away;
+mod by_lease;
+mod by_lock;
+mod hand_over;
