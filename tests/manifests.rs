@@ -4,7 +4,11 @@
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use k8s_openapi::{
-    api::{apps::v1::Deployment, core::v1::Container, rbac::v1::ClusterRole},
+    api::{
+        apps::v1::Deployment,
+        core::v1::Container,
+        rbac::v1::{ClusterRole, PolicyRule, Role},
+    },
     serde::de::DeserializeOwned,
 };
 use serde_json::Value;
@@ -65,15 +69,57 @@ fn the_image_is_this_version() {
     );
 }
 
+/// The first document of a manifest.
+fn first<T: DeserializeOwned>(path: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("config")
+        .join(path);
+    let text = fs::read_to_string(&path).expect("the manifest is there");
+    let document = text.split("\n---\n").next().expect("a document");
+    serde_yaml_ng::from_str(document).expect("the manifest is what it says")
+}
+
+fn all_rules() -> Vec<PolicyRule> {
+    let role: ClusterRole = manifest("rbac/role.yaml");
+    let election: Role = first("rbac/leader_election_role.yaml");
+    let rules = [role.rules, election.rules];
+    rules.into_iter().flatten().flatten().collect()
+}
+
 #[test]
 fn the_operator_may_read_no_secret_and_has_no_wildcard() {
-    let role: ClusterRole = manifest("rbac/role.yaml");
-    for rule in role.rules.expect("rules") {
+    for rule in all_rules() {
         let resources = rule.resources.unwrap_or_default();
         let words = [rule.verbs, rule.api_groups.unwrap_or_default(), resources].concat();
         assert!(
             !words.iter().any(|word| word == "*" || word == "secrets"),
             "{words:?}"
         );
+    }
+}
+
+/// The Lease may be written only where the deployment is, and only the one of this name; `create`
+/// can't be confined to a name.
+#[test]
+fn the_lease_is_in_the_deployments_namespace() {
+    let deployment: Deployment = manifest("manager/deployment.yaml");
+    let election: Role = first("rbac/leader_election_role.yaml");
+    assert_eq!(election.metadata.namespace, deployment.metadata.namespace);
+    for rule in election.rules.expect("rules") {
+        assert!(
+            rule.verbs == ["create"]
+                || rule.resource_names == Some(vec!["consul-semaphore-operator".to_owned()]),
+            "{rule:?}"
+        );
+    }
+    let variables = operator_container().env.expect("variables");
+    for (name, field) in [
+        ("LEADER_ELECTION_IDENTITY", "metadata.name"),
+        ("LEADER_ELECTION_NAMESPACE", "metadata.namespace"),
+    ] {
+        let variable = variables.iter().find(|variable| variable.name == name);
+        let source = variable.and_then(|variable| variable.value_from.clone());
+        let path = source.and_then(|source| Some(source.field_ref?.field_path));
+        assert_eq!(path.as_deref(), Some(field), "{name}");
     }
 }

@@ -50,6 +50,7 @@ fn the_consul_client_knows_nothing_of_kubernetes_or_semaphores() {
             "k8s_openapi",
             "crate::semaphore",
             "crate::controller",
+            "crate::leader",
             "crate::api",
         ],
     );
@@ -74,6 +75,14 @@ fn what_users_write_is_read_without_a_client() {
             "crate::controller",
             "crate::telemetry",
         ],
+    );
+}
+
+#[test]
+fn an_election_knows_nothing_of_the_work() {
+    assert_room_avoids(
+        "src/leader",
+        &["crate::api", "crate::semaphore", "crate::controller"],
     );
 }
 

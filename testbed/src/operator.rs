@@ -224,7 +224,8 @@ impl Operator {
         }
     }
 
-    async fn try_get(&self, path: &str) -> Result<String> {
+    /// As [`Self::get`], for one that may not be ready, or not be there.
+    pub async fn try_get(&self, path: &str) -> Result<String> {
         let address = self
             .address()
             .await

@@ -12,7 +12,10 @@ async fn the_endpoints_tell_what_was_done() {
     let bed = Bed::shared().await;
     let operator = bed.operator();
     assert_eq!(operator.get("/livez").await.trim(), "ok");
-    assert_eq!(operator.get("/readyz").await.trim(), "ok");
+    assert_eq!(
+        operator.get("/readyz").await,
+        "ok\nleader election: operator (this replica) leads\n"
+    );
 
     let team = bed.namespace("metrics").await;
     let db = team.semaphore("db").limit(2).create().await;

@@ -19,7 +19,9 @@ pub(crate) async fn leader_of<'a>(replicas: &[&'a Operator]) -> &'a Operator {
     eventually("one leads", || async {
         let mut leaders = Vec::new();
         for replica in replicas {
-            if metric(&replica.get("/metrics").await, "leader") == Some(1.0) {
+            let metrics = replica.try_get("/metrics").await;
+            let metrics = metrics.map_err(|error| format!("{error:#}"))?;
+            if metric(&metrics, "leader") == Some(1.0) {
                 leaders.push(*replica);
             }
         }
@@ -28,7 +30,9 @@ pub(crate) async fn leader_of<'a>(replicas: &[&'a Operator]) -> &'a Operator {
             return Err(format!("{names:?} lead"));
         };
         for replica in replicas {
-            same(replica.get("/readyz").await, ready_text(leader, replica))?;
+            let says = replica.try_get("/readyz").await;
+            let says = says.map_err(|error| format!("{error:#}"))?;
+            same(says, ready_text(leader, replica))?;
         }
         Ok(leader)
     })
