@@ -28,7 +28,14 @@ async fn whoever_ends_hands_over_at_once() {
         };
         one_after_another(&all, load).await;
     }
-    load.expect("a load").was_kept().await;
+
+    // One that holds no election.
+    let alone = bed.another_operator("alone", ["--leader-election", "off"], []);
+    alone.start().await;
+    assert_eq!(alone.get("/readyz").await, "ok\nleader election: off\n");
+    let mut load = load.expect("a load");
+    load.goes_on().await;
+    load.was_kept().await;
 }
 
 async fn one_after_another(all: &[&Operator], load: &mut Load) {

@@ -13,6 +13,7 @@ mod helpers;
 mod load;
 mod replicas;
 
+mod access;
 mod api_server_away;
 mod by_lease;
 mod by_lock;
