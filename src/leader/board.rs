@@ -89,11 +89,8 @@ impl<F: Fn(&Standing)> Board<F> {
         if known {
             return;
         }
-        match leader {
-            Some(leader) => {
-                tracing::info!(identity = %self.identity, leader, "stands by: another replica leads");
-            }
-            None => tracing::debug!(identity = %self.identity, "nobody leads"),
+        if let Some(leader) = leader {
+            tracing::info!(identity = %self.identity, leader, "stands by: another replica leads");
         }
         self.set(standing);
     }

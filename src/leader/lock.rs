@@ -1,4 +1,4 @@
-//! An election by a key in Consul that a session locks: HashiCorp's own recipe.
+//! An election by a key in Consul that a session locks, as Consul's own guide has it.
 //!
 //! A session is made only while the key is free, so replicas that stand by cost a blocking query
 //! each and nothing more.

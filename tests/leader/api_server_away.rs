@@ -33,9 +33,9 @@ async fn sessions_are_renewed_while_nobody_can_lead() {
     })
     .await;
 
-    let held = consul.holders(&load.db.lock_prefix()).await;
+    let holders = consul.holders(&load.db.lock_prefix()).await;
     let contenders = consul.contenders(&load.db.lock_prefix()).await;
-    assert_eq!(held, hold.0.iter().cloned().collect());
+    assert_eq!(holders, hold.0.iter().cloned().collect());
     let live = contenders.iter().filter_map(|key| key.session.clone());
     assert!(live.collect::<Vec<_>>().contains(&hold.0.clone().unwrap()));
     link.mend();

@@ -1,6 +1,6 @@
 //! Jobs that go one after another through one slot, whoever leads.
 
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore};
 
 use crate::helpers::finish;
@@ -40,7 +40,7 @@ impl Load {
     /// What the running Job has.
     pub(crate) async fn hold(&self) -> Hold {
         let pods = self.running.pods().await;
-        let pods = pods.iter().map(|pod| pod.name_any()).collect();
+        let pods = pods.iter().map(ResourceExt::name_any).collect();
         (self.running.session().await, pods)
     }
 

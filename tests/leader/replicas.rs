@@ -56,14 +56,14 @@ pub(crate) fn others<'a>(replicas: &[&'a Operator], but: &Operator) -> Vec<&'a O
 }
 
 /// How often a replica has changed something in Consul.
-pub(crate) async fn changes_in_consul(replica: &Operator) -> f64 {
+pub(crate) async fn changes_in_consul(replica: &Operator) -> u64 {
     let page = replica.get("/metrics").await;
     let calls = page.lines().filter_map(|line| {
         let call = line.strip_prefix("consul_semaphore_operator_consul_calls_total{")?;
         let (labels, count) = call.rsplit_once(' ')?;
         let change = |kind| labels.contains(&format!("kind=\"{kind}\""));
         let sent = !labels.contains("result=\"Withheld\"");
-        (CHANGES.into_iter().any(change) && sent).then(|| count.parse::<f64>().ok())?
+        (CHANGES.into_iter().any(change) && sent).then(|| count.parse::<u64>().ok())?
     });
     calls.sum()
 }

@@ -131,8 +131,8 @@ mod tests {
     }
 
     /// A Lease of `holder`, taken at one second of the holder's clock and renewed at another.
-    fn lease(holder: &str, taken: i64, renewed: i64) -> Option<Lease> {
-        Some(Lease {
+    fn lease(holder: &str, taken: i64, renewed: i64) -> Lease {
+        Lease {
             spec: Some(LeaseSpec {
                 holder_identity: Some(holder.to_owned()),
                 acquire_time: Some(time(taken)),
@@ -142,7 +142,7 @@ mod tests {
                 ..LeaseSpec::default()
             }),
             ..Lease::default()
-        })
+        }
     }
 
     fn first(lease: Option<Lease>, now: Moment) -> Sighting {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_nobody_holds_is_free_at_once() {
-        let released = lease("", 5, 5);
+        let released = Some(lease("", 5, 5));
         for free in [None, Some(Lease::default()), released] {
             let seen = first(free, at(100));
             assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
@@ -161,16 +161,16 @@ mod tests {
     #[test]
     fn it_runs_out_by_our_clock_from_when_it_was_first_seen_so() {
         // However long ago the holder says that it renewed it: its clock may be wrong.
-        let seen = first(lease("other", 1, 2), at(100));
+        let seen = first(Some(lease("other", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
-        let seen = Sighting::after(Some(seen), lease("other", 1, 2), at(110));
+        let seen = Sighting::after(Some(seen), Some(lease("other", 1, 2)), at(110));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
     }
 
     #[test]
     fn every_renewal_puts_it_off_and_a_label_does_not() {
-        let seen = first(lease("other", 1, 2), at(100));
-        let mut labelled = lease("other", 1, 2).unwrap();
+        let seen = first(Some(lease("other", 1, 2)), at(100));
+        let mut labelled = lease("other", 1, 2);
         labelled.metadata.resource_version = Some("7".to_owned());
         let seen = Sighting::after(Some(seen), Some(labelled), at(105));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
@@ -183,13 +183,13 @@ mod tests {
             .clone();
         assert_eq!(version.as_deref(), Some("7"), "the next write names it");
         // Also one whose clock was set back.
-        let seen = Sighting::after(Some(seen), lease("other", 1, 1), at(110));
+        let seen = Sighting::after(Some(seen), Some(lease("other", 1, 1)), at(110));
         assert_eq!(seen.free_at("me", None, LENGTH), at(130));
     }
 
     #[test]
     fn a_lease_that_does_not_say_how_long_it_is_has_our_length() {
-        let mut lease = lease("other", 1, 2).unwrap();
+        let mut lease = lease("other", 1, 2);
         lease.spec.as_mut().unwrap().lease_duration_seconds = None;
         let seen = first(Some(lease), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(115));
@@ -197,22 +197,22 @@ mod tests {
 
     #[test]
     fn our_own_from_before_a_restart_is_free_at_once() {
-        let seen = first(lease("me", 1, 2), at(100));
+        let seen = first(Some(lease("me", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
         // Another process of this name renews it: it is alive, and not ours.
-        let seen = Sighting::after(Some(seen), lease("me", 1, 3), at(102));
+        let seen = Sighting::after(Some(seen), Some(lease("me", 1, 3)), at(102));
         assert_eq!(seen.free_at("me", None, LENGTH), at(122));
         // One that comes later is not ours either.
-        let seen = first(lease("other", 1, 2), at(100));
-        let seen = Sighting::after(Some(seen), lease("me", 9, 9), at(103));
+        let seen = first(Some(lease("other", 1, 2)), at(100));
+        let seen = Sighting::after(Some(seen), Some(lease("me", 9, 9)), at(103));
         assert_eq!(seen.free_at("me", None, LENGTH), at(123));
     }
 
     #[test]
     fn what_we_took_without_hearing_of_it_is_ours() {
-        let seen = first(lease("other", 1, 2), at(100));
+        let seen = first(Some(lease("other", 1, 2)), at(100));
         let claim = time(50);
-        let seen = Sighting::after(Some(seen), lease("me", 50, 50), at(121));
+        let seen = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(121));
         assert!(seen.is_held_by("me", Some(&claim)));
         assert_eq!(seen.free_at("me", Some(&claim), LENGTH), Moment::default());
         assert!(!seen.is_held_by("me", Some(&time(51))));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn it_is_taken_renewed_and_given_back_as_kubernetes_does() {
-        let mut before = lease("other", 1, 2).unwrap();
+        let mut before = lease("other", 1, 2);
         before.metadata.resource_version = Some("41".to_owned());
         let seen = first(Some(before), at(0));
         let taken = seen.taken("me", LENGTH, &time(60));
