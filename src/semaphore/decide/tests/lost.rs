@@ -1,7 +1,10 @@
 //! Running Jobs that lose their slot.
 
 use super::*;
-use crate::{api::OnSlotLost, semaphore::Life};
+use crate::{
+    api::OnSlotLost,
+    semaphore::{ContenderBody, Life},
+};
 
 #[test]
 fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
@@ -36,6 +39,38 @@ fn a_swapped_holder_must_still_be_dead() {
     facts.bound(running("a", "sa")).session("a", "new");
     let operations = facts.decide().transaction.unwrap().operations;
     assert!(operations.contains(&Op::CheckNotExists { key: "p/sa".into() }));
+}
+
+#[test]
+fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
+    let identity = samples::ours("sa", None).identity;
+    for cluster in ["c", "another"] {
+        let cluster = crate::semaphore::Cluster {
+            name: "prod".into(),
+            id: cluster.into(),
+        };
+        let body = ContenderBody::new(&cluster, &identity, jiff::Timestamp::UNIX_EPOCH, false);
+        let mut facts = Facts::new(1, &["sa"]);
+        facts.entry("p/sa", None, &serde_json::to_string(&body).unwrap());
+        facts.settings.lock_delay = Duration::ZERO;
+        let key = || "p/sa".to_owned();
+        let expected = match cluster.id.as_str() {
+            "c" => Op::DeleteCas {
+                key: key(),
+                index: 5,
+            },
+            _ => Op::CheckIndex {
+                key: key(),
+                index: 5,
+            },
+        };
+        let pruned = facts.decide().transaction.unwrap();
+        assert_eq!(pruned.prunes, ["sa".into()]);
+        assert_eq!(pruned.operations[0], expected);
+        facts.bound(running("a", "sa")).session("a", "new");
+        let swapped = facts.decide().transaction.unwrap();
+        assert_eq!(swapped.operations[0], expected);
+    }
 }
 
 #[test]
@@ -187,4 +222,33 @@ fn the_dead_holder_of_a_job_that_is_stopping_counts_until_its_pods_are_gone() {
     facts.bound = vec![standing(Standing::Idle)];
     let plan = facts.decide();
     assert_eq!(plan.transaction.unwrap().prunes, ["sa".into()]);
+}
+
+#[test]
+fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
+    for (standing, reported) in [
+        (Standing::Running, Some("sa")),
+        (Standing::Stopping, None),
+        (Standing::Idle, None),
+    ] {
+        let mut facts = Facts::new(1, &[]);
+        facts.settings.on_slot_lost = OnSlotLost::Suspend;
+        facts.bound(samples::job("a", standing, Some("sa"), reported));
+        facts.line(&[waiting("b")]).session("b", "sb");
+        let next = (standing == Standing::Idle).then_some("b");
+        assert_eq!(
+            granted(&facts.decide()),
+            Vec::from_iter(next),
+            "{standing:?}"
+        );
+    }
+}
+
+#[test]
+fn nobody_takes_the_place_of_pods_while_their_job_is_being_suspended() {
+    let mut facts = Facts::new(1, &[]);
+    facts.bound(running("a", "sa"));
+    facts.busy.insert("a".into());
+    facts.line(&[waiting("b")]).session("b", "sb");
+    assert_eq!(granted(&facts.decide()), [""; 0]);
 }
