@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Grantor, sessions::Whose};
 use crate::{
-    clock::Moment,
+    clock::{self, Moment},
     semaphore::{Job, Observed, Ours, Standing, Uid},
 };
 
@@ -24,7 +24,7 @@ impl Facts {
     pub(super) fn observed<'a>(&'a self, grantor: &'a Grantor, applied: &'a [u32]) -> Observed<'a> {
         Observed {
             now: self.now,
-            time: jiff::Timestamp::now(),
+            time: clock::time(),
             settings: &grantor.settings,
             applied,
             enforced: grantor.enforced,
