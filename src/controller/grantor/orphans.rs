@@ -41,12 +41,13 @@ impl Grantor {
     pub(super) async fn sweep(&mut self) {
         let now = Moment::now();
         let due = self.orphans.due(&self.settings);
-        let due = due.is_some_and(|due| due <= now || self.settings.terminating);
+        let due = due.is_some_and(|due| due <= now) || self.settings.terminating;
         let Some(reading) = self.view.reading.as_ref().filter(|_| due) else {
             return;
         };
         let node = self.context.keeper.node();
-        let sessions = match self.view.consul.node_sessions(node).await {
+        let call = self.view.consul.node_sessions(node);
+        let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             Err(error) => return self.view.read_failed(error),
         };

@@ -38,7 +38,12 @@ pub(in crate::controller) struct View {
     conflicts: u32,
     /// Whether Consul's index went back.
     pub(in crate::controller) went_back: bool,
+    /// When a running Job is to be suspended if nothing is heard of its slot: no call outlasts it.
+    pub(super) deadline: Option<Moment>,
 }
+
+/// What a call may take, however soon a running Job is to be suspended.
+const LEAST: Duration = Duration::from_secs(1);
 
 impl View {
     pub(super) fn new(
@@ -58,7 +63,25 @@ impl View {
             deaths: Deaths::default(),
             conflicts: 0,
             went_back: false,
+            deadline: None,
         }
+    }
+
+    /// Makes a call of Consul, at the longest until a running Job is to be suspended.
+    pub(super) async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, consul::Error>>,
+    ) -> Result<T, consul::Error> {
+        let Some(deadline) = self.deadline else {
+            return call.await;
+        };
+        let left = deadline.since(Moment::now()).max(LEAST);
+        tokio::time::timeout(left, call).await.unwrap_or_else(|_| {
+            Err(consul::Error::Unreachable {
+                message: "no answer before a running Job must be suspended".into(),
+                undecided: true,
+            })
+        })
     }
 
     /// Takes a reading from the watch, unless what is known is newer.
@@ -85,7 +108,8 @@ impl View {
         if self.reading.is_some() || self.is_blocked() {
             return;
         }
-        match self.consul.list(&self.prefix.folder()).await {
+        let folder = self.prefix.folder();
+        match self.in_time(self.consul.list(&folder)).await {
             Ok(listing) => self.accept(listing),
             Err(error) => self.read_failed(error),
         }
