@@ -23,6 +23,8 @@
 //! | [`Namespace`], [`Job`], [`Semaphore`] | the things of a story |
 //! | [`Operator`] | started, stopped, killed, started again |
 //! | [`Consul`] | Consul as an observer or a troublemaker sees it; [`Consul::start`] for one alone |
+//! | [`ConsulCluster`] | Consul servers that can be lost and come back |
+//! | [`ConsulProxy`] | what is between somebody and Consul: refuses, delays, holds, counts |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
 //! | [`eventually`] | waits for a condition |
@@ -47,6 +49,8 @@ mod api_server;
 mod bed;
 mod bed_builder;
 mod consul;
+mod consul_cluster;
+mod consul_proxy;
 mod consul_server;
 mod env;
 mod folder;
@@ -71,6 +75,8 @@ pub use api_server::ApiServer;
 pub use bed::Bed;
 pub use bed_builder::BedBuilder;
 pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
+pub use consul_cluster::ConsulCluster;
+pub use consul_proxy::{ConsulCall, ConsulProxy, Fault};
 pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use folder::Folder;
 pub use job::Job;
