@@ -75,7 +75,7 @@ pub struct Evidence {
 }
 
 /// How late a deadline is noticed while this operator is awake, at the most.
-const LATE: Duration = Duration::from_secs(1);
+pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
     /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders

@@ -189,13 +189,20 @@ impl Grantor {
     /// is answered, or is so old that the Job would be suspended again.
     fn start(&mut self, start: Start) {
         self.fencing_token = self.fencing_token.max(Some(start.slot.fencing_token()));
-        let grace = self.context.index.job(&start.job.uid);
-        let grace = grace.map_or(Duration::ZERO, |job| job.grace);
+        let job = self.context.index.job(&start.job.uid);
+        let grace = job.as_ref().map_or(Duration::ZERO, |job| job.grace);
+        // One that was suspended for want of evidence is not started only to be suspended again: by
+        // the time that the next proof is due it must have been enough.
+        let due = if job.is_some_and(|job| job.lost()) {
+            3
+        } else {
+            8
+        };
         let now = Moment::now();
         let enough = |sent: Moment, ttl: Duration| {
             let end = sent + ttl;
-            let in_time = end > now + self.patch_timeout() && sent + tenure(ttl, grace) > now;
-            in_time.then_some(end)
+            let lasts = sent + tenure(ttl, grace) > now + ttl / due;
+            (lasts && end > now + self.patch_timeout()).then_some(end)
         };
         let reading = self.view.reading.as_ref();
         let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Grantor, sessions::Whose};
 use crate::{
     clock::{self, Moment},
-    semaphore::{Job, Observed, Ours, Standing, Uid},
+    semaphore::{Job, Observed, Ours, Standing, Uid, evidence::LATE},
 };
 
 /// The facts of one round, owned.
@@ -54,6 +54,11 @@ impl Grantor {
     /// Gathers the facts.
     pub(super) async fn observe(&mut self) -> Facts {
         let now = Moment::now();
+        let deadline = self.view.deadline;
+        if deadline.is_some_and(|deadline| deadline + LATE < now) {
+            // This process has slept: whatever comes now was asked before, and may be long out of date.
+            self.view.doubt();
+        }
         self.view.look().await;
         self.sessions.forget_dead();
         let reading = self.view.reading.as_ref();
