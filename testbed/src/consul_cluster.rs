@@ -48,7 +48,7 @@ impl ConsulCluster {
             .collect();
         let mut servers = Vec::new();
         for (number, ports) in ports.iter().enumerate() {
-            servers.push(start(&folder, number, ports, &all)?);
+            servers.push(start(&folder, number, *ports, &all)?);
         }
         let this = Self {
             servers,
@@ -147,7 +147,7 @@ fn data(number: usize) -> String {
 fn start(
     folder: &Arc<Folder>,
     number: usize,
-    [http, peer, gossip]: &Ports,
+    [http, peer, gossip]: Ports,
     all: &[String],
 ) -> Result<ConsulServer> {
     let name = data(number);

@@ -93,13 +93,13 @@ impl Stage {
         let b = job("b").priority(9).create().await;
         b.has_event("SlotWaiting").await;
         Self {
+            bed,
             team,
             db,
             observer,
             a,
             b,
             grant,
-            bed,
         }
     }
 

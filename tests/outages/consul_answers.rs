@@ -68,7 +68,8 @@ impl Stage {
             }
         }
         self.goes_on.goes_on().await;
-        assert_eq!(self.losses().await, losses + 3);
+        // Or more: what was under way may be answered yet, and is enough for a moment.
+        assert!(self.losses().await >= losses + 3);
         // Three semaphores and their sessions ask for seconds; a storm would be thousands.
         let asked = self.proxy.calls().len() - before;
         assert!(asked < 400, "{asked} calls: {:?}", self.proxy.calls());
@@ -182,7 +183,8 @@ async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
 
 /// A transaction that hangs does not keep the operator from suspending a Job in time.
 async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
-    let mut held = Held::new(&stage.bed, &stage.team, "Suspend", "12s").await;
+    let (bed, team) = (&stage.bed, &stage.team);
+    let mut held = Held::with_grace(bed, team, "Suspend", "12s", 30).await;
     let next = stage.team.job("next").semaphore(held.db.name());
     let next = next.runs("1h").create().await;
     eventually("there is a session ahead for it", || async {

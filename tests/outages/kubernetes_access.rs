@@ -10,6 +10,7 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use testbed::{Bed, Job, eventually, eventually_within, same};
 use tokio::task::JoinSet;
@@ -47,17 +48,17 @@ async fn while_nothing_can_be_done(
     end: impl AsyncFnOnce(),
 ) {
     let team = bed.namespace(name).await;
-    let held = Held::new(bed, &team, "Reacquire", "10s").await;
+    let held = Held::new(bed, &team, "Reacquire", "30s").await;
     let job = |name| team.job(name).semaphore(held.db.name()).runs("1h");
     let next = job("next").create().await;
     next.has_event("SlotWaiting").await;
     begin().await;
     let unseen = job("z-unseen").create().await;
-    calls(bed.operator(), "session_renew", "ok", 6.0).await;
+    calls(bed.operator(), "session_renew", "ok", 2.0).await;
     held.goes_on().await;
     holders_are(bed, &held.db, [&held.grant]).await;
     finish(&team, &held.job).await;
-    calls(bed.operator(), "session_renew", "ok", 3.0).await;
+    calls(bed.operator(), "session_renew", "ok", 1.0).await;
     next.is_waiting().await;
     unseen.is_waiting().await;
     end().await;
@@ -257,8 +258,13 @@ async fn a_namespace_is_deleted_with_running_jobs(bed: &Bed) {
 
     bed.kubectl(["delete", "namespace", goes.name(), "--wait=false"])
         .await;
-    a.is_gone().await;
-    // Its pod is not: by then much has been decided again.
+    eventually("its pod is ending", || async {
+        let pods = a.pods().await;
+        let ends = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        same(pods.iter().filter(|pod| ends(pod)).count(), 1)
+    })
+    .await;
+    // It takes its time: by then much has been decided again.
     calls(bed.operator(), "kv_watch", "ok", 3.0).await;
     holders_are(bed, &here, [&grant]).await;
     b.is_waiting().await;

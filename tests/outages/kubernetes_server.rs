@@ -25,15 +25,15 @@ async fn the_api_server_is_away_and_comes_back() {
 async fn away_for_a_minute(bed: &Bed) {
     let (server, operator) = (bed.kubernetes().expect("the bed's own"), bed.operator());
     let team = bed.namespace("api-away").await;
-    let held = Held::new(bed, &team, "Reacquire", "10s").await;
+    let held = Held::new(bed, &team, "Reacquire", "30s").await;
     let next = team.job("next").semaphore(held.db.name()).runs("1h");
     let next = next.create().await;
     next.has_event("SlotWaiting").await;
     let holders = bed.consul().holders(&held.db.lock_prefix()).await;
 
     server.kill().await;
-    // About a minute: a TTL of 10 s is renewed three times in it, and a bit.
-    calls(operator, "session_renew", "ok", 18.0).await;
+    // About a minute: a TTL of 30 s is renewed three times in it, and a bit.
+    calls(operator, "session_renew", "ok", 6.0).await;
     assert_eq!(bed.consul().holders(&held.db.lock_prefix()).await, holders);
     assert!(operator.is_running().await);
     server.start_again().await;

@@ -23,13 +23,27 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// Its Job's pods end within a second, so that nearly all of the TTL can pass without news.
     pub(crate) async fn new(bed: &Bed, team: &Namespace, policy: &str, ttl: &str) -> Self {
+        Self::with_grace(bed, team, policy, ttl, 1).await
+    }
+
+    /// Its Job's pods may take so many seconds to end.
+    pub(crate) async fn with_grace(
+        bed: &Bed,
+        team: &Namespace,
+        policy: &str,
+        ttl: &str,
+        grace: u32,
+    ) -> Self {
         let name = format!("{policy}-{ttl}").to_lowercase();
         let db = team.semaphore(&name).limit(1).ttl(ttl);
         let spec = json!({ "onSlotLost": policy, "session": { "lockDelay": "0s" } });
         let db = db.spec(spec).create().await;
         let observer = bed.watch_limit(&db.lock_prefix()).await;
+        let pods = json!({ "terminationGracePeriodSeconds": grace });
         let job = team.job(&name).semaphore(&name).runs("1h");
+        let job = job.with(json!({ "spec": { "template": { "spec": pods } } }));
         let job = job.create().await;
         let grant = Box::pin(runs_in_a_slot(bed, &db, &job)).await;
         Self {
