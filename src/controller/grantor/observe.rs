@@ -58,6 +58,7 @@ impl Grantor {
         if deadline.is_some_and(|deadline| deadline + LATE < now) {
             // This process has slept: whatever comes now was asked before, and may be long out of date.
             self.view.doubt();
+            self.view.deadline = Some(now + self.settings.patience());
         }
         self.view.look().await;
         self.sessions.forget_dead();

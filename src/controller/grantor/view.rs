@@ -42,8 +42,9 @@ pub(in crate::controller) struct View {
     pub(super) deadline: Option<Moment>,
 }
 
-/// What a call may take, however soon a running Job is to be suspended.
-const LEAST: Duration = Duration::from_secs(1);
+/// What a call may take, however soon a running Job is to be suspended: less than what would make the
+/// next pass believe that it has slept.
+const LEAST: Duration = Duration::from_millis(500);
 
 impl View {
     pub(super) fn new(
@@ -212,15 +213,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+    fn view() -> View {
         let semaphore = SemaphoreRef {
             namespace: "batch".into(),
             name: "db".into(),
         };
         let consul = Client::new(consul::Config::default()).unwrap();
         let prefix: Prefix = "p".parse().unwrap();
-        let mut view = View::new(semaphore, consul, Scope::default(), prefix);
+        View::new(semaphore, consul, Scope::default(), prefix)
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_when_a_job_must_be_suspended_and_is_undecided() {
+        let mut view = view();
+        view.deadline = Some(Moment::now());
+        let answer: Result<(), _> = view.in_time(std::future::pending()).await;
+        assert!(answer.unwrap_err().may_have_been_applied());
+        assert_eq!(view.in_time(std::future::ready(Ok(1))).await, Ok(1));
+    }
+
+    #[test]
+    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+        let mut view = view();
         let index = |view: &View| view.reading.as_ref().map(|reading| reading.index);
         let (first, second) = (Moment::now(), Moment::now());
         view.note(Ok(listing(9, first)));
