@@ -295,9 +295,17 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// What is written about a dead holder's contender key when the holder is dropped, given the check
+    /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
+    /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        let cluster = &self.observed.settings.cluster.id;
-        self.reading.clean_up(session, check, cluster)
+        let mut bound = self.observed.bound.iter();
+        let ours = bound
+            .any(|job| self.started_here(job) && job.held_by().any(|held_by| held_by == session));
+        match check {
+            Op::CheckIndex { key, index } if ours => Op::DeleteCas { key, index },
+            check => check,
+        }
     }
 
     /// Brings the spec's limit and Consul's together, by the three-way rule.

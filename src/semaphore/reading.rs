@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::{identity::ContenderBody, lock::Lock};
+use super::lock::Lock;
 use crate::{
     api::Prefix,
     clock::Moment,
@@ -128,22 +128,6 @@ impl Reading {
             (session.clone(), check)
         })
         .collect()
-    }
-
-    /// What becomes of a dead holder's contender key when the holder is dropped, given the check that
-    /// it is still dead: one of this cluster that was only unlocked goes with it, because no session
-    /// will take it along. Whoever can write that body can delete the key, too.
-    pub fn clean_up(&self, session: &SessionId, check: Op, cluster: &str) -> Op {
-        let Op::CheckIndex { key, index } = check else {
-            return check;
-        };
-        let body = self.entries.get(session.as_ref()).map(|entry| &entry.value);
-        let body = body.and_then(|body| serde_json::from_slice::<ContenderBody>(body).ok());
-        if body.is_some_and(|body| body.cluster_id == cluster) {
-            Op::DeleteCas { key, index }
-        } else {
-            Op::CheckIndex { key, index }
-        }
     }
 
     /// This reading after a transaction of ours that went through: what Consul answered is known

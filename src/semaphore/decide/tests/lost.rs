@@ -1,10 +1,7 @@
 //! Running Jobs that lose their slot.
 
 use super::*;
-use crate::{
-    api::OnSlotLost,
-    semaphore::{ContenderBody, Life},
-};
+use crate::{api::OnSlotLost, semaphore::Life};
 
 #[test]
 fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
@@ -43,34 +40,26 @@ fn a_swapped_holder_must_still_be_dead() {
 
 #[test]
 fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
-    let identity = samples::ours("sa", None).identity;
-    for cluster in ["c", "another"] {
-        let cluster = crate::semaphore::Cluster {
-            name: "prod".into(),
-            id: cluster.into(),
-        };
-        let body = ContenderBody::new(&cluster, &identity, jiff::Timestamp::UNIX_EPOCH, false);
+    let freed = || {
         let mut facts = Facts::new(1, &["sa"]);
-        facts.entry("p/sa", None, &serde_json::to_string(&body).unwrap());
         facts.settings.lock_delay = Duration::ZERO;
-        let key = || "p/sa".to_owned();
-        let expected = match cluster.id.as_str() {
-            "c" => Op::DeleteCas {
-                key: key(),
-                index: 5,
-            },
-            _ => Op::CheckIndex {
-                key: key(),
-                index: 5,
-            },
-        };
-        let pruned = facts.decide().transaction.unwrap();
-        assert_eq!(pruned.prunes, ["sa".into()]);
-        assert_eq!(pruned.operations[0], expected);
-        facts.bound(running("a", "sa")).session("a", "new");
-        let swapped = facts.decide().transaction.unwrap();
-        assert_eq!(swapped.operations[0], expected);
-    }
+        facts.entry("p/sa", None, "");
+        facts
+    };
+    let first = |facts: &Facts| facts.decide().transaction.unwrap().operations[0].clone();
+    let (key, index) = ("p/sa".to_owned(), 5);
+    let check = Op::CheckIndex {
+        key: key.clone(),
+        index,
+    };
+    assert_eq!(first(&freed()), check, "somebody else's");
+    let delete = Op::DeleteCas { key, index };
+    let mut running_on = freed();
+    running_on.bound(running("a", "sa")).session("a", "new");
+    assert_eq!(first(&running_on), delete, "swapped");
+    let mut suspended = freed();
+    suspended.bound(samples::job("a", Standing::Idle, Some("sa"), None));
+    assert_eq!(first(&suspended), delete, "pruned");
 }
 
 #[test]
