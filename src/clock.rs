@@ -32,6 +32,12 @@ impl Moment {
     }
 }
 
+/// What time it is, for people: in status, events, bodies and logs. Nothing is decided by it.
+#[expect(clippy::disallowed_methods, reason = "the one place for the others")]
+pub fn time() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}
+
 impl std::ops::Add<Duration> for Moment {
     type Output = Self;
 

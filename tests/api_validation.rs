@@ -7,7 +7,7 @@
 )]
 
 use consul_semaphore_operator::api::{
-    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, Prefix, QueueStatus, Ttl,
+    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, LockDelay, Prefix, QueueStatus, Ttl,
     conditions::{self, ConditionType, Finding, Reason},
     crd_yaml,
 };
@@ -33,7 +33,9 @@ async fn the_api_server_guards_and_shows_what_users_write() {
     fills_in_defaults(&api).await;
     checks_the_limit(&api).await;
     checks_the_limit_policy(&api).await;
+    checks_what_a_lost_slot_means(&api).await;
     checks_the_ttl(&api).await;
+    checks_the_lock_delay(&api).await;
     checks_the_prefix(&api).await;
     checks_the_place_in_consul(&api).await;
     keeps_a_semaphore_in_its_place(&api).await;
@@ -44,7 +46,10 @@ async fn the_api_server_guards_and_shows_what_users_write() {
 }
 
 async fn fills_in_defaults(api: &Semaphores) {
-    let full = json!({ "limit": 3, "limitPolicy": "Refuse", "paused": false, "session": { "ttl": "120s" } });
+    let full = json!({
+        "limit": 3, "limitPolicy": "Refuse", "onSlotLost": "Reacquire", "paused": false,
+        "session": { "ttl": "120s", "lockDelay": "15s" },
+    });
     for sparse in [
         json!({ "limit": 3 }),
         json!({ "limit": 3, "session": {} }),
@@ -91,13 +96,13 @@ async fn checks_the_limit_policy(api: &Semaphores) {
 
 async fn checks_the_ttl(api: &Semaphores) {
     let spec = |ttl: &str| json!({ "limit": 1, "session": { "ttl": ttl } });
-    for ttl in ["10s", "120s", "2m", "1h30m", "90m", "24h", "1h60s"] {
+    for ttl in ["10s", "120s", "2m", "1h30m", "90m", "24h", "1h60s", "None"] {
         let made = api.accept(spec(ttl)).await;
         assert_eq!(Ok(made.spec.session.ttl), ttl.parse());
     }
     let invalid = [
         "", "0", "9s", "5s", "24h1s", "25h", "99999h", "999999s", "120", "abc", "-120s", "+120s",
-        "1.5h", "10.5s", "12000ms", "1d", "2 m", "2m\n", "None", "١٢٠s",
+        "1.5h", "10.5s", "12000ms", "1d", "2 m", "2m\n", "none", "١٢٠s",
     ];
     let taken: Vec<_> = invalid
         .iter()
@@ -107,8 +112,7 @@ async fn checks_the_ttl(api: &Semaphores) {
         taken.is_empty(),
         "the operator agrees with the API server, but not on {taken:?}"
     );
-    let allowed =
-        "ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m";
+    let allowed = "ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m, or None";
     api.refuse(invalid.map(spec), "spec.session.ttl", allowed)
         .await;
 
@@ -117,6 +121,42 @@ async fn checks_the_ttl(api: &Semaphores) {
         .await;
     let number = [json!({ "limit": 1, "session": { "ttl": 120 } })];
     api.refuse(number, "spec.session.ttl", "must be of type string")
+        .await;
+}
+
+async fn checks_what_a_lost_slot_means(api: &Semaphores) {
+    for policy in ["Reacquire", "Suspend", "Continue"] {
+        api.accept(json!({ "limit": 1, "onSlotLost": policy }))
+            .await;
+    }
+    let unknown =
+        ["", "suspend", "Ignore"].map(|policy| json!({ "limit": 1, "onSlotLost": policy }));
+    let allowed = r#"supported values: "Reacquire", "Suspend", "Continue""#;
+    api.refuse(unknown, "spec.onSlotLost", allowed).await;
+}
+
+async fn checks_the_lock_delay(api: &Semaphores) {
+    let spec = |delay: &str| json!({ "limit": 1, "session": { "lockDelay": delay } });
+    for delay in ["0s", "1s", "15s", "60s", "1m", "0h0m60s"] {
+        let made = api.accept(spec(delay)).await;
+        assert_eq!(Ok(made.spec.session.lock_delay), delay.parse());
+    }
+    let invalid = [
+        "", "0", "61s", "1m1s", "2m", "1h", "-1s", "1.5s", "100ms", "None", "1d",
+    ];
+    let taken: Vec<_> = invalid
+        .iter()
+        .filter(|delay| delay.parse::<LockDelay>().is_ok())
+        .collect();
+    assert!(
+        taken.is_empty(),
+        "the operator agrees with the API server, but not on {taken:?}"
+    );
+    let allowed = "lockDelay must be whole seconds from 0s to 60s, such as 15s or 1m";
+    api.refuse(invalid.map(spec), "spec.session.lockDelay", allowed)
+        .await;
+    let number = [json!({ "limit": 1, "session": { "lockDelay": 15 } })];
+    api.refuse(number, "spec.session.lockDelay", "must be of type string")
         .await;
 }
 
@@ -228,7 +268,8 @@ async fn lets_the_rest_change(api: &Semaphores) {
     let place = json!({ "datacenter": "a", "namespace": "b", "partition": "c" });
     let before = json!({ "limit": 1, "prefix": "a", "consul": place });
     let after = json!({
-        "limit": 9, "limitPolicy": "Enforce", "prefix": "a", "paused": true, "session": { "ttl": "1h" }, "consul": place,
+        "limit": 9, "limitPolicy": "Enforce", "prefix": "a", "paused": true,
+        "session": { "ttl": "None", "lockDelay": "0s" }, "onSlotLost": "Continue", "consul": place,
     });
     let updated = api
         .update(&before, &after)

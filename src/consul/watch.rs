@@ -70,6 +70,7 @@ impl Client {
             seen: 0,
             bucket: Bucket::new(options),
             failures: None,
+            lost_waits: None,
         };
         stream::unfold(watch, async |mut watch| {
             let reading = watch.next().await;
@@ -116,6 +117,8 @@ struct Watch {
     bucket: Bucket,
     /// The pauses to come, since the last reading failed.
     failures: Option<ExponentialBackoff>,
+    /// The longest pauses to come, since the last wait failed.
+    lost_waits: Option<ExponentialBackoff>,
 }
 
 impl Watch {
@@ -139,12 +142,17 @@ impl Watch {
             None => None,
         };
         let (mut listing, server) = match waited {
-            Some(Ok(reading)) => reading,
+            Some(Ok(reading)) => {
+                self.lost_waits = None;
+                reading
+            }
             Some(Err(error)) if !error.is_transient() => return Err(error),
             Some(Err(_)) => {
                 // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
-                // All watches of a server lose theirs together.
-                sleep(Duration::from_millis(fastrand::u64(..200))).await;
+                // All watches of a server lose theirs together, and may lose all to come.
+                let pauses = self.lost_waits.get_or_insert_with(|| BACKOFF.build());
+                let pause = pauses.next().unwrap_or_default().min(self.wait);
+                sleep(pause.mul_f64(fastrand::f64())).await;
                 self.client.list_with(&self.prefix, self.call()?).await?
             }
             None => self.client.list_with(&self.prefix, self.call()?).await?,

@@ -3,6 +3,7 @@
 use super::{
     decide::Observed,
     identity::ContenderBody,
+    job::Uid,
     lock::{Lock, LockBody, SEMAPHORE_FLAGS},
     plan::{Grant, Release, Transaction},
     reading::Reading,
@@ -54,6 +55,12 @@ impl<'a> Composer<'a> {
             deletes: Vec::new(),
             transaction: Transaction::default(),
         }
+    }
+
+    /// Whether this Job is granted a slot.
+    pub(super) fn grants(&self, job: &Uid) -> bool {
+        let mut grants = self.transaction.grants.iter();
+        grants.any(|grant| grant.job.uid == *job)
     }
 
     /// Whether something was left out because Consul takes no more operations at once.
@@ -142,14 +149,14 @@ impl<'a> Composer<'a> {
 
     /// Adds a holder, in place of a dead one of the same Job if there is one, provided that it is
     /// still dead.
-    pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, &Op)>) {
+    pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
         let operations = 1 + usize::from(swap.is_some());
-        if !self.has_room(swap.map(|(session, _)| session)) || !self.fits(operations) {
+        if !self.has_room(swap.as_ref().map(|(session, _)| *session)) || !self.fits(operations) {
             return;
         }
         if let Some((session, check)) = swap {
             self.take_out(session);
-            self.checks.push(check.clone());
+            self.checks.push(check);
         }
         let added = self
             .body

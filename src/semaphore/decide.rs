@@ -16,7 +16,11 @@ use super::{
     reading::{Deaths, Reading},
     settings::Settings,
 };
-use crate::{api::OnSlotLost, clock::Moment, consul::SessionId};
+use crate::{
+    api::OnSlotLost,
+    clock::Moment,
+    consul::{Op, SessionId},
+};
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -147,6 +151,7 @@ impl<'a> Pass<'a> {
         self.prune();
         self.settle_limit(lost.is_empty());
         self.regrant(&lost);
+        self.reserve_for_pods();
         self.grant();
         self.drop_surplus(&lost);
         self.finish();
@@ -282,10 +287,24 @@ impl<'a> Pass<'a> {
                 .unwrap_or(self.observed.now);
             let due = since + self.observed.settings.lock_delay;
             if due <= self.observed.now {
+                let check = self.clean_up(&session, check);
                 self.composer.prune(session, check);
             } else {
                 self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
             }
+        }
+    }
+
+    /// What is written about a dead holder's contender key when the holder is dropped, given the check
+    /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
+    /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
+    fn clean_up(&self, session: &SessionId, check: Op) -> Op {
+        let mut bound = self.observed.bound.iter();
+        let ours = bound
+            .any(|job| self.started_here(job) && job.held_by().any(|held_by| held_by == session));
+        match check {
+            Op::CheckIndex { key, index } if ours => Op::DeleteCas { key, index },
+            check => check,
         }
     }
 
@@ -370,9 +389,8 @@ impl<'a> Pass<'a> {
         }
         let dead = self.reading.dead_holders();
         for job in lost {
-            let swap = job
-                .held_by()
-                .find_map(|session| dead.get_key_value(session));
+            let mut held_by = job.held_by();
+            let swap = held_by.find_map(|session| dead.get_key_value(session));
             let policy = self.observed.settings.on_slot_lost;
             let room = self.composer.has_room(swap.map(|(session, _)| session));
             if policy == OnSlotLost::Continue && !room {
@@ -386,6 +404,7 @@ impl<'a> Pass<'a> {
                     unhold: false,
                 });
             } else if let Some(session) = self.session_of(&job.uid) {
+                let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
                 self.composer.grant(grant(job, session, false), swap);
             } else {
                 // Until its session is made its slot is kept for it: by its dead holder, if it has
@@ -394,6 +413,30 @@ impl<'a> Pass<'a> {
                 if swap.is_none() {
                     self.composer.reserve();
                 }
+            }
+        }
+    }
+
+    /// Keeps a free slot for each of our Jobs that has pods and stands in `Holders` no more: they
+    /// count until they are gone.
+    fn reserve_for_pods(&mut self) {
+        let dead = self.reading.dead_holders();
+        for job in self.observed.bound {
+            let has_pods = matches!(job.standing, Standing::Running | Standing::Stopping);
+            if !has_pods || !self.started_here(job) {
+                continue;
+            }
+            let mut own = self.observed.ours.iter();
+            let mut asks = self.plan.sessions.iter();
+            let counted = own
+                .any(|own| own.identity.uid == job.uid && self.reading.holds(&own.session))
+                || job
+                    .held_by()
+                    .any(|session| self.reading.holds(session) || dead.contains_key(session))
+                || asks.any(|asks| asks.uid == job.uid)
+                || self.composer.grants(&job.uid);
+            if !counted {
+                self.composer.reserve();
             }
         }
     }

@@ -44,6 +44,12 @@ impl Life {
     }
 }
 
+/// For how long after its proof was sent a Job may run in a slot whose session has this TTL: its pods
+/// need their grace period to be gone before the session can end, but no more than half of it.
+pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
+    ttl.saturating_sub(grace).max(ttl / 2)
+}
+
 /// What is known of the slot of one running Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
@@ -56,11 +62,20 @@ struct Held {
     ttl: Option<Duration>,
     /// Since when Consul says that the slot is lost.
     lost: Option<Moment>,
+    /// When this operator woke up, if it slept while the proofs grew too old.
+    woken: Option<Moment>,
 }
 
 /// The evidence for the slots of running Jobs.
 #[derive(Clone, Debug, Default)]
-pub struct Evidence(BTreeMap<Uid, Held>);
+pub struct Evidence {
+    slots: BTreeMap<Uid, Held>,
+    /// When they were last looked at.
+    looked: Moment,
+}
+
+/// How late a deadline is noticed while this operator is awake, at the most.
+pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
     /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders
@@ -75,7 +90,8 @@ impl Evidence {
         ours: &[Ours],
         life: impl Fn(&SessionId) -> Option<Life>,
     ) {
-        let mut before = std::mem::take(&mut self.0);
+        let looked = std::mem::replace(&mut self.looked, now);
+        let mut before = std::mem::take(&mut self.slots);
         let reading = reading.filter(|reading| reading.is_readable());
         for job in running {
             let mut held = before.remove(&job.uid).unwrap_or(Held {
@@ -83,14 +99,19 @@ impl Evidence {
                 proved: now,
                 ttl: settings.ttl,
                 lost: None,
+                woken: None,
             });
+            let due = held.deadline(settings, job);
+            if due.is_some_and(|due| looked < due && due + LATE < now) {
+                held.woken = Some(now);
+            }
             if let Some(reading) = reading {
                 held.look(now, job, reading, ours, &life);
             }
             if held.session.as_ref().and_then(&life) == Some(Life::Gone) {
                 held.lost.get_or_insert(now);
             }
-            self.0.insert(job.uid.clone(), held);
+            self.slots.insert(job.uid.clone(), held);
         }
     }
 
@@ -99,20 +120,30 @@ impl Evidence {
     /// over. `None`: never.
     ///
     /// What was before this operator looked is not known: a Job that it found running, and of
-    /// whose slot nothing has been seen, has half of that time.
+    /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
+    /// when the deadline has passed by then, Consul is asked first.
     pub fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
-        let held = self.0.get(&job.uid)?;
-        let aged = held.ttl.map(|ttl| {
-            let half = ttl / 2;
-            let most = ttl.saturating_sub(job.grace).max(half);
-            held.proved + if held.session.is_some() { most } else { half }
-        });
-        let lost = held.lost.map(|since| since + settings.patience());
-        aged.into_iter().chain(lost).min()
+        self.slots.get(&job.uid)?.deadline(settings, job)
     }
 }
 
 impl Held {
+    fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
+        let aged = self.ttl.map(|ttl| {
+            let found = self.session.is_none();
+            self.proved
+                + if found {
+                    ttl / 2
+                } else {
+                    tenure(ttl, job.grace)
+                }
+        });
+        let put_off = self.woken.map(|woken| woken + settings.patience());
+        let aged = aged.map(|aged| put_off.map_or(aged, |put_off| put_off.max(aged)));
+        let lost = self.lost.map(|since| since + settings.patience());
+        aged.into_iter().chain(lost).min()
+    }
+
     /// Takes note of what a reading shows.
     fn look(
         &mut self,
@@ -143,10 +174,14 @@ impl Held {
             }
         };
         let proved = renewed.min(reading.sent);
+        let before_proved = self.proved;
         let before = self.session.replace(session.clone());
         self.proved = before.map_or(proved, |_| self.proved.max(proved));
         self.ttl = ttl;
         self.lost = None;
+        if self.proved > before_proved {
+            self.woken = None;
+        }
     }
 }
 
@@ -276,6 +311,30 @@ mod tests {
         case.job.seen = second(19);
         case.observe(20, Some(&reading(18, false)), renewed(10));
         assert_eq!(case.deadline(), Some(second(20 + 50)));
+    }
+
+    #[test]
+    fn whoever_slept_through_a_deadline_asks_consul_before_it_stops_anything() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        case.observe(300, Some(&reading(20, true)), renewed(20));
+        let put_off = Some(second(300) + settings().patience());
+        assert_eq!(case.deadline(), put_off);
+        case.observe(313, None, renewed(20));
+        case.observe(400, None, renewed(20));
+        assert_eq!(case.deadline(), put_off, "only once");
+        case.observe(401, Some(&reading(301, true)), renewed(302));
+        assert_eq!(case.deadline(), Some(second(301 + 70)));
+    }
+
+    #[test]
+    fn a_deadline_that_is_met_awake_is_not_put_off() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        for now in [89, 90, 91, 300] {
+            case.observe(now, None, renewed(20));
+            assert_eq!(case.deadline(), Some(second(90)), "at {now}");
+        }
     }
 
     #[test]

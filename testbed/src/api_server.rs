@@ -16,6 +16,7 @@ use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
 };
+use serde_json::{Value, json};
 
 use crate::{
     folder::Folder,
@@ -40,6 +41,8 @@ const ADMIN_TOKEN: &str = "admin";
 pub struct ApiServer {
     server: Process,
     etcd: Process,
+    url: String,
+    etcd_url: String,
     kubeconfig: PathBuf,
     service_account_key: PathBuf,
     folder: Arc<Folder>,
@@ -64,7 +67,7 @@ impl ApiServer {
             format!("{ADMIN_TOKEN},admin,admin,system:masters\n"),
         )?;
         let (etcd, etcd_url) = start_etcd(&folder).await.context("starting etcd")?;
-        let (server, kubeconfig) = ports::on_free(|[port]| {
+        let (server, url, kubeconfig) = ports::on_lasting(|[port]| {
             let certs = folder.path().join("apiserver");
             let (folder, etcd_url, tokens) = (&folder, &etcd_url, &tokens);
             let (private, public) = (
@@ -89,18 +92,10 @@ impl ApiServer {
                 // Made by the server itself, which is its own authority.
                 let authority = certs.join("apiserver.crt");
                 let url = format!("https://127.0.0.1:{port}");
-                server
-                    .ready(PATIENCE, || async {
-                        let authority =
-                            fs::read(&authority).map_err(|_| "it has no certificate yet")?;
-                        is_ready(&url, &authority)
-                            .await
-                            .map_err(|error| format!("{error:#}"))
-                    })
-                    .await?;
+                ready(&server, &url, &authority).await?;
                 let admin = kubeconfig::with_token(&url, &fs::read(&authority)?, ADMIN_TOKEN);
                 let kubeconfig = folder.write("admin.kubeconfig", admin.to_string())?;
-                Ok((server, kubeconfig))
+                Ok((server, url, kubeconfig))
             }
         })
         .await
@@ -108,6 +103,8 @@ impl ApiServer {
         Ok(Self {
             server,
             etcd,
+            url,
+            etcd_url,
             kubeconfig,
             service_account_key,
             folder,
@@ -170,6 +167,48 @@ impl ApiServer {
         [&self.server, &self.etcd]
     }
 
+    /// Kills the API server (SIGKILL) and waits for its end. etcd goes on, with all data.
+    #[track_caller]
+    pub fn kill(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.server.kill())
+    }
+
+    /// Starts the API server once more, on its port, and waits until it is ready.
+    #[track_caller]
+    pub fn start_again(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            self.server.start_again(&self.folder)?;
+            let authority = self.folder.path().join("apiserver/apiserver.crt");
+            ready(&self.server, &self.url, &authority).await
+        })
+    }
+
+    /// Has etcd forget all versions but the present one, as it does by itself every few minutes: who
+    /// watches from an older one must begin again (410 Gone).
+    #[track_caller]
+    pub fn compact(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let http = reqwest::Client::builder().no_proxy().build()?;
+            let post = |path: &str, body: Value| {
+                let request = http.post(format!("{}/v3/kv/{path}", self.etcd_url));
+                let request = request.json(&body).timeout(Duration::from_secs(30));
+                async move {
+                    request
+                        .send()
+                        .await?
+                        .error_for_status()?
+                        .json::<Value>()
+                        .await
+                }
+            };
+            let any = json!({ "key": "AA==", "limit": 1 });
+            let revision = post("range", any).await?["header"]["revision"].clone();
+            let now = json!({ "revision": revision, "physical": true });
+            post("compaction", now).await?;
+            Ok(())
+        })
+    }
+
     /// The key that the tokens of `ServiceAccounts` are signed with, as PEM.
     pub(crate) fn service_account_key(&self) -> &Path {
         &self.service_account_key
@@ -210,6 +249,16 @@ async fn start_etcd(folder: &Folder) -> Result<(Process, String)> {
         }
     })
     .await
+}
+
+async fn ready(server: &Process, url: &str, authority: &Path) -> Result<()> {
+    let probe = || async {
+        let authority = fs::read(authority).map_err(|_| "it has no certificate yet")?;
+        is_ready(url, &authority)
+            .await
+            .map_err(|error| format!("{error:#}"))
+    };
+    server.ready(PATIENCE, probe).await
 }
 
 /// The server's own word: it answers at all, and has made the roles that RBAC begins with.

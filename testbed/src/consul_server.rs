@@ -135,6 +135,14 @@ impl std::fmt::Debug for ConsulBuilder {
 }
 
 impl ConsulServer {
+    pub(crate) fn new(client: Consul, process: Process, folder: Arc<Folder>) -> Self {
+        Self {
+            client,
+            process,
+            folder,
+        }
+    }
+
     /// How it is reached, with the token that may do all, as every Consul tool reads it.
     pub(crate) fn env(&self) -> Env {
         let mut env = Env::default();

@@ -23,6 +23,8 @@
 //! | [`Namespace`], [`Job`], [`Semaphore`] | the things of a story |
 //! | [`Operator`] | started, stopped, killed, started again |
 //! | [`Consul`] | Consul as an observer or a troublemaker sees it; [`Consul::start`] for one alone |
+//! | [`ConsulCluster`] | Consul servers that can be lost and come back |
+//! | [`ConsulProxy`] | what is between somebody and Consul: refuses, delays, holds, counts |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
 //! | [`Link`] | a way to a server that can be cut |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
@@ -48,6 +50,8 @@ mod api_server;
 mod bed;
 mod bed_builder;
 mod consul;
+mod consul_cluster;
+mod consul_proxy;
 mod consul_server;
 mod env;
 mod folder;
@@ -73,6 +77,8 @@ pub use api_server::ApiServer;
 pub use bed::Bed;
 pub use bed_builder::BedBuilder;
 pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
+pub use consul_cluster::ConsulCluster;
+pub use consul_proxy::{ConsulCall, ConsulProxy, Fault};
 pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use folder::Folder;
 pub use job::Job;
@@ -82,6 +88,6 @@ pub use link::Link;
 pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;
-pub use programs::servers;
+pub use programs::{faketime, servers};
 pub use semaphore::Semaphore;
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};

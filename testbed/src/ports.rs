@@ -36,14 +36,48 @@ pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// Finds `N` different free ports below those that the system gives out by itself: nobody is given one
+/// of them while its server is away, so that the server can come back to it.
+pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let given = given.get_or_insert_default();
+    // Other processes look for theirs elsewhere.
+    let first = u16::try_from(std::process::id() % 1_200).unwrap_or_default() * 10 + 20_000;
+    let mut free = (first..32_000)
+        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok() && given.insert(*port));
+    let mut ports = [0; N];
+    for port in &mut ports {
+        *port = free.next().context("no free port below 32000")?;
+    }
+    Ok(ports)
+}
+
 /// Starts something on free ports. A port can be lost between finding and using it: then again.
-pub(crate) async fn on_free<const N: usize, T, F>(mut start: impl FnMut([u16; N]) -> F) -> Result<T>
+pub(crate) async fn on_free<const N: usize, T, F>(start: impl FnMut([u16; N]) -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    on(free, start).await
+}
+
+/// As [`on_free`], on ports to come back to.
+pub(crate) async fn on_lasting<const N: usize, T, F>(start: impl FnMut([u16; N]) -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    on(lasting, start).await
+}
+
+async fn on<const N: usize, T, F>(
+    find: fn() -> Result<[u16; N]>,
+    mut start: impl FnMut([u16; N]) -> F,
+) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {
     let mut tries = 1;
     loop {
-        let outcome = start(free()?).await;
+        let outcome = start(find()?).await;
         let taken = |error: &anyhow::Error| error.to_string().to_lowercase().contains(TAKEN);
         if tries == TRIES || !outcome.as_ref().is_err_and(taken) {
             return outcome;

@@ -19,6 +19,9 @@ const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guard");
 /// How many of a log's last lines an error shows.
 const LAST_LINES: usize = 30;
 
+/// How long a server may take to end.
+const END: Duration = Duration::from_secs(30);
+
 /// What to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
@@ -61,7 +64,7 @@ impl Recipe {
 /// dropped or because this process ended in any way, SIGKILL included, it ends the server's group.
 #[derive(Debug)]
 pub struct Process {
-    name: String,
+    recipe: Recipe,
     log: PathBuf,
     pid_file: PathBuf,
     guard: Mutex<Option<Child>>,
@@ -70,52 +73,36 @@ pub struct Process {
 impl Process {
     /// Starts it, with a clean environment and its log appended to `<folder>/<name>.log`.
     pub(crate) fn start(folder: &Folder, recipe: &Recipe) -> Result<Self> {
-        let Recipe {
-            name,
-            program,
-            args,
-            env,
-        } = recipe;
-        let log = folder.path().join(format!("{name}.log"));
-        let pid_file = folder.path().join(format!("{name}.pid"));
-        if let Err(error) = fs::remove_file(&pid_file)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            return Err(error).with_context(|| format!("removing {}", pid_file.display()));
-        }
-        let guard = Command::new("bash")
-            .arg(GUARD)
-            .arg(&pid_file)
-            .arg(program)
-            .args(args)
-            .env_clear()
-            // Nothing of a developer's own settings reaches a server: no proxy, kubeconfig or token.
-            .envs(
-                ["PATH", "TMPDIR"]
-                    .iter()
-                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
-            )
-            .env("HOME", folder.path())
-            .envs(env.iter())
-            .current_dir(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(folder.held()?)
-            .stderr(OpenOptions::new().create(true).append(true).open(&log)?)
-            // Ctrl-C at a terminal goes to the foreground group: not to the servers, which end in order.
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("starting {name} with bash"))?;
+        let log = folder.path().join(format!("{}.log", recipe.name));
+        let pid_file = folder.path().join(format!("{}.pid", recipe.name));
+        let guard = spawn(folder, recipe, &log, &pid_file)?;
         Ok(Self {
-            name: name.clone(),
+            recipe: recipe.clone(),
             log,
             pid_file,
             guard: Mutex::new(Some(guard)),
         })
     }
 
+    /// Starts it once more after its end, as it was started: with its data and on its ports.
+    pub(crate) fn start_again(&self, folder: &Folder) -> Result<()> {
+        if self.exit_status().is_none() {
+            bail!("{} runs yet", self.name());
+        }
+        let guard = spawn(folder, &self.recipe, &self.log, &self.pid_file)?;
+        *self.guard() = Some(guard);
+        Ok(())
+    }
+
+    /// Kills it (SIGKILL), and waits for its end.
+    pub(crate) async fn kill(&self) -> Result<()> {
+        self.signal("KILL")?;
+        self.ended(END).await.map(drop)
+    }
+
     /// Its name, and its log's.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.recipe.name
     }
 
     /// The file that it writes its log to.
@@ -143,18 +130,18 @@ impl Process {
     /// Sends a signal, by its name without SIG: TERM, KILL, STOP, CONT, HUP.
     pub fn signal(&self, signal: &str) -> Result<()> {
         if let Some(status) = self.exit_status() {
-            bail!("{} has ended: {status}", self.name);
+            bail!("{} has ended: {status}", self.name());
         }
         let mut guard = self.guard();
         let Some(pipe) = guard.as_mut().and_then(|guard| guard.stdin.as_mut()) else {
-            bail!("{} has no pipe", self.name)
+            bail!("{} has no pipe", self.name())
         };
-        writeln!(pipe, "{signal}").with_context(|| format!("sending {signal} to {}", self.name))
+        writeln!(pipe, "{signal}").with_context(|| format!("sending {signal} to {}", self.name()))
     }
 
     /// Waits for its end.
     pub(crate) async fn ended(&self, patience: Duration) -> Result<ExitStatus> {
-        wait::until(&format!("{} ends", self.name), patience, || async {
+        wait::until(&format!("{} ends", self.name()), patience, || async {
             self.exit_status().ok_or_else(|| "it still runs".to_owned())
         })
         .await
@@ -170,7 +157,7 @@ impl Process {
     where
         F: Future<Output = Result<(), String>>,
     {
-        let ready = wait::until(&format!("{} gets ready", self.name), patience, || {
+        let ready = wait::until(&format!("{} gets ready", self.name()), patience, || {
             // Asked first: a probe may be answered by another server that took the same port.
             let ended = self.exit_status();
             let probed = probe();
@@ -188,7 +175,7 @@ impl Process {
             let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
             anyhow!(
                 "{}: {error}; its log (KEEP_BED=1 keeps it) ends with:\n{last}",
-                self.name
+                self.name()
             )
         })
     }
@@ -196,6 +183,42 @@ impl Process {
     fn guard(&self) -> MutexGuard<'_, Option<Child>> {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Result<Child> {
+    let Recipe {
+        name,
+        program,
+        args,
+        env,
+    } = recipe;
+    if let Err(error) = fs::remove_file(pid_file)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("removing {}", pid_file.display()));
+    }
+    Command::new("bash")
+        .arg(GUARD)
+        .arg(pid_file)
+        .arg(program)
+        .args(args)
+        .env_clear()
+        // Nothing of a developer's own settings reaches a server: no proxy, kubeconfig or token.
+        .envs(
+            ["PATH", "TMPDIR"]
+                .iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
+        .env("HOME", folder.path())
+        .envs(env.iter())
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(folder.held()?)
+        .stderr(OpenOptions::new().create(true).append(true).open(log)?)
+        // Ctrl-C at a terminal goes to the foreground group: not to the servers, which end in order.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("starting {name} with bash"))
 }
 
 /// The ids in a guard's file.

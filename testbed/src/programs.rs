@@ -31,6 +31,12 @@ pub fn servers() -> PathBuf {
         .join("bin")
 }
 
+/// The library that lets a program see another wall clock, if `make servers` could get it.
+pub fn faketime() -> Option<PathBuf> {
+    let library = servers().parent()?.join("lib/libfaketime.so.1");
+    library.is_file().then_some(library)
+}
+
 /// The operator's program: `$OPERATOR_BIN`, or the one that cargo has built beside this program.
 pub(crate) fn operator() -> Result<PathBuf> {
     const NAME: &str = "consul-semaphore-operator";

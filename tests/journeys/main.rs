@@ -10,6 +10,10 @@
     clippy::many_single_char_names,
     reason = "the Jobs of a story are a, b and c"
 )]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a user's clock tells what time it is"
+)]
 
 mod durable_consul;
 mod helpers;
@@ -32,8 +36,10 @@ mod late_semaphore;
 mod limit_changes;
 mod limit_conflict;
 mod lock_conflict;
+mod lost_slot;
 mod made_again;
 mod managed;
+mod no_ttl;
 mod one_prefix;
 mod other_clients;
 mod paused;

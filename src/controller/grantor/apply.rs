@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::{Grantor, writes::Write};
 use crate::{
-    clock::Moment,
+    clock::{self, Moment},
     consul::{self, Entry},
     controller::events::Reason,
     semaphore::{
         Life, Plan, Uid,
+        evidence::tenure,
         plan::{Grant, Release, Start, Target, Transaction},
     },
 };
@@ -74,7 +75,8 @@ impl Grantor {
     /// One write to Consul. Says whether to decide again at once.
     async fn transact(&mut self, transaction: &Transaction) -> bool {
         let sent = Moment::now();
-        match self.view.consul.transaction(&transaction.operations).await {
+        let call = self.view.consul.transaction(&transaction.operations);
+        match self.view.in_time(call).await {
             Ok(answer) => {
                 self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
@@ -141,7 +143,7 @@ impl Grantor {
             "granted"
         );
         if *starts {
-            let waited = jiff::Timestamp::now().as_second().saturating_sub(*since);
+            let waited = clock::time().as_second().saturating_sub(*since);
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
             self.context.metrics.granted(&self.labels, waited);
         } else {
@@ -184,18 +186,32 @@ impl Grantor {
     }
 
     /// Sends the PATCH that starts a Job, unless the evidence for its slot may end before the PATCH
-    /// is answered.
+    /// is answered, or is so old that the Job would be suspended again.
     fn start(&mut self, start: Start) {
         self.fencing_token = self.fencing_token.max(Some(start.slot.fencing_token()));
-        let seen = self
-            .view
-            .reading
-            .as_ref()
-            .map(|reading| reading.sent + self.settings.span());
-        let lives = self.sessions.life(start.slot.session()).and_then(Life::end);
-        let enough =
-            |end: Option<Moment>| end.filter(|end| *end > Moment::now() + self.patch_timeout());
-        match (enough(seen), enough(lives)) {
+        let job = self.context.index.job(&start.job.uid);
+        let grace = job.as_ref().map_or(Duration::ZERO, |job| job.grace);
+        // One that was suspended for want of evidence is not started only to be suspended again: by
+        // the time that the next proof is due it must have been enough.
+        let due = if job.is_some_and(|job| job.lost()) {
+            3
+        } else {
+            8
+        };
+        let now = Moment::now();
+        let enough = |sent: Moment, ttl: Duration| {
+            let end = sent + ttl;
+            let lasts = sent + tenure(ttl, grace) > now + ttl / due;
+            (lasts && end > now + self.patch_timeout()).then_some(end)
+        };
+        let reading = self.view.reading.as_ref();
+        let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));
+        let lives = match self.sessions.life(start.slot.session()) {
+            Some(Life::Renewed { sent, ttl }) => enough(sent, ttl),
+            Some(Life::Endless) => Some(Moment::END),
+            Some(Life::Unknown | Life::Gone) | None => None,
+        };
+        match (seen, lives) {
             (Some(seen), Some(lives)) => self.write(Write::Start(start), Some(seen.min(lives))),
             (None, _) => {
                 self.view.doubt();

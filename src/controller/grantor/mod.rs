@@ -184,6 +184,7 @@ impl Grantor {
             self.again = None;
             let facts = self.observe().await;
             let plan = decide(&facts.observed(self, &conclusion.applied));
+            self.view.deadline = plan.deadline;
             let again = self.apply(&plan).await;
             self.next = self.next_time(&plan, facts.now);
             conclusion = self.conclude(&facts, plan, conclusion);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::{Grantor, sessions::Whose};
 use crate::{
-    clock::Moment,
-    semaphore::{Job, Observed, Ours, Standing, Uid},
+    clock::{self, Moment},
+    semaphore::{Job, Observed, Ours, Standing, Uid, evidence::LATE},
 };
 
 /// The facts of one round, owned.
@@ -24,7 +24,7 @@ impl Facts {
     pub(super) fn observed<'a>(&'a self, grantor: &'a Grantor, applied: &'a [u32]) -> Observed<'a> {
         Observed {
             now: self.now,
-            time: jiff::Timestamp::now(),
+            time: clock::time(),
             settings: &grantor.settings,
             applied,
             enforced: grantor.enforced,
@@ -54,6 +54,12 @@ impl Grantor {
     /// Gathers the facts.
     pub(super) async fn observe(&mut self) -> Facts {
         let now = Moment::now();
+        let deadline = self.view.deadline;
+        if deadline.is_some_and(|deadline| deadline + LATE < now) {
+            // This process has slept: whatever comes now was asked before, and may be long out of date.
+            self.view.doubt();
+            self.view.deadline = Some(now + self.settings.patience());
+        }
         self.view.look().await;
         self.sessions.forget_dead();
         let reading = self.view.reading.as_ref();

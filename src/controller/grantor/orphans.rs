@@ -41,12 +41,13 @@ impl Grantor {
     pub(super) async fn sweep(&mut self) {
         let now = Moment::now();
         let due = self.orphans.due(&self.settings);
-        let due = due.is_some_and(|due| due <= now || self.settings.terminating);
+        let due = due.is_some_and(|due| due <= now) || self.settings.terminating;
         let Some(reading) = self.view.reading.as_ref().filter(|_| due) else {
             return;
         };
         let node = self.context.keeper.node();
-        let sessions = match self.view.consul.node_sessions(node).await {
+        let call = self.view.consul.node_sessions(node);
+        let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             Err(error) => return self.view.read_failed(error),
         };
@@ -68,5 +69,54 @@ impl Grantor {
                 self.orphans.found.insert(session.id, found);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::{Cluster, LimitPolicy, OnSlotLost};
+
+    fn settings(ttl: Option<Duration>, terminating: bool) -> Settings {
+        Settings {
+            cluster: Cluster {
+                name: "prod-eu".into(),
+                id: "c".into(),
+            },
+            namespace: "batch".into(),
+            name: "db".into(),
+            prefix: "p".parse().unwrap(),
+            limit: 1,
+            policy: LimitPolicy::Refuse,
+            paused: false,
+            terminating,
+            on_slot_lost: OnSlotLost::Reacquire,
+            ttl,
+            lock_delay: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn they_get_ten_minutes_old_except_at_the_end() {
+        let age = |terminating| Orphans::age(&settings(None, terminating));
+        assert_eq!(age(false), Duration::from_mins(10));
+        assert_eq!(age(true), Duration::ZERO);
+    }
+
+    #[test]
+    fn they_are_looked_for_where_there_can_be_any() {
+        let (none, some) = (
+            settings(None, false),
+            settings(Some(Duration::from_mins(2)), false),
+        );
+        let mut orphans = Orphans::default();
+        assert_eq!(orphans.due(&none), Some(Moment::default()), "at once");
+        assert_eq!(orphans.due(&some), None);
+        let now = Moment::now();
+        orphans.looked = Some(now);
+        assert_eq!(orphans.due(&none), Some(now + Duration::from_mins(5)));
+        orphans.found.insert("s".into(), now);
+        let next = Some(now + Duration::from_mins(2));
+        assert_eq!(orphans.due(&some), next, "some were found before");
     }
 }

@@ -107,12 +107,8 @@ impl Grantor {
             return;
         }
         // Only those of our own node can be ours, and only they can be told apart by their names.
-        let sessions = match self
-            .view
-            .consul
-            .node_sessions(self.context.keeper.node())
-            .await
-        {
+        let call = self.view.consul.node_sessions(self.context.keeper.node());
+        let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             // Whose they are decides what may be done, so nothing is done without it.
             Err(error) => return self.view.read_failed(error),
@@ -133,8 +129,8 @@ impl Grantor {
     }
 
     /// Renews the sessions of our contenders that are not renewed yet: after a start, before
-    /// anything else is done. Those whose contender is gone are not renewed any more: an answer of
-    /// Consul's was lost, or somebody deleted the key.
+    /// anything else is done. Those whose contender is gone are ended: an answer of Consul's was lost,
+    /// or somebody deleted or freed the key.
     pub(super) fn adopt(&mut self) {
         let Some(reading) = &self.view.reading else {
             return;
@@ -171,7 +167,7 @@ impl Grantor {
             self.sessions.kept.insert(session, adopted);
         }
         for session in gone {
-            self.sessions.kept.remove(&session);
+            self.end_session(session.clone());
             let Some(Whose::Own(identity)) = self.sessions.whose(&session).cloned() else {
                 continue;
             };

@@ -38,7 +38,13 @@ pub(in crate::controller) struct View {
     conflicts: u32,
     /// Whether Consul's index went back.
     pub(in crate::controller) went_back: bool,
+    /// When a running Job is to be suspended if nothing is heard of its slot: no call outlasts it.
+    pub(super) deadline: Option<Moment>,
 }
+
+/// What a call may take, however soon a running Job is to be suspended: less than what would make the
+/// next pass believe that it has slept.
+const LEAST: Duration = Duration::from_millis(500);
 
 impl View {
     pub(super) fn new(
@@ -58,7 +64,25 @@ impl View {
             deaths: Deaths::default(),
             conflicts: 0,
             went_back: false,
+            deadline: None,
         }
+    }
+
+    /// Makes a call of Consul, at the longest until a running Job is to be suspended.
+    pub(super) async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, consul::Error>>,
+    ) -> Result<T, consul::Error> {
+        let Some(deadline) = self.deadline else {
+            return call.await;
+        };
+        let left = deadline.since(Moment::now()).max(LEAST);
+        tokio::time::timeout(left, call).await.unwrap_or_else(|_| {
+            Err(consul::Error::Unreachable {
+                message: "no answer before a running Job must be suspended".into(),
+                undecided: true,
+            })
+        })
     }
 
     /// Takes a reading from the watch, unless what is known is newer.
@@ -85,7 +109,8 @@ impl View {
         if self.reading.is_some() || self.is_blocked() {
             return;
         }
-        match self.consul.list(&self.prefix.folder()).await {
+        let folder = self.prefix.folder();
+        match self.in_time(self.consul.list(&folder)).await {
             Ok(listing) => self.accept(listing),
             Err(error) => self.read_failed(error),
         }
@@ -188,15 +213,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+    fn view() -> View {
         let semaphore = SemaphoreRef {
             namespace: "batch".into(),
             name: "db".into(),
         };
         let consul = Client::new(consul::Config::default()).unwrap();
         let prefix: Prefix = "p".parse().unwrap();
-        let mut view = View::new(semaphore, consul, Scope::default(), prefix);
+        View::new(semaphore, consul, Scope::default(), prefix)
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_when_a_job_must_be_suspended_and_is_undecided() {
+        let mut view = view();
+        view.deadline = Some(Moment::now());
+        let answer: Result<(), _> = view.in_time(std::future::pending()).await;
+        assert!(answer.unwrap_err().may_have_been_applied());
+        assert_eq!(view.in_time(std::future::ready(Ok(1))).await, Ok(1));
+    }
+
+    #[test]
+    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+        let mut view = view();
         let index = |view: &View| view.reading.as_ref().map(|reading| reading.index);
         let (first, second) = (Moment::now(), Moment::now());
         view.note(Ok(listing(9, first)));

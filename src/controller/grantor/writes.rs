@@ -278,7 +278,7 @@ impl Grantor {
                 self.context.metrics.lost(&self.labels);
                 tracing::warn!(job = %name, semaphore = %self.reference, "slot lost");
                 let note = format!(
-                    "its slot of {semaphore} was lost and none is free: suspended, first in line"
+                    "its slot of {semaphore} was lost while it ran: suspended, first in line"
                 );
                 (Reason::SlotLost, note)
             }

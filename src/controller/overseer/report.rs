@@ -271,7 +271,8 @@ fn explain(error: &consul::Error) -> (Reason, &'static str) {
     }
 }
 
-const BY_ITSELF: &str = "Nothing is granted; running Jobs go on. It is tried again by itself";
+const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be shown that their \
+                         slots are held. It is tried again by itself";
 
 fn queued(job: &Job) -> QueueStatus {
     QueueStatus {

@@ -19,7 +19,7 @@ use crate::{
         ConsulSemaphore, ConsulSemaphoreStatus,
         conditions::{self, Finding},
     },
-    clock::Moment,
+    clock::{self, Moment},
     controller::{
         Context,
         backoff::Setback,
@@ -152,7 +152,7 @@ impl Writer {
         findings: &[Finding],
     ) -> ConsulSemaphoreStatus {
         let generation = status.observed_generation;
-        let now = jiff::Timestamp::now();
+        let now = clock::time();
         status.conditions = conditions::merge(&self.written.conditions, findings, generation, now);
         status
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    consul::{Entry, Listing, Op},
+    consul::{Entry, Listing},
     semaphore::{job::Granted, lock::SEMAPHORE_FLAGS, samples},
 };
 

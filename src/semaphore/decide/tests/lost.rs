@@ -39,6 +39,30 @@ fn a_swapped_holder_must_still_be_dead() {
 }
 
 #[test]
+fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
+    let freed = || {
+        let mut facts = Facts::new(1, &["sa"]);
+        facts.settings.lock_delay = Duration::ZERO;
+        facts.entry("p/sa", None, "");
+        facts
+    };
+    let first = |facts: &Facts| facts.decide().transaction.unwrap().operations[0].clone();
+    let (key, index) = ("p/sa".to_owned(), 5);
+    let check = Op::CheckIndex {
+        key: key.clone(),
+        index,
+    };
+    assert_eq!(first(&freed()), check, "somebody else's");
+    let delete = Op::DeleteCas { key, index };
+    let mut running_on = freed();
+    running_on.bound(running("a", "sa")).session("a", "new");
+    assert_eq!(first(&running_on), delete, "swapped");
+    let mut suspended = freed();
+    suspended.bound(samples::job("a", Standing::Idle, Some("sa"), None));
+    assert_eq!(first(&suspended), delete, "pruned");
+}
+
+#[test]
 fn a_dead_holder_that_is_to_be_swapped_is_not_pruned() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.lock_delay = Duration::ZERO;
@@ -187,4 +211,33 @@ fn the_dead_holder_of_a_job_that_is_stopping_counts_until_its_pods_are_gone() {
     facts.bound = vec![standing(Standing::Idle)];
     let plan = facts.decide();
     assert_eq!(plan.transaction.unwrap().prunes, ["sa".into()]);
+}
+
+#[test]
+fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
+    for (standing, reported) in [
+        (Standing::Running, Some("sa")),
+        (Standing::Stopping, None),
+        (Standing::Idle, None),
+    ] {
+        let mut facts = Facts::new(1, &[]);
+        facts.settings.on_slot_lost = OnSlotLost::Suspend;
+        facts.bound(samples::job("a", standing, Some("sa"), reported));
+        facts.line(&[waiting("b")]).session("b", "sb");
+        let next = (standing == Standing::Idle).then_some("b");
+        assert_eq!(
+            granted(&facts.decide()),
+            Vec::from_iter(next),
+            "{standing:?}"
+        );
+    }
+}
+
+#[test]
+fn nobody_takes_the_place_of_pods_while_their_job_is_being_suspended() {
+    let mut facts = Facts::new(1, &[]);
+    facts.bound(running("a", "sa"));
+    facts.busy.insert("a".into());
+    facts.line(&[waiting("b")]).session("b", "sb");
+    assert_eq!(granted(&facts.decide()), [""; 0]);
 }

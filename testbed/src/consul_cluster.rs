@@ -1,0 +1,191 @@
+//! Consul as it runs in earnest: several servers with data of their own, each of which can be lost.
+use std::{panic::Location, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::{
+    consul::Consul,
+    consul_server::ConsulServer,
+    folder::Folder,
+    ports,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+    wait,
+};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Consul servers that keep their data and their ports: each can be killed and started again, paused
+/// and resumed. End when they are dropped.
+#[derive(Debug)]
+pub struct ConsulCluster {
+    servers: Vec<ConsulServer>,
+    /// Where the servers talk to each other, by which Consul names its leader.
+    peers: Vec<String>,
+}
+
+/// The ports of a server: HTTP, the other servers', gossip.
+type Ports = [u16; 3];
+
+impl Consul {
+    /// Starts so many servers, and waits until each of them knows the leader.
+    #[track_caller]
+    pub fn cluster(servers: usize) -> impl Future<Output = ConsulCluster> {
+        story(Location::caller(), ConsulCluster::try_start(servers))
+    }
+}
+
+impl ConsulCluster {
+    async fn try_start(count: usize) -> Result<Self> {
+        let folder = Arc::new(Folder::new()?);
+        let ports = (0..count).map(|_| ports::lasting());
+        let ports: Vec<Ports> = ports.collect::<Result<_>>()?;
+        let all: Vec<_> = ports
+            .iter()
+            .map(|[_, _, gossip]| format!("127.0.0.1:{gossip}"))
+            .collect();
+        let mut servers = Vec::new();
+        for (number, ports) in ports.iter().enumerate() {
+            servers.push(start(&folder, number, *ports, &all)?);
+        }
+        let this = Self {
+            servers,
+            peers: ports
+                .iter()
+                .map(|[_, peer, _]| format!("127.0.0.1:{peer}"))
+                .collect(),
+        };
+        for server in &this.servers {
+            server
+                .process()
+                .ready(PATIENCE, || knows_leader(server))
+                .await?;
+        }
+        Ok(this)
+    }
+
+    /// All servers.
+    pub fn servers(&self) -> &[ConsulServer] {
+        &self.servers
+    }
+
+    /// Which server leads: its number.
+    #[track_caller]
+    pub fn leader(&self) -> impl Future<Output = usize> {
+        story(Location::caller(), async move {
+            wait::until("Consul has a leader", PATIENCE, || async {
+                for (number, server) in self.servers.iter().enumerate() {
+                    // Only its own word counts: others may not know yet that it is gone. One that is
+                    // killed or stopped does not answer.
+                    let asked = server.try_get("status/leader");
+                    let asked = tokio::time::timeout(Duration::from_secs(2), asked).await;
+                    if let (Ok(Ok(Value::String(leader))), Some(peer)) =
+                        (asked, self.peers.get(number))
+                        && leader == *peer
+                    {
+                        return Ok(number);
+                    }
+                }
+                Err("no server leads".to_owned())
+            })
+            .await
+        })
+    }
+
+    /// Kills a server (SIGKILL).
+    #[track_caller]
+    pub fn kill(&self, server: usize) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            self.server(server)?.process().kill().await
+        })
+    }
+
+    /// Starts servers once more that were killed, with the data that they have, and waits until they
+    /// know the leader.
+    #[track_caller]
+    pub fn start_again(&self, servers: &[usize]) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            for number in servers {
+                let server = self.server(*number)?;
+                server.process().start_again(server.folder())?;
+            }
+            for number in servers {
+                let server = self.server(*number)?;
+                server
+                    .process()
+                    .ready(PATIENCE, || knows_leader(server))
+                    .await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the data of a server that was killed.
+    #[track_caller]
+    pub fn forget(&self, server: usize) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            if self.server(server)?.process().exit_status().is_none() {
+                bail!("server {server} still runs");
+            }
+            let data = self.server(server)?.folder().path().join(data(server));
+            std::fs::remove_dir_all(&data).with_context(|| data.display().to_string())
+        })
+    }
+
+    fn server(&self, number: usize) -> Result<&ConsulServer> {
+        let server = self.servers.get(number);
+        server.with_context(|| format!("there is no server {number}"))
+    }
+}
+
+fn data(number: usize) -> String {
+    format!("consul-{number}")
+}
+
+fn start(
+    folder: &Arc<Folder>,
+    number: usize,
+    [http, peer, gossip]: Ports,
+    all: &[String],
+) -> Result<ConsulServer> {
+    let name = data(number);
+    let config = json!({
+        "node_name": name,
+        "server": true,
+        "bootstrap_expect": all.len(),
+        "data_dir": folder.path().join(&name),
+        "bind_addr": "127.0.0.1",
+        "client_addr": "127.0.0.1",
+        "retry_join": all,
+        "retry_interval": "1s",
+        "ports": {
+            "http": http, "server": peer, "serf_lan": gossip, "serf_wan": -1,
+            "grpc": -1, "grpc_tls": -1, "dns": -1,
+        },
+        "connect": { "enabled": false },
+        "disable_update_check": true,
+        // Elections in a second; and a server that was lost for long is still one of them.
+        "performance": { "raft_multiplier": 1 },
+        "autopilot": { "cleanup_dead_servers": false },
+    });
+    let file = folder.write(&format!("{name}.json"), config.to_string())?;
+    let recipe = Recipe::new(&name, programs::server("consul")?)
+        .args(["agent", "-config-file"])
+        .arg(file);
+    Ok(ConsulServer::new(
+        Consul::at(&format!("127.0.0.1:{http}"), None)?,
+        Process::start(folder, &recipe)?,
+        folder.clone(),
+    ))
+}
+
+/// A list of nodes needs a leader, and the servers' own nodes in the catalog.
+async fn knows_leader(server: &Consul) -> Result<(), String> {
+    match server.try_get("catalog/nodes").await {
+        Ok(Value::Array(nodes)) if !nodes.is_empty() => Ok(()),
+        Ok(_) => Err("no node is in the catalog".to_owned()),
+        Err(error) => Err(format!("{error:#}")),
+    }
+}

@@ -1,0 +1,26 @@
+//! Consul or Kubernetes is away for long: each outage on a bed of its own, side by side, because
+//! most of the time is waiting.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+#![expect(
+    clippy::many_single_char_names,
+    reason = "the Jobs of a story are a, b and c"
+)]
+
+#[allow(dead_code, reason = "the journeys need more of it")]
+#[path = "../journeys/helpers.rs"]
+mod helpers;
+#[allow(dead_code, reason = "the journeys need more of it")]
+#[path = "../journeys/proof.rs"]
+mod proof;
+
+mod consul_answers;
+mod consul_servers;
+mod kubernetes_access;
+mod kubernetes_server;
+mod stage;
+mod wall_clock;

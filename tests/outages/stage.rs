@@ -1,0 +1,119 @@
+//! What the stories of this program begin with.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testbed::{Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually_within, same};
+
+use crate::{
+    helpers::metric,
+    proof::{Grant, is_warned, running_pods, runs_in_a_slot},
+};
+
+/// How long a condition may take while much is away: backoff has grown by then.
+pub(crate) const LONG: Duration = Duration::from_mins(3);
+
+/// A semaphore of one slot and the Job that runs in it.
+pub(crate) struct Held {
+    pub(crate) db: Semaphore,
+    pub(crate) job: Job,
+    pub(crate) grant: Grant,
+    pub(crate) pods: Vec<String>,
+    pub(crate) observer: LimitWatch,
+}
+
+impl Held {
+    /// Its Job's pods end within a second, so that nearly all of the TTL can pass without news.
+    pub(crate) async fn new(bed: &Bed, team: &Namespace, policy: &str, ttl: &str) -> Self {
+        Self::with_grace(bed, team, policy, ttl, 1).await
+    }
+
+    /// Its Job's pods may take so many seconds to end.
+    pub(crate) async fn with_grace(
+        bed: &Bed,
+        team: &Namespace,
+        policy: &str,
+        ttl: &str,
+        grace: u32,
+    ) -> Self {
+        let name = format!("{policy}-{ttl}").to_lowercase();
+        let db = team.semaphore(&name).limit(1).ttl(ttl);
+        let spec = json!({ "onSlotLost": policy, "session": { "lockDelay": "0s" } });
+        let db = db.spec(spec).create().await;
+        let observer = bed.watch_limit(&db.lock_prefix()).await;
+        let pods = json!({ "terminationGracePeriodSeconds": grace });
+        let job = team.job(&name).semaphore(&name).runs("1h");
+        let job = job.with(json!({ "spec": { "template": { "spec": pods } } }));
+        let job = job.create().await;
+        let grant = Box::pin(runs_in_a_slot(bed, &db, &job)).await;
+        Self {
+            pods: running_pods(&job).await,
+            db,
+            job,
+            grant,
+            observer,
+        }
+    }
+
+    /// Its Job has never been stopped, and holds its slot as it did.
+    pub(crate) async fn goes_on(&self) {
+        assert_eq!(running_pods(&self.job).await, self.pods, "it was stopped");
+    }
+
+    /// Waits until its Job is suspended and all its pods are gone.
+    pub(crate) async fn is_suspended(&self) {
+        eventually_within(LONG, "it is suspended", || async {
+            let job = self.job.get().await.and_then(|job| job.spec);
+            same(job.and_then(|spec| spec.suspend), Some(true))
+        })
+        .await;
+        is_warned(&self.job, "SlotLost", "suspended, first in line").await;
+        self.job.is_waiting().await;
+    }
+
+    /// Waits until its Job runs in a slot, stopped or not in between, and goes by that from now on.
+    pub(crate) async fn runs_again(&mut self, bed: &Bed) {
+        let (pods, session) = eventually_within(LONG, "it runs in a slot again", || async {
+            let session = self.job.session().await.ok_or("no session")?;
+            let holders = bed.consul().holders(&self.db.lock_prefix()).await;
+            let pods = running_pods(&self.job).await;
+            let runs = pods.len() == 1 && holders.contains(&session);
+            runs.then_some((pods, session)).ok_or("it does not run")
+        })
+        .await;
+        self.pods = pods;
+        self.grant.session = session;
+    }
+
+    /// Waits for a condition of its semaphore for as long as backoff may take.
+    pub(crate) async fn shows(&self, kind: &str, status: &str, reasons: &[&str]) {
+        let what = format!("{} has {kind}={status} {reasons:?}", self.db.name());
+        eventually_within(LONG, &what, || async {
+            let condition = self.db.condition(kind).await;
+            let is = condition["status"] == status
+                && (reasons.is_empty()
+                    || reasons.iter().any(|reason| condition["reason"] == *reason));
+            is.then_some(()).ok_or(condition)
+        })
+        .await;
+    }
+
+    /// Nobody was ever above the limit, and no other Job has run in the slot.
+    pub(crate) fn kept_the_limit(&self) {
+        assert_eq!(self.observer.peak_holders(), 1);
+        assert!(self.observer.peak_jobs() <= 1, "{:?}", self.observer.seen());
+    }
+}
+
+/// Waits until the operator has made so many more calls of a kind that had this result.
+pub(crate) async fn calls(operator: &Operator, kind: &str, result: &str, more: f64) {
+    let name = format!("consul_calls_total{{kind=\"{kind}\",result=\"{result}\"}}");
+    let count = async || metric(&operator.get("/metrics").await, &name).unwrap_or_default();
+    let before = count().await;
+    let what = format!("{more} more of {name}");
+    eventually_within(LONG, &what, || async {
+        let now = count().await;
+        (now >= before + more).then_some(()).ok_or(now)
+    })
+    .await;
+}

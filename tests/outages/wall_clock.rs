@@ -1,0 +1,82 @@
+//! The wall clock jumps under the operator: it tells another time, and does nothing else differently.
+
+use std::fs;
+
+use testbed::Bed;
+
+use crate::{
+    helpers::finish,
+    proof::{nothing_is_left, runs_in_a_slot},
+    stage::{Held, calls},
+};
+
+#[tokio::test]
+async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
+    let Some(library) = testbed::faketime() else {
+        #[expect(clippy::print_stderr, reason = "what was not tested is said")]
+        {
+            eprintln!("skipped: there is no libfaketime; `make servers` says why");
+        }
+        return;
+    };
+    let bed = Bed::builder().without_operator().start().await;
+    let clock = bed.folder().path().join("clock");
+    fs::write(&clock, "+0").expect("the clock");
+    let operator = bed.another_operator(
+        "jumping",
+        [""; 0],
+        [
+            ("LD_PRELOAD", library.display().to_string()),
+            ("FAKETIME_TIMESTAMP_FILE", clock.display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ],
+    );
+    operator.start().await;
+    let team = bed.namespace("wall-clock").await;
+    let held = Held::new(&bed, &team, "Suspend", "15s").await;
+    let passing = Held::new(&bed, &team, "Suspend", "120s").await;
+    let mut last = (
+        passing.job.clone(),
+        told(&bed, &passing, &passing.grant.session).await,
+    );
+    // As far back as the API server's certificate is old.
+    for jump in ["+30d", "-50m", "+0"] {
+        fs::write(&clock, jump).expect("the clock");
+        calls(&operator, "session_renew", "ok", 4.0).await;
+        calls(&operator, "kv_watch", "ok", 4.0).await;
+        let name = format!("after{}", jump.replace(['+', '-'], "-"));
+        let next = team.job(&name).semaphore(passing.db.name()).runs("1h");
+        let next = next.create().await;
+        next.has_event("SlotWaiting").await;
+        finish(&team, &last.0).await;
+        let grant = runs_in_a_slot(&bed, &passing.db, &next).await;
+        let now = told(&bed, &passing, &grant.session).await;
+        // Weeks ahead, then weeks and an hour back.
+        match jump {
+            "+30d" => assert!(now > last.1.clone(), "{now} after {}", last.1),
+            "-50m" => assert!(now < last.1.clone(), "{now} after {}", last.1),
+            _ => {}
+        }
+        last = (next, now);
+        held.goes_on().await;
+    }
+    for job in [&held.job, &last.0] {
+        finish(&team, job).await;
+    }
+    for held in [&held, &passing] {
+        nothing_is_left(&bed, &team, &held.db).await;
+        held.kept_the_limit();
+    }
+}
+
+/// When a slot was granted, as its contender says: RFC 3339 in UTC, which sorts by time.
+async fn told(bed: &Bed, held: &Held, session: &str) -> String {
+    let key = format!("{}/{session}", held.db.lock_prefix());
+    let contender = bed.consul().kv(&key).await.expect("a contender");
+    contender.json()["time"]
+        .as_str()
+        .expect("a time")
+        .to_owned()
+}
