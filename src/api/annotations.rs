@@ -120,7 +120,7 @@ fn beginning(text: &str) -> String {
 }
 
 /// Whether this is a DNS-1123 subdomain, as the names of most Kubernetes objects are.
-fn is_object_name(name: &str) -> bool {
+pub(crate) fn is_object_name(name: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();

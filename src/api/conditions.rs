@@ -96,6 +96,8 @@ pub enum Reason {
     LockConflict,
     /// The prefix is not one that this namespace may use.
     PrefixNotAllowed,
+    /// The token that the spec names can't be read.
+    TokenNotFound,
     /// The API server refuses one start of a Job after another.
     StartsRefused,
     /// The spec says to grant nothing for now.
@@ -130,6 +132,7 @@ impl Reason {
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::TokenNotFound => "TokenNotFound",
             Self::StartsRefused => "StartsRefused",
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",

@@ -24,6 +24,9 @@ pub enum Error {
     /// The token is unknown or lacks a rule, which is named as Consul names it.
     #[error("Consul denies it: {0}")]
     Denied(String),
+    /// There is no token to bring, so no call was made.
+    #[error("there is no token to ask Consul with")]
+    NoToken,
     /// A limit of Consul's for requests or connections is reached; nothing was done.
     #[error("Consul has too many requests: {0}")]
     TooManyRequests(String),
@@ -88,6 +91,7 @@ impl Error {
             Self::Unreachable { .. } => "ConsulUnreachable",
             Self::NoLeader { .. } => "NoLeader",
             Self::Denied(_) => "PermissionDenied",
+            Self::NoToken => "TokenNotFound",
             Self::TooManyRequests(_) => "TooManyRequests",
             Self::Conflict(_) => "Conflict",
             Self::Gone => "SessionGone",
@@ -108,6 +112,7 @@ impl Error {
             Self::Unexpected { status, .. } => *status >= 500,
             Self::Decode(_) => true,
             Self::Denied(_)
+            | Self::NoToken
             | Self::TooManyRequests(_)
             | Self::Conflict(_)
             | Self::Gone

@@ -7,18 +7,21 @@
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
 //! `keeper` renews sessions, `events` writes events, and `intake` looks after Jobs that no
-//! semaphore wants. `call` and `backoff` bound all of it.
+//! semaphore wants. `home` says where in Consul a semaphore lives, and `secret` reads the token of
+//! one that brings its own. `call` and `backoff` bound all of it.
 
 mod backoff;
 mod call;
 mod events;
 mod grantor;
+mod home;
 mod index;
 mod intake;
 mod job;
 mod keeper;
 mod overseer;
 mod patch;
+mod secret;
 mod watches;
 
 use std::{sync::Arc, time::Duration};
@@ -30,6 +33,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
+    api::tenancy::Tenancy,
     consul::{self, Observer},
     semaphore::Cluster,
     telemetry::{Metrics, Telemetry},
@@ -48,6 +52,8 @@ pub struct Settings {
     pub cluster_name: Option<String>,
     /// The external node that owns the sessions; `k8s-<cluster id>` without.
     pub consul_node: Option<String>,
+    /// Who may use which prefix with the operator's own token.
+    pub tenancy: Tenancy,
 }
 
 /// What all parts share.
@@ -55,6 +61,10 @@ struct Context {
     client: Client,
     cluster: Cluster,
     consul: consul::Client,
+    /// The external node that owns the sessions made with the operator's own token, so that no
+    /// restart of a Consul agent ends them.
+    node: Arc<str>,
+    tenancy: Tenancy,
     keeper: Keeper,
     index: Index,
     events: Events,
@@ -95,7 +105,9 @@ pub async fn run(
         client,
         cluster,
         consul,
-        keeper: Keeper::new(node, metrics.clone()),
+        node: node.into(),
+        tenancy: settings.tenancy,
+        keeper: Keeper::new(metrics.clone()),
         index: Index::default(),
         events,
         metrics,

@@ -43,5 +43,6 @@ mod restart;
 mod several_pods;
 mod status;
 mod suspended;
+mod tenants;
 mod ttl_after_finished;
 mod unsuspended;

@@ -73,8 +73,11 @@ impl Grantor {
 
     /// One write to Consul. Says whether to decide again at once.
     async fn transact(&mut self, transaction: &Transaction) -> bool {
+        let Some(home) = &self.view.home else {
+            return false;
+        };
         let sent = Moment::now();
-        match self.view.consul.transaction(&transaction.operations).await {
+        match home.consul.transaction(&transaction.operations).await {
             Ok(answer) => {
                 self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
@@ -88,7 +91,7 @@ impl Grantor {
             }
             // There are fewer at once from now on.
             Err(consul::Error::TooLarge(_))
-                if transaction.operations.len() > self.view.consul.transaction_capacity() =>
+                if transaction.operations.len() > self.view.capacity() =>
             {
                 true
             }

@@ -30,10 +30,10 @@ pub(super) use self::{
     view::View,
     writes::Writes,
 };
-use super::{Context, index::SemaphoreRef};
+use super::{Context, home::Home, index::SemaphoreRef};
 use crate::{
     clock::Moment,
-    consul::{self, Listing, Scope, SessionId, WatchOptions},
+    consul::{self, Listing, SessionId, WatchOptions},
     semaphore::{Agreement, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
     telemetry::SemaphoreLabels,
 };
@@ -105,13 +105,12 @@ impl Grantor {
         context: Arc<Context>,
         reference: SemaphoreRef,
         settings: Settings,
-        place: Scope,
+        home: Option<Home>,
         fencing_token: Option<u64>,
         wake: Arc<Notify>,
     ) -> Self {
-        let consul = context.consul.scoped(place.clone());
         Self {
-            view: View::new(reference.clone(), consul, place, settings.prefix.clone()),
+            view: View::new(reference.clone(), home, settings.prefix.clone()),
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             context,
             reference,
@@ -146,6 +145,19 @@ impl Grantor {
         ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 5
     }
 
+    /// Goes another way to Consul from now on, or none. Sessions made before are renewed with the
+    /// token that they were made with.
+    pub(super) fn move_to(&mut self, home: Option<Home>) {
+        self.view.home = home;
+        self.view.doubt();
+        self.view.trouble = None;
+    }
+
+    /// Lets go of all sessions, which leaves them in Consul: nothing more is to be done there.
+    pub(super) fn abandon_sessions(&mut self) {
+        self.sessions = Sessions::default();
+    }
+
     /// Readings of the prefix, until the receiver is dropped.
     ///
     /// They are read in a task of their own: a watch that nobody polls, because a pass is under
@@ -155,11 +167,11 @@ impl Grantor {
             wait: self.watch_wait(),
             ..WatchOptions::default()
         };
-        let watch = self
-            .view
-            .consul
-            .watch(&self.settings.prefix.folder(), options);
         let (readings, receiver) = mpsc::channel(1);
+        let Some(home) = &self.view.home else {
+            return receiver;
+        };
+        let watch = home.consul.watch(&self.settings.prefix.folder(), options);
         tokio::spawn(async move {
             let mut watch = std::pin::pin!(watch);
             loop {
