@@ -82,7 +82,7 @@ impl Overseer {
                 session: session.to_string(),
                 holder: body.as_ref().map(ContenderBody::holder),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
-                since: body.map(|body| Time(whole_seconds(body.time))),
+                since: body.and_then(|body| whole_seconds(body.time)).map(Time),
             }
         });
         Shown {
@@ -327,7 +327,8 @@ fn number<T: TryInto<i32>>(count: T) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
-/// Times in a status have seconds.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
+/// Times in a status have seconds, and the API server takes none before the year 0.
+fn whole_seconds(time: Timestamp) -> Option<Timestamp> {
+    const YEAR_0: i64 = -62_167_219_200;
+    Timestamp::from_second(time.as_second().max(YEAR_0)).ok()
 }
