@@ -17,7 +17,10 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use consul_semaphore_operator::{
-    api::Seconds,
+    api::{
+        Seconds,
+        tenancy::{TenantPrefix, TrustedNamespaces},
+    },
     consul, leader,
     telemetry::{self, LogFormat},
 };
@@ -49,6 +52,14 @@ pub(crate) struct Run {
     /// The external Consul node that owns this operator's sessions [default: k8s-<cluster id>]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
+
+    /// The folder in Consul below which the semaphores of a namespace live; {namespace} stands for its name
+    #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
+    pub(crate) tenant_prefix: TenantPrefix,
+
+    /// Namespaces whose semaphores may live anywhere, joined by commas; * for all
+    #[arg(long, env, value_name = "NAMES", default_value = "")]
+    pub(crate) trusted_namespaces: TrustedNamespaces,
 
     /// Where /livez, /readyz and /metrics are served
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]

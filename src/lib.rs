@@ -11,12 +11,13 @@
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
+//! | `text` | text of others as one line that can be shown | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
 //! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`controller`] uses all others, [`semaphore`] uses the values of
-//! [`consul`] and [`api`], and those two use none but [`clock`]. Text from outside is parsed once, at
+//! [`consul`] and [`api`], and those two use none but [`clock`] and `text`. Text from outside is parsed once, at
 //! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
 //! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
 
@@ -24,6 +25,9 @@ pub mod api;
 pub mod clock;
 pub mod consul;
 pub mod controller;
+#[cfg(test)]
+mod hostile;
 pub mod leader;
 pub mod semaphore;
 pub mod telemetry;
+mod text;

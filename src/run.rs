@@ -3,6 +3,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
+    api::tenancy::Tenancy,
     consul, controller,
     telemetry::{self, Telemetry},
 };
@@ -29,6 +30,10 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
         election: flags.election.settings(),
+        tenancy: Tenancy {
+            prefix: flags.tenant_prefix,
+            trusted: flags.trusted_namespaces,
+        },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

@@ -120,7 +120,7 @@ fn beginning(text: &str) -> String {
 }
 
 /// Whether this is a DNS-1123 subdomain, as the names of most Kubernetes objects are.
-fn is_object_name(name: &str) -> bool {
+pub(crate) fn is_object_name(name: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();
@@ -133,7 +133,28 @@ fn is_object_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        /// Whatever stands there is read, or refused with a note that is fit for an event.
+        #[test]
+        fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..4_usize, hostile::text()), 0..5)) {
+            let names = [SEMAPHORE, PRIORITY, HOLD, SESSION];
+            let annotations = values.into_iter().map(|(name, value)| (names[name].to_owned(), value));
+            match parse(&annotations.collect()) {
+                None => {}
+                Some(Ok(request)) => prop_assert!(is_object_name(&request.semaphore)),
+                Some(Err(error)) => {
+                    let note = error.to_string();
+                    prop_assert!(note.len() < 1000, "{}", note);
+                    prop_assert!(!note.chars().any(char::is_control), "{}", note);
+                }
+            }
+        }
+    }
 
     fn parse_of<const N: usize>(
         annotations: [(&str, &str); N],

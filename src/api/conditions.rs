@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::fmt;
 
+use crate::text::one_line;
+
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
@@ -96,6 +98,8 @@ pub enum Reason {
     LockConflict,
     /// The prefix is not one that this namespace may use.
     PrefixNotAllowed,
+    /// The token that the spec names can't be read.
+    TokenNotFound,
     /// The API server refuses one start of a Job after another.
     StartsRefused,
     /// The spec says to grant nothing for now.
@@ -130,6 +134,7 @@ impl Reason {
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::TokenNotFound => "TokenNotFound",
             Self::StartsRefused => "StartsRefused",
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",
@@ -184,10 +189,13 @@ impl Finding {
             type_,
             status: status.into(),
             reason,
-            message: message.into(),
+            message: one_line(&message.into(), MESSAGE),
         }
     }
 }
+
+/// How long a message can be, in characters: it may repeat the words of others.
+const MESSAGE: usize = 2048;
 
 /// The conditions after `findings`, made at `now` on a spec of this generation.
 ///

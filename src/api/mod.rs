@@ -10,6 +10,7 @@
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
 //! | [`Prefix`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`tenancy`] | which prefixes a namespace may use |
 
 pub mod annotations;
 pub mod conditions;
@@ -19,6 +20,7 @@ mod schema;
 mod seconds;
 mod spec;
 mod status;
+pub mod tenancy;
 mod ttl;
 
 pub use crd::crd_yaml;
@@ -26,7 +28,7 @@ pub use prefix::{InvalidPrefix, Prefix};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use spec::{
     ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, LimitPolicy, LockDelay, OnSlotLost,
-    SessionSpec,
+    SessionSpec, TokenSecretRef,
 };
 pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus};
 pub use ttl::{InvalidTtl, Ttl};

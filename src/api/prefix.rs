@@ -88,7 +88,26 @@ impl fmt::Display for Prefix {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        /// What is accepted is a path that no client and no server tidies up, and needs no escapes.
+        #[test]
+        fn any_text_is_a_plain_path_or_refused(text in prop_oneof![hostile::text(), "[a-zA-Z0-9._/%-]{0,20}"]) {
+            let Ok(prefix) = text.parse::<Prefix>() else {
+                return Ok(());
+            };
+            prop_assert_eq!(prefix.as_str(), &text);
+            prop_assert_eq!(prefix.as_str().parse(), Ok(prefix.clone()));
+            prop_assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-/".contains(&byte)));
+            for segment in text.split('/') {
+                prop_assert!(!matches!(segment, "" | "." | ".." | ".lock"), "{}", text);
+            }
+        }
+    }
 
     #[test]
     fn segments_joined_by_slashes_are_a_prefix() {

@@ -222,6 +222,36 @@ pub struct ConsulSpec {
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("partition must be the name of a Consul partition: letters, digits and '-', such as default"))]
     pub partition: Option<String>,
+
+    /// A Secret in the same namespace with a Consul token for this semaphore. With one, any prefix
+    /// may be used: Consul's ACL decides. The operator must be given the right to read that Secret.
+    /// Without, the operator's own token is used, and the prefix must be one that this namespace
+    /// may use. May be changed at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "TokenSecretRef")]
+    pub token_secret_ref: Option<TokenSecretRef>,
+}
+
+/// Where a token stands.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenSecretRef {
+    /// The name of the Secret.
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')")
+        .message("name must be the name of a Secret in the same namespace, such as consul-token"))]
+    pub name: String,
+
+    /// The key in the Secret's data. The default is token.
+    #[serde(default = "token_key")]
+    #[schemars(length(max = 253))]
+    #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9._-]+$')")
+        .message("key must be a key of the Secret's data: letters, digits, '-', '_' and '.', such as token"))]
+    pub key: String,
+}
+
+fn token_key() -> String {
+    "token".to_owned()
 }
 
 /// A rule for the spec: this optional field, given by its path, is neither changed, added nor removed.

@@ -76,7 +76,20 @@ impl From<Ttl> for String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in prop_oneof![hostile::text(), "([0-9]{1,6}[hms]){1,4}"]) {
+            if let Ok(ttl) = text.parse::<Ttl>() {
+                prop_assert_eq!(ttl.to_string().parse(), Ok(ttl));
+                prop_assert!(ttl.get().is_none_or(|ttl| (10..=86_400).contains(&ttl.as_secs())));
+            }
+        }
+    }
 
     #[test]
     fn a_length_of_time_or_none() {

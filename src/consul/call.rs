@@ -97,7 +97,7 @@ impl Answer {
         if !self.found {
             return Err(self.not_found());
         }
-        serde_json::from_slice(&self.body).map_err(|error| Error::Decode(error.to_string()))
+        serde_json::from_slice(&self.body).map_err(|error| Error::decode(&error))
     }
 
     /// The `true` of a call that can only succeed.

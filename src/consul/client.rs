@@ -20,7 +20,7 @@ use super::{
     call::{Answer, Call},
     endpoints::{Endpoints, Target, root_cause},
     repeat::Repeat,
-    token::TokenSource,
+    token::{TokenCell, TokenSource},
 };
 use crate::clock::Moment;
 
@@ -43,12 +43,12 @@ pub struct Client {
     pub(super) shared: Arc<Shared>,
     pub(super) scope: Arc<Scope>,
     gate: Option<Arc<dyn Gate>>,
+    token: Arc<TokenSource>,
 }
 
-/// What all clones and scopes of a client have in common.
+/// What all clones, scopes and tokens of a client have in common.
 pub(super) struct Shared {
     endpoints: Endpoints,
-    token: TokenSource,
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
@@ -82,7 +82,6 @@ impl Client {
         } = config;
         let shared = Shared {
             endpoints,
-            token,
             http_auth,
             timeout,
             observer,
@@ -94,6 +93,7 @@ impl Client {
             scope: Arc::new(scope),
             shared: Arc::new(shared),
             gate: None,
+            token: Arc::new(token),
         })
     }
 
@@ -106,9 +106,8 @@ impl Client {
             partition: scope.partition.or_else(|| self.scope.partition.clone()),
         };
         Self {
-            shared: self.shared.clone(),
             scope: Arc::new(scope),
-            gate: self.gate.clone(),
+            ..self.clone()
         }
     }
 
@@ -117,6 +116,16 @@ impl Client {
     pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
         Self {
             gate: Some(gate),
+            ..self.clone()
+        }
+    }
+
+    /// The same client with another token. While there is none, no call is made: they fail with
+    /// [`Error::NoToken`].
+    #[must_use]
+    pub fn with_token(&self, token: TokenCell) -> Self {
+        Self {
+            token: Arc::new(TokenSource::Cell(token)),
             ..self.clone()
         }
     }
@@ -168,7 +177,7 @@ impl Client {
             Err(error) => Err(error),
         };
         if let Err(Error::Denied(_)) = result {
-            shared.token.doubt().await;
+            self.token.doubt();
         }
         if let Some(observer) = &shared.observer {
             let word = result.as_ref().map_or_else(Error::reason, |_| "ok");
@@ -215,7 +224,7 @@ impl Client {
             && error.is_transient()
             && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
         {
-            self.shared.endpoints.failed(target, error).await;
+            self.shared.endpoints.failed(target, error);
         }
         result
     }
@@ -228,7 +237,10 @@ impl Client {
         until: Instant,
     ) -> Result<Answer, Error> {
         let shared = &self.shared;
-        let token = shared.token.current().await;
+        let late = |_| interrupted("the token was not read in time");
+        let token = timeout_at(until, self.token.current())
+            .await
+            .map_err(late)??;
         let mut url = target
             .url(&call.path)
             .ok_or_else(|| Error::InvalidKey(call.path.clone()))?;
@@ -275,9 +287,12 @@ impl Client {
             }
             body.extend_from_slice(&part);
         }
-        if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
+        if status != StatusCode::OK {
+            // A proxy may repeat what it was sent.
             let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());
-            let body = hidden.unwrap_or(body);
+            body = hidden.unwrap_or(body);
+        }
+        if status != StatusCode::OK && status != StatusCode::NOT_FOUND {
             return Err(Error::from_answer(status.as_u16(), &body));
         }
         Ok(Answer {

@@ -9,12 +9,12 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use reqwest::{Client, ClientBuilder, Url};
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::{self, Notify};
 
 use super::{
     Config, ConfigError, Error,
@@ -48,7 +48,10 @@ pub(super) struct Endpoints {
     sites: Vec<Site>,
     trust: Trust,
     connect_timeout: Duration,
+    /// Locked for moments only.
     list: Mutex<List>,
+    /// Who resolves the names; that may take long.
+    resolving: sync::Mutex<()>,
 }
 
 /// The targets of the last resolution, and which of them is asked.
@@ -58,6 +61,12 @@ struct List {
     at: usize,
     /// The same targets by what they were made of, so that those which stay keep their connections.
     known: HashMap<Key, Arc<Target>>,
+}
+
+impl List {
+    fn target(&self) -> Option<Arc<Target>> {
+        self.targets.get(self.at).cloned()
+    }
 }
 
 /// The number of a site and one address of it.
@@ -88,6 +97,7 @@ impl Endpoints {
             trust: Trust::load(&config.tls)?,
             connect_timeout: config.timeout / 4,
             list: Mutex::default(),
+            resolving: sync::Mutex::default(),
         };
         // What cannot be used for TLS shows now, not with the first call.
         for site in &endpoints.sites {
@@ -98,30 +108,45 @@ impl Endpoints {
         Ok(endpoints)
     }
 
-    /// The target that is asked at the moment.
+    /// The target that is asked at the moment. Names may have to be resolved for it, which takes as
+    /// long as it takes: the caller bounds it.
     pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
-        let mut list = self.list.lock().await;
-        if list.at >= list.targets.len() {
-            self.resolve(&mut list).await?;
+        if let Some(target) = self.list().target() {
+            return Ok(target);
         }
-        let target = list.targets.get(list.at).cloned();
+        let _turn = self.resolving.lock().await;
+        // Another call may have seen to it meanwhile.
+        let known = match self.list() {
+            list if list.target().is_some() => None,
+            list => Some(list.known.clone()),
+        };
+        if let Some(known) = known {
+            let list = self.resolve(known).await?;
+            *self.list() = list;
+        }
+        let target = self.list().target();
         target.ok_or_else(|| unreachable("no address".to_owned()))
     }
 
     /// The target did not work: the next one is asked from now on, unless another call has seen to
     /// that already.
-    pub(super) async fn failed(&self, target: &Arc<Target>, error: &Error) {
+    pub(super) fn failed(&self, target: &Arc<Target>, error: &Error) {
         if let Error::Unreachable { .. } = error {
             target.lost.notify_waiters();
         }
-        let mut list = self.list.lock().await;
+        let mut list = self.list();
         let current = list.targets.get(list.at);
         if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
             list.at += 1;
         }
     }
 
-    async fn resolve(&self, list: &mut List) -> Result<(), Error> {
+    fn list(&self) -> MutexGuard<'_, List> {
+        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn resolve(&self, mut before: HashMap<Key, Arc<Target>>) -> Result<List, Error> {
         let mut keys: Vec<Key> = Vec::new();
         let mut problems = Vec::new();
         for (number, site) in self.sites.iter().enumerate() {
@@ -134,7 +159,7 @@ impl Endpoints {
         let mut known = HashMap::new();
         let mut targets = Vec::new();
         for key in keys {
-            let target = match (list.known.remove(&key), self.sites.get(key.0)) {
+            let target = match (before.remove(&key), self.sites.get(key.0)) {
                 (Some(target), _) => target,
                 (None, Some(site)) => Arc::new(self.target(site, key.1).map_err(unreachable)?),
                 (None, None) => continue,
@@ -146,12 +171,11 @@ impl Endpoints {
         if targets.is_empty() {
             return Err(unreachable(problems.join("; ")));
         }
-        *list = List {
+        Ok(List {
             targets,
             at: 0,
             known,
-        };
-        Ok(())
+        })
     }
 
     fn target(&self, site: &Site, address: Option<SocketAddr>) -> Result<Target, String> {
@@ -293,16 +317,16 @@ mod tests {
         let error = unreachable("test".to_owned());
         let first = endpoints.current().await.unwrap();
         assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
-        endpoints.failed(&first, &error).await;
+        endpoints.failed(&first, &error);
         let second = endpoints.current().await.unwrap();
         assert_eq!(
             second.url("/v1/kv/a").unwrap().as_str(),
             "http://127.0.0.1:2/consul/v1/kv/a"
         );
         // Many calls fail at once; only the first of them moves on.
-        endpoints.failed(&first, &error).await;
+        endpoints.failed(&first, &error);
         assert!(Arc::ptr_eq(&second, &endpoints.current().await.unwrap()));
-        endpoints.failed(&second, &error).await;
+        endpoints.failed(&second, &error);
         assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
     }
 

@@ -1,6 +1,8 @@
 //! What can go wrong with a call, and how an answer of Consul is told to be which.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+
+use crate::text::one_line;
 
 /// How a call failed. Messages never contain a token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +26,9 @@ pub enum Error {
     /// The token is unknown or lacks a rule, which is named as Consul names it.
     #[error("Consul denies it: {0}")]
     Denied(String),
+    /// There is no token to bring, so no call was made.
+    #[error("there is no token to ask Consul with")]
+    NoToken,
     /// A limit of Consul's for requests or connections is reached; nothing was done.
     #[error("Consul has too many requests: {0}")]
     TooManyRequests(String),
@@ -72,8 +77,13 @@ pub struct OpError {
     #[serde(rename = "OpIndex")]
     pub operation: usize,
     /// Consul's words, such as `failed to set key "k", index is stale`.
-    #[serde(rename = "What")]
+    #[serde(rename = "What", deserialize_with = "words")]
     pub what: String,
+}
+
+/// Consul's words may repeat a key, which may hold anything.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|words| text(words.as_bytes()))
 }
 
 fn list(errors: &[OpError]) -> String {
@@ -85,12 +95,18 @@ fn list(errors: &[OpError]) -> String {
 const MESSAGE: usize = 512;
 
 impl Error {
+    /// An answer that can't be understood.
+    pub(super) fn decode(problem: &impl ToString) -> Self {
+        Self::Decode(text(problem.to_string().as_bytes()))
+    }
+
     /// The kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "ConsulUnreachable",
             Self::NoLeader { .. } => "NoLeader",
             Self::Denied(_) => "PermissionDenied",
+            Self::NoToken => "TokenNotFound",
             Self::TooManyRequests(_) => "TooManyRequests",
             Self::Conflict(_) => "Conflict",
             Self::Gone => "SessionGone",
@@ -112,6 +128,7 @@ impl Error {
             Self::Unexpected { status, .. } => *status >= 500,
             Self::Decode(_) => true,
             Self::Denied(_)
+            | Self::NoToken
             | Self::TooManyRequests(_)
             | Self::Conflict(_)
             | Self::Gone
@@ -197,14 +214,28 @@ fn refused_transaction(body: &[u8]) -> Option<Error> {
 
 /// The beginning of an answer, fit for one line of a log.
 fn text(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    text.trim().chars().take(MESSAGE).map(printable).collect()
+    one_line(String::from_utf8_lossy(body).trim(), MESSAGE)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        /// Any answer is an error that can be shown.
+        #[test]
+        fn any_answer_is_told_in_one_line(status in 100..600_u16, body in hostile::bytes(), what in hostile::text()) {
+            let refusal = serde_json::json!({ "Errors": [{ "OpIndex": 0, "What": what }] });
+            for body in [body, refusal.to_string().into_bytes()] {
+                let error = Error::from_answer(status, &body).to_string();
+                prop_assert!(!error.chars().any(char::is_control), "{}", error);
+                prop_assert!(error.chars().count() < MESSAGE + 100, "{}", error);
+            }
+        }
+    }
 
     #[test]
     fn answers_of_a_real_consul_are_told_apart() {

@@ -193,7 +193,7 @@ pub(super) struct WireEntry {
 impl WireEntry {
     pub(super) fn decode(self) -> Result<Entry, Error> {
         let value = BASE64_STANDARD.decode(self.value.unwrap_or_default());
-        let not_base64 = |_| Error::Decode(format!("the value of {:?} is no base64", self.key));
+        let not_base64 = |_| Error::decode(&format!("the value of {:?} is no base64", self.key));
         Ok(Entry {
             value: value.map_err(not_base64)?,
             key: self.key,
@@ -208,7 +208,51 @@ impl WireEntry {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    /// The path that a request for this URL has for Consul, which unescapes it once: the key as it
+    /// is looked up, if nothing on the way tidies it up or sends the client elsewhere.
+    fn routed(path: &str) -> Option<String> {
+        let url = reqwest::Url::parse(&format!("http://consul{path}")).ok()?;
+        let decoded = percent_encoding::percent_decode_str(url.path())
+            .decode_utf8()
+            .ok()?;
+        if url.query().is_some() || url.fragment().is_some() {
+            return None;
+        }
+        decoded.strip_prefix("/v1/kv/").map(str::to_owned)
+    }
+
+    proptest! {
+        /// No key, whatever it is, is taken for another one on its way to Consul.
+        #[test]
+        fn any_key_arrives_as_it_is(key in prop_oneof![hostile::text(), "[a-z.%/ ?#\\\\]{0,12}", "(a|b|[.]{1,3}|%2e|%2F|/){0,8}"]) {
+            match list_path(&key) {
+                Ok(path) => prop_assert_eq!(routed(&path), Some(key)),
+                Err(error) => prop_assert_eq!(error, Error::InvalidKey(key)),
+            }
+        }
+
+        /// What a prefix's keys look like, no server rewrites: no segment is empty or only dots, and
+        /// nothing is escaped.
+        #[test]
+        fn keys_of_plain_segments_need_no_escapes(key in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}){0,3}/?") {
+            prop_assert_eq!(list_path(&key), Ok(format!("/v1/kv/{key}")));
+        }
+
+        #[test]
+        fn any_entries_are_read_or_refused(body in hostile::bytes(), value in hostile::json()) {
+            let entry = format!(r#"[{{"Key":"k","Value":"e30=","Flags":{value},"CreateIndex":1,"ModifyIndex":2}}]"#);
+            for body in [body, entry.into_bytes()] {
+                if let Ok(wire) = serde_json::from_slice::<Vec<WireEntry>>(&body) {
+                    let _: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
+                }
+            }
+        }
+    }
 
     #[test]
     fn keys_are_escaped_by_segment() {

@@ -11,7 +11,7 @@
 //! | `client` | the one way a call takes: deadline, attempts, bounded answers |
 //! | `repeat` | when a call that failed is made again |
 //! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
-//! | `token`, `tls` | files read from disk: the token (again when it changes), certificates |
+//! | `token`, `tls` | the token (its file is read again when it changes), certificates |
 //! | `kv`, `session`, `txn`, `catalog` | the calls |
 //! | `watch` | blocking queries as a stream |
 //!
@@ -41,4 +41,5 @@ pub use error::{Error, OpError};
 pub use kv::PutMode;
 pub use model::{Entry, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Session};
+pub use token::{InvalidToken, TokenCell};
 pub use watch::WatchOptions;

@@ -213,7 +213,24 @@ fn nanoseconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        #[test]
+        fn any_sessions_are_read_or_refused(body in hostile::bytes(), value in hostile::json(), text in hostile::text()) {
+            let session = format!(
+                r#"[{{"ID":"x","Name":{},"Node":"n","TTL":{value},"LockDelay":{value},"CreateIndex":1}}]"#,
+                serde_json::Value::from(text.as_str())
+            );
+            for body in [body, session.into_bytes()] {
+                let _ = serde_json::from_slice::<Option<Vec<Session>>>(&body);
+            }
+            let _ = read_duration(&text);
+        }
+    }
 
     #[test]
     fn durations_are_those_of_go() {

@@ -1,20 +1,31 @@
-//! The ACL token: fixed, or in a file that is read again when it changes.
+//! The ACL token: fixed, in a file that is read again when it changes, or set by its owner.
 
 use std::{
+    fmt,
     path::{Path, PathBuf},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
 use reqwest::header::HeaderValue;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, Notify},
+    time::{Instant, timeout},
+};
 
 use super::{
-    Config, ConfigError, Secret,
+    Config, ConfigError, Error, Secret,
     config::{HTTP_TOKEN, HTTP_TOKEN_FILE},
 };
 
 /// How often a file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a look at a file may take: it may be on a disk that does not answer.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A token in the form that goes over the wire.
 #[derive(Clone)]
@@ -24,9 +35,8 @@ pub(super) struct Token {
 }
 
 impl Token {
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut header = HeaderValue::from_str(text)
-            .map_err(|_| "holds characters that no token has".to_owned())?;
+    fn parse(text: &str) -> Result<Self, InvalidToken> {
+        let mut header = HeaderValue::from_str(text).map_err(|_| InvalidToken)?;
         header.set_sensitive(true);
         let secret = text.into();
         Ok(Self { secret, header })
@@ -42,11 +52,66 @@ impl Token {
     }
 }
 
+/// The text can't be sent as a token. It is not repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("holds characters that no token has")]
+pub struct InvalidToken;
+
+/// A token that its owner sets, and may exchange at any time. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct TokenCell(Arc<Cell>);
+
+#[derive(Default)]
+struct Cell {
+    token: RwLock<Option<Token>>,
+    denied: Notify,
+}
+
+impl TokenCell {
+    /// Has calls bring this token from now on; says whether it is another one than before.
+    pub fn set(&self, token: &Secret) -> Result<bool, InvalidToken> {
+        let token = Token::parse(token.expose())?;
+        let mut current = self.0.token.write().unwrap_or_else(PoisonError::into_inner);
+        let news = current
+            .as_ref()
+            .is_none_or(|old| old.secret != token.secret);
+        *current = Some(token);
+        Ok(news)
+    }
+
+    /// Whether there is a token.
+    pub fn is_set(&self) -> bool {
+        self.get().is_some()
+    }
+
+    /// Waits until Consul has denied something to the token since this was last asked.
+    pub async fn denied(&self) {
+        self.0.denied.notified().await;
+    }
+
+    fn get(&self) -> Option<Token> {
+        let token = self.0.token.read().unwrap_or_else(PoisonError::into_inner);
+        token.clone()
+    }
+}
+
+impl fmt::Debug for TokenCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenCell").finish_non_exhaustive()
+    }
+}
+
 /// Where the token comes from.
 pub(super) enum TokenSource {
     None,
     Fixed(Token),
-    File { path: PathBuf, last: Mutex<Read> },
+    File {
+        path: PathBuf,
+        last: Mutex<Read>,
+        /// It was denied since the file was last looked at.
+        doubted: AtomicBool,
+    },
+    Cell(TokenCell),
 }
 
 /// What was last read from a file.
@@ -75,35 +140,45 @@ impl TokenSource {
             return Ok(Self::File {
                 path: path.clone(),
                 last: Mutex::new(last),
+                doubted: AtomicBool::new(false),
             });
         }
         let Some(token) = &config.token else {
             return Ok(Self::None);
         };
         let token = Token::parse(token.expose())
-            .map_err(|problem| ConfigError::new(HTTP_TOKEN, problem))?;
+            .map_err(|problem| ConfigError::new(HTTP_TOKEN, problem.to_string()))?;
         Ok(Self::Fixed(token))
     }
 
-    /// The token of this moment.
-    pub(super) async fn current(&self) -> Option<Token> {
+    /// The token of this moment; `None` where calls are to be made without one.
+    /// [`Error::NoToken`] where they are not.
+    pub(super) async fn current(&self) -> Result<Option<Token>, Error> {
         match self {
-            Self::None => None,
-            Self::Fixed(token) => Some(token.clone()),
-            Self::File { path, last } => {
+            Self::None => Ok(None),
+            Self::Fixed(token) => Ok(Some(token.clone())),
+            Self::File {
+                path,
+                last,
+                doubted,
+            } => {
                 let mut last = last.lock().await;
-                if last.looked.is_none_or(|at| at.elapsed() >= INTERVAL) {
+                let old = last.looked.is_none_or(|at| at.elapsed() >= INTERVAL);
+                if doubted.swap(false, Ordering::Relaxed) || old {
                     last.look_again(path).await;
                 }
-                last.token.clone()
+                Ok(last.token.clone())
             }
+            Self::Cell(cell) => cell.get().map(Some).ok_or(Error::NoToken),
         }
     }
 
-    /// The token was denied: looks at the file before the next call.
-    pub(super) async fn doubt(&self) {
-        if let Self::File { last, .. } = self {
-            last.lock().await.looked = None;
+    /// The token was denied: looks at the file before the next call, or tells its owner.
+    pub(super) fn doubt(&self) {
+        match self {
+            Self::File { doubted, .. } => doubted.store(true, Ordering::Relaxed),
+            Self::Cell(cell) => cell.0.denied.notify_one(),
+            Self::None | Self::Fixed(_) => {}
         }
     }
 }
@@ -113,26 +188,27 @@ impl Read {
     /// missing or half written for a moment.
     async fn look_again(&mut self, path: &Path) {
         self.looked = Some(Instant::now());
+        let problem = match timeout(LOOK, self.read(path)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(problem)) => problem,
+            Err(_) => "cannot be read in time".to_owned(),
+        };
+        tracing::warn!(file = %path.display(), problem, "the token file is of no use; the token before is kept");
+    }
+
+    async fn read(&mut self, path: &Path) -> Result<(), String> {
         let stamp = match tokio::fs::metadata(path).await {
             Ok(metadata) => metadata.modified().ok().map(|at| (at, metadata.len())),
             Err(_) => None,
         };
         if stamp.is_some() && stamp == self.stamp {
-            return;
+            return Ok(());
         }
-        let text = match tokio::fs::read_to_string(path).await {
-            Ok(text) => parse(&text),
-            Err(error) => Err(format!("cannot be read: {error}")),
-        };
-        match text {
-            Ok(token) => {
-                self.token = token;
-                self.stamp = stamp;
-            }
-            Err(problem) => {
-                tracing::warn!(file = %path.display(), problem, "the token file is of no use; the token before is kept");
-            }
-        }
+        let text = tokio::fs::read_to_string(path).await;
+        let text = text.map_err(|error| format!("cannot be read: {error}"))?;
+        self.token = parse(&text)?;
+        self.stamp = stamp;
+        Ok(())
     }
 }
 
@@ -141,7 +217,8 @@ fn parse(text: &str) -> Result<Option<Token>, String> {
     if text.is_empty() {
         return Ok(None);
     }
-    Token::parse(text).map(Some)
+    let token = Token::parse(text).map_err(|problem| problem.to_string())?;
+    Ok(Some(token))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use kube::{
 use tokio::sync::mpsc;
 
 use super::call::call;
-use crate::{semaphore::Uid, telemetry::Metrics};
+use crate::{semaphore::Uid, telemetry::Metrics, text::one_line};
 
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
@@ -115,7 +115,7 @@ impl Events {
                 EventType::Normal
             },
             reason: format!("{reason:?}"),
-            note: Some(shorten(note)),
+            note: Some(shorten(&note)),
             action: "Reconcile".into(),
             secondary: None,
         };
@@ -153,9 +153,10 @@ impl Told {
     }
 }
 
-/// The API server takes 1024 bytes.
-fn shorten(mut note: String) -> String {
+/// One line, and not more than the 1024 bytes that the API server takes.
+fn shorten(note: &str) -> String {
     const LONGEST: usize = 1000;
+    let mut note = one_line(note, LONGEST);
     if note.len() > LONGEST {
         let end = (0..=LONGEST)
             .rev()

@@ -130,7 +130,8 @@ fn standing(job: &batch::Job, started: bool) -> Standing {
     let is =
         |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
     let pods = status.map_or(0, |status| {
-        status.active.unwrap_or(0) + status.terminating.unwrap_or(0)
+        let active = status.active.unwrap_or(0);
+        active.saturating_add(status.terminating.unwrap_or(0))
     });
     if is("Complete") || is("Failed") {
         return Standing::Finished { at_rest: pods == 0 };
@@ -186,9 +187,50 @@ pub(super) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::hostile;
+
+    proptest! {
+        /// A Job as any controller may leave it: what is read of it makes sense, or nothing is.
+        #[test]
+        fn any_job_is_read(
+            texts in prop::collection::vec(hostile::text(), 8),
+            numbers in prop::collection::vec(any::<i32>(), 3),
+            seconds: i64,
+            suspend: Option<bool>,
+            left_out in prop::collection::btree_set(0..6_usize, 0..3),
+        ) {
+            let mut job = waiting(|job| {
+                job["metadata"]["annotations"] = json!({
+                    annotations::SEMAPHORE: texts[0], annotations::PRIORITY: texts[1],
+                    annotations::HOLD: texts[2], annotations::SESSION: texts[3],
+                });
+                job["spec"]["suspend"] = json!(suspend);
+                job["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&texts[4]));
+                job["spec"]["template"] = json!({
+                    "metadata": { "annotations": {
+                        annotations::GRANTED_TO: if numbers[1] % 2 == 0 { "u" } else { &texts[5] },
+                        annotations::LOCK_KEY: texts[6], annotations::SESSION: texts[7],
+                    } },
+                    "spec": { "containers": [], "terminationGracePeriodSeconds": seconds },
+                });
+                job["status"]["active"] = json!(numbers[0]);
+                job["status"]["terminating"] = json!(numbers[2]);
+                job["status"]["conditions"][0]["type"] = json!(texts[4]);
+            });
+            let parts = ["/metadata/name", "/metadata/uid", "/metadata/annotations", "/spec", "/status", "/metadata/namespace"];
+            for part in left_out {
+                *job.pointer_mut(parts[part]).unwrap() = Value::Null;
+            }
+            if let Some(kept) = read(job) {
+                prop_assert!(kept.job.wants.is_some() || kept.job.granted.is_some() || kept.obstacle.is_some());
+                prop_assert!(!(kept.obstacle.is_some() && kept.job.wants.is_some()));
+            }
+        }
+    }
 
     fn read(value: Value) -> Option<Kept> {
         Kept::read(&serde_json::from_value(value).unwrap(), Moment::default())

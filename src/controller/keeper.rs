@@ -16,6 +16,7 @@ use tokio::{
 use crate::{
     clock::Moment,
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
+    controller::home::Home,
     semaphore::Life,
     telemetry::Metrics,
 };
@@ -35,10 +36,8 @@ const CONCURRENCY: usize = 32;
 pub(super) struct Keeper(Arc<Shared>);
 
 struct Shared {
-    /// The external node that owns the sessions, so that no restart of a Consul agent ends them.
-    node: String,
-    /// The parts of Consul where that node was registered.
-    registered: Mutex<HashSet<Scope>>,
+    /// The nodes that were registered, and in which parts of Consul.
+    registered: Mutex<HashSet<(Scope, Arc<str>)>>,
     permits: Semaphore,
     kept: Mutex<usize>,
     left: Mutex<Left>,
@@ -59,6 +58,8 @@ struct Left {
 /// session in Consul.
 pub(super) struct Session {
     id: SessionId,
+    /// With the token that it is renewed with, whatever its semaphore brings now.
+    consul: Client,
     life: Arc<Mutex<Life>>,
     renewing: AbortHandle,
     keeper: Keeper,
@@ -68,6 +69,11 @@ impl Session {
     /// What is known of it.
     pub(super) fn life(&self) -> Life {
         *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client that may end it.
+    pub(super) fn consul(&self) -> &Client {
+        &self.consul
     }
 }
 
@@ -85,9 +91,8 @@ impl Drop for Session {
 }
 
 impl Keeper {
-    pub(super) fn new(node: String, metrics: Metrics) -> Self {
+    pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
-            node,
             registered: Mutex::default(),
             permits: Semaphore::new(CONCURRENCY),
             kept: Mutex::new(0),
@@ -124,41 +129,35 @@ impl Keeper {
         }
     }
 
-    /// The node that the sessions belong to.
-    pub(super) fn node(&self) -> &str {
-        &self.0.node
-    }
-
-    /// Makes a session of this name, on our node, and keeps it. `place` says which part of Consul
-    /// the client talks to; `wake` is notified when something about the session changes.
+    /// Makes a session of this name, on the node of this home, and keeps it. `wake` is notified when
+    /// something about the session changes.
     pub(super) async fn create(
         &self,
-        consul: &Client,
-        place: &Scope,
+        home: &Home,
         name: String,
         ttl: Option<Duration>,
         wake: Arc<Notify>,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
-            node: self.0.node.clone(),
+            node: home.node.as_ref().into(),
             ttl,
             lock_delay: Duration::ZERO,
         };
         let permit = self.0.permits.acquire().await;
-        self.register(consul, place).await?;
+        self.register(home).await?;
         let mut sent = Moment::now();
-        let mut created = consul.create_session(&request).await;
+        let mut created = home.consul.create_session(&request).await;
         if matches!(created, Err(consul::Error::MissingNode)) {
-            self.forget(place);
-            self.register(consul, place).await?;
+            self.forget(home);
+            self.register(home).await?;
             sent = Moment::now();
-            created = consul.create_session(&request).await;
+            created = home.consul.create_session(&request).await;
         }
         drop(permit);
         let id = created?;
         let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
-        let session = self.keep(consul, id.clone(), life, wake);
+        let session = self.keep(&home.consul, id.clone(), life, wake);
         Ok((id, session))
     }
 
@@ -194,37 +193,39 @@ impl Keeper {
             life: Arc::new(Mutex::new(life)),
             wake,
         };
-        let life = renewal.life.clone();
+        let (life, consul) = (renewal.life.clone(), consul.clone());
         self.count(|kept| kept + 1);
         let renewing = tokio::spawn(renewal.run()).abort_handle();
         Session {
             id,
+            consul,
             life,
             renewing,
             keeper: self.clone(),
         }
     }
 
-    /// Registers our node where it was not registered yet.
-    async fn register(&self, consul: &Client, place: &Scope) -> Result<(), consul::Error> {
-        let known = |registered: &mut HashSet<Scope>| registered.contains(place);
-        if self.registered(known) {
+    /// Registers the node where it was not registered yet.
+    async fn register(&self, home: &Home) -> Result<(), consul::Error> {
+        let here = (home.place.clone(), home.node.clone());
+        if self.registered(|registered| registered.contains(&here)) {
             return Ok(());
         }
         let node = ExternalNode {
-            name: self.0.node.clone(),
+            name: home.node.as_ref().into(),
             address: ADDRESS.into(),
         };
-        consul.register_node(&node).await?;
-        self.registered(|registered| registered.insert(place.clone()));
+        home.consul.register_node(&node).await?;
+        self.registered(|registered| registered.insert(here));
         Ok(())
     }
 
-    fn forget(&self, place: &Scope) {
-        self.registered(|registered| registered.remove(place));
+    fn forget(&self, home: &Home) {
+        let here = (home.place.clone(), home.node.clone());
+        self.registered(|registered| registered.remove(&here));
     }
 
-    fn registered<T>(&self, with: impl FnOnce(&mut HashSet<Scope>) -> T) -> T {
+    fn registered<T>(&self, with: impl FnOnce(&mut HashSet<(Scope, Arc<str>)>) -> T) -> T {
         with(
             &mut self
                 .0

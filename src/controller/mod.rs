@@ -7,18 +7,21 @@
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
 //! `keeper` renews sessions, `events` writes events, and `intake` looks after Jobs that no
-//! semaphore wants. `call` and `backoff` bound all of it.
+//! semaphore wants. `home` says where in Consul a semaphore lives, and `secret` reads the token of
+//! one that brings its own. `call` and `backoff` bound all of it.
 
 mod backoff;
 mod call;
 mod events;
 mod grantor;
+mod home;
 mod index;
 mod intake;
 mod job;
 mod keeper;
 mod overseer;
 mod patch;
+mod secret;
 mod watches;
 
 use std::{sync::Arc, time::Duration};
@@ -30,6 +33,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
+    api::tenancy::Tenancy,
     consul::{self, Observer},
     leader::{self, Standing, Term},
     semaphore::Cluster,
@@ -51,6 +55,8 @@ pub struct Settings {
     pub consul_node: Option<String>,
     /// Which of several replicas works.
     pub election: leader::Settings,
+    /// Who may use which prefix with the operator's own token.
+    pub tenancy: Tenancy,
 }
 
 /// What all parts share.
@@ -58,6 +64,10 @@ struct Context {
     client: Client,
     cluster: Cluster,
     consul: consul::Client,
+    /// The external node that owns the sessions made with the operator's own token, so that no
+    /// restart of a Consul agent ends them.
+    node: Arc<str>,
+    tenancy: Tenancy,
     keeper: Keeper,
     index: Index,
     events: Events,
@@ -93,12 +103,12 @@ pub async fn run(
         .consul_node
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
-    let keeper = Keeper::new(node.clone(), telemetry.metrics.clone());
+    let keeper = Keeper::new(telemetry.metrics.clone());
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
         consul: consul.clone(),
-        node,
+        node: node.clone(),
         cluster: cluster.name.clone(),
         cluster_id: cluster.id.clone(),
         telemetry: telemetry.clone(),
@@ -113,6 +123,8 @@ pub async fn run(
         kubernetes,
         cluster,
         consul,
+        node: node.into(),
+        tenancy: settings.tenancy,
         keeper,
         telemetry,
     };
@@ -125,6 +137,8 @@ struct Posting {
     kubernetes: Config,
     cluster: Cluster,
     consul: consul::Client,
+    node: Arc<str>,
+    tenancy: Tenancy,
     keeper: Keeper,
     telemetry: Telemetry,
 }
@@ -142,6 +156,8 @@ impl Posting {
             client,
             cluster: self.cluster.clone(),
             consul: term.consul(&self.consul),
+            node: self.node.clone(),
+            tenancy: self.tenancy.clone(),
             keeper: self.keeper.clone(),
             index: Index::default(),
             events,

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::job::Uid;
+use crate::text::one_line;
 
 /// What the name of every session of this program begins with.
 const PROGRAM: &str = "consul-semaphore-operator";
@@ -50,10 +51,13 @@ impl Identity {
 
     /// Reads the name of a session; `None` if it is not one of this program's.
     pub fn parse(session_name: &str) -> Option<Self> {
-        let parts: Vec<&str> = session_name.split('/').collect();
+        let parts: Vec<&str> = session_name.splitn(7, '/').collect();
         let [PROGRAM, cluster, namespace, semaphore, job, uid] = parts[..] else {
             return None;
         };
+        if !parts.into_iter().all(is_name) {
+            return None;
+        }
         Some(Self {
             cluster: cluster.into(),
             namespace: namespace.into(),
@@ -63,6 +67,15 @@ impl Identity {
         })
     }
 }
+
+/// Whether this may be the name or the uid of an object of Kubernetes: it goes into logs and events.
+fn is_name(part: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    (1..=253).contains(&part.len()) && part.bytes().all(allowed)
+}
+
+/// How much of what a body says about its holder is shown: more than names of Kubernetes take.
+const LONGEST_HOLDER: usize = 256;
 
 /// The body of a contender key of ours, as JSON: who holds, for whoever looks into Consul.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,15 +123,20 @@ impl ContenderBody {
         }
     }
 
-    /// The holder in a word, as the status of a `ConsulSemaphore` shows it.
+    /// The holder in a word, as the status of a `ConsulSemaphore` shows it. Whoever may write the
+    /// key may have written anything there.
     pub fn holder(&self) -> String {
-        format!("{} {}/{}", self.cluster, self.namespace, self.name)
+        let holder = format!("{} {}/{}", self.cluster, self.namespace, self.name);
+        one_line(&holder, LONGEST_HOLDER)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::hostile;
 
     #[test]
     fn a_session_name_says_for_whom_it_was_made() {
@@ -144,8 +162,54 @@ mod tests {
             "db-semaphore",
             "consul-semaphore-operator/c/n/s/j",
             "other/c/n/s/j/u",
+            "consul-semaphore-operator/c/n/s/j/u/v",
+            "consul-semaphore-operator/c/n/s/j/",
+            "consul-semaphore-operator/c/n/s/j\nforged/u",
+            "consul-semaphore-operator/c/n/s/j/u\u{202e}",
+            " consul-semaphore-operator/c/n/s/j/u",
         ] {
             assert_eq!(Identity::parse(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_session_name_is_read_or_not(text in hostile::text(), parts in prop::collection::vec(hostile::text(), 0..7)) {
+            for name in [text, format!("{PROGRAM}/{}", parts.join("/"))] {
+                if let Some(identity) = Identity::parse(&name) {
+                    prop_assert_eq!(identity.session_name(), name);
+                }
+            }
+        }
+
+        #[test]
+        fn an_identity_is_read_again(parts in prop::collection::vec("[A-Za-z0-9._-]{1,63}", 5)) {
+            let name = format!("{PROGRAM}/{}", parts.join("/"));
+            prop_assert_eq!(Identity::parse(&name).map(|identity| identity.session_name()), Some(name));
+        }
+
+        #[test]
+        fn any_body_is_read_or_not(value in hostile::bytes()) {
+            let _ = serde_json::from_slice::<ContenderBody>(&value);
+        }
+
+        #[test]
+        fn a_holder_is_one_short_line(cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
+            let body = ContenderBody {
+                cluster,
+                cluster_id: String::new(),
+                kind: "Job".into(),
+                namespace,
+                name,
+                uid: String::new(),
+                semaphore: String::new(),
+                time: jiff::Timestamp::UNIX_EPOCH,
+                endless: false,
+            };
+            let read: ContenderBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();
+            prop_assert!(!read.holder().chars().any(char::is_control));
+            prop_assert!(read.holder().chars().count() <= LONGEST_HOLDER);
+            prop_assert_eq!(read, body);
         }
     }
 }

@@ -1,7 +1,11 @@
 //! The body of `.lock`: the one key that says how many may hold, and who does.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::verbatim::{Fields, Verbatim};
 use crate::consul::{Entry, SessionId};
 
 /// The KV flags that Consul's Go client gives a semaphore's entries (`api.SemaphoreFlagValue`).
@@ -15,6 +19,12 @@ const HOLDERS: &str = "Holders";
 
 /// What is wrong with `Holders` that name anything else.
 const NO_SESSION: &str = "`Holders` lists something else than sessions";
+
+/// What is wrong with a body that its readers would read in several ways.
+const TWICE: &str = "a name stands in it twice";
+
+/// The longest that a session's id can be; Consul's have 36 characters.
+const LONGEST_ID: usize = 128;
 
 /// How a client writes `Holders`; the shape that is there is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +42,8 @@ pub struct LockBody {
     limit: u32,
     shape: Shape,
     /// In an array an entry may stand twice; it is counted twice, as its writer would.
-    holders: Vec<(SessionId, Value)>,
-    unknown: Map<String, Value>,
+    holders: Vec<(SessionId, Verbatim)>,
+    unknown: BTreeMap<String, Verbatim>,
     flags: u64,
 }
 
@@ -44,7 +54,7 @@ impl LockBody {
             limit,
             shape: Shape::Map,
             holders: Vec::new(),
-            unknown: Map::new(),
+            unknown: BTreeMap::new(),
             flags,
         }
     }
@@ -99,71 +109,64 @@ impl LockBody {
     pub fn add(&mut self, session: SessionId) -> bool {
         let room = self.room() > 0;
         if room {
-            self.holders.push((session, Value::Bool(true)));
+            self.holders.push((session, Verbatim::yes()));
         }
         room
     }
 
     /// The body as JSON.
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = self.unknown.clone();
-        body.insert(LIMIT.into(), self.limit.into());
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Field<'a> {
+            Limit(u32),
+            Map(BTreeMap<&'a SessionId, &'a RawValue>),
+            Array(Vec<&'a SessionId>),
+            Unknown(&'a RawValue),
+        }
+        let unknown = self.unknown.iter();
+        let mut fields: BTreeMap<&str, Field<'_>> = unknown
+            .map(|(name, value)| (name.as_str(), Field::Unknown(value.raw())))
+            .collect();
+        fields.insert(LIMIT, Field::Limit(self.limit));
         let holders = match self.shape {
-            Shape::Map => Value::Object(
-                self.holders
-                    .iter()
-                    .map(|(session, value)| (session.to_string(), value.clone()))
-                    .collect(),
-            ),
-            Shape::Array => self
-                .holders()
-                .map(|session| Value::from(session.as_ref()))
-                .collect(),
+            Shape::Map => {
+                let holders = self.holders.iter();
+                Field::Map(holders.map(|(id, value)| (id, value.raw())).collect())
+            }
+            Shape::Array => Field::Array(self.holders().collect()),
         };
-        body.insert(HOLDERS.into(), holders);
-        Value::Object(body).to_string().into_bytes()
+        fields.insert(HOLDERS, holders);
+        // Strings, numbers and what was JSON before: writing them cannot fail.
+        serde_json::to_vec(&fields).unwrap_or_default()
     }
 
     /// Reads a body.
     fn decode(value: &[u8], flags: u64) -> Result<Self, Unreadable> {
-        let Ok(parsed) = serde_json::from_slice::<Value>(value) else {
-            return Err(Unreadable::NotJson);
-        };
-        let Value::Object(mut unknown) = parsed else {
+        let body = Verbatim::parse(value).ok_or(Unreadable::NotJson)?;
+        if !body.is_object() {
             return Err(Unreadable::OtherShape("it is not an object"));
-        };
+        }
+        let Fields {
+            by_name: mut unknown,
+            twice,
+        } = body.read().ok_or(Unreadable::NotJson)?;
+        if twice {
+            return Err(Unreadable::OtherShape(TWICE));
+        }
         let limit = unknown
             .remove(LIMIT)
-            .and_then(|limit| limit.as_u64())
-            .and_then(|limit| u32::try_from(limit).ok())
+            .and_then(|limit| limit.read())
             .filter(|limit| *limit > 0)
             .ok_or(Unreadable::OtherShape("`Limit` is not a positive number"))?;
-        let (shape, holders): (_, Vec<(SessionId, _)>) = match unknown.remove(HOLDERS) {
-            // Go writes null for a map that was never made.
-            None | Some(Value::Null) => (Shape::Map, Vec::new()),
-            Some(Value::Object(map)) => {
-                let holders = map
-                    .into_iter()
-                    .map(|(session, value)| (session.into(), value));
-                (Shape::Map, holders.collect())
-            }
-            Some(Value::Array(list)) => {
-                let holders = list.into_iter().map(|session| match session {
-                    Value::String(session) => Ok((session.into(), Value::Bool(true))),
-                    _ => Err(Unreadable::OtherShape(NO_SESSION)),
-                });
-                (Shape::Array, holders.collect::<Result<_, _>>()?)
-            }
-            Some(_) => {
-                return Err(Unreadable::OtherShape(
-                    "`Holders` is neither a map nor a list",
-                ));
-            }
+        let (shape, holders) = match unknown.remove(HOLDERS) {
+            None => (Shape::Map, Vec::new()),
+            Some(holders) => Self::decode_holders(&holders)?,
         };
-        // A name that no contender key below the prefix can have stands for no session.
-        let session = |name: &str| !name.is_empty() && !name.contains('/');
-        if !holders.iter().all(|(holder, _)| session(holder.as_ref())) {
-            return Err(Unreadable::OtherShape(NO_SESSION));
+        // Go's clients would take these for the same.
+        let alike = |name: &str| matches!(name.to_uppercase().as_str(), "LIMIT" | "HOLDERS");
+        if unknown.keys().any(|name| alike(name)) {
+            return Err(Unreadable::OtherShape(TWICE));
         }
         Ok(Self {
             limit,
@@ -173,6 +176,52 @@ impl LockBody {
             flags,
         })
     }
+
+    fn decode_holders(value: &Verbatim) -> Result<(Shape, Vec<(SessionId, Verbatim)>), Unreadable> {
+        let (shape, holders): (_, Vec<(SessionId, _)>) = if value.is_object() {
+            let fields: Fields = value.read().ok_or(Unreadable::OtherShape(NO_SESSION))?;
+            if fields.twice {
+                return Err(Unreadable::OtherShape(TWICE));
+            }
+            let holders = fields.by_name.into_iter();
+            (
+                Shape::Map,
+                holders.map(|(id, value)| (id.into(), value)).collect(),
+            )
+        } else {
+            // Go writes null for a map that was never made.
+            let Some(list) = value.read::<Option<Vec<Verbatim>>>() else {
+                return Err(Unreadable::OtherShape(
+                    "`Holders` is neither a map nor a list",
+                ));
+            };
+            let Some(list) = list else {
+                return Ok((Shape::Map, Vec::new()));
+            };
+            let holder = |id: &Verbatim| Some((id.read::<String>()?.into(), Verbatim::yes()));
+            let holders: Option<_> = list.iter().map(holder).collect();
+            (
+                Shape::Array,
+                holders.ok_or(Unreadable::OtherShape(NO_SESSION))?,
+            )
+        };
+        if holders.iter().all(|(holder, _)| is_session(holder)) {
+            Ok((shape, holders))
+        } else {
+            Err(Unreadable::OtherShape(NO_SESSION))
+        }
+    }
+}
+
+/// Whether this may be the id of a session. Anything else names no contender key below the prefix,
+/// and could be made to fill logs and status with what its writer likes.
+fn is_session(id: &SessionId) -> bool {
+    let id: &str = id.as_ref();
+    (1..=LONGEST_ID).contains(&id.len())
+        && id
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && byte != b'/')
+        && id != ".lock"
 }
 
 /// Why a `.lock` that is there can't be used as a semaphore's; nothing is ever written to it.
@@ -247,9 +296,10 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::hostile;
 
     fn entry(value: &[u8], flags: u64) -> Entry {
         Entry {
@@ -295,6 +345,36 @@ mod tests {
             serde_json::from_slice::<Value>(&body(&value).encode()).unwrap(),
             value
         );
+    }
+
+    /// Read and written as they stand: parsed as numbers they would become others.
+    #[test]
+    fn no_number_of_others_is_rounded() {
+        let before = br#"{"Cost":0.1000000000000000055511151231257827,"Holders":{"a":18446744073709551617},"Limit":2,"Since":-99999999999999999999,"X":[1e999,{"y":1E+2}]}"#;
+        let Lock::Semaphore { mut body, .. } = Lock::read(Some(&entry(before, 0))) else {
+            panic!("unreadable");
+        };
+        assert_eq!(body.encode(), before);
+        assert!(body.add("b".into()));
+        body.remove(&"b".into());
+        assert_eq!(body.encode(), before);
+    }
+
+    /// As much as Consul takes in one value, nested as deep as that goes.
+    #[test]
+    fn what_is_deep_or_large_is_kept_too() {
+        let depth = 250_000;
+        let deep = "[".repeat(depth) + &"]".repeat(depth);
+        let body = format!(r#"{{"Holders":{{}},"Limit":1,"deep":{deep}}}"#);
+        let Lock::Semaphore { body: read, .. } = Lock::read(Some(&entry(body.as_bytes(), 0)))
+        else {
+            panic!("unreadable");
+        };
+        assert_eq!(read.encode(), body.as_bytes());
+        for other in [deep.clone(), format!(r#"{{"Limit":1,"Holders":{deep}}}"#)] {
+            let read = Lock::read(Some(&entry(other.as_bytes(), 0)));
+            assert!(matches!(read, Lock::Unreadable(_)), "{read:?}");
+        }
     }
 
     #[test]
@@ -366,6 +446,53 @@ mod tests {
                 Unreadable::OtherShape(NO_SESSION),
             ),
             (
+                entry(br#"{"Limit":1,"Holders":[".lock"]}"#, 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            (
+                entry("{\"Limit\":1,\"Holders\":{\"a\\nb\":true}}".as_bytes(), 0),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            (
+                entry(
+                    format!(r#"{{"Limit":1,"Holders":["{}"]}}"#, "x".repeat(129)).as_bytes(),
+                    0,
+                ),
+                Unreadable::OtherShape(NO_SESSION),
+            ),
+            // Go's clients add both maps up; others take the last one.
+            (
+                entry(
+                    br#"{"Limit":1,"Holders":{"a":true},"Holders":{"b":true}}"#,
+                    0,
+                ),
+                Unreadable::OtherShape(TWICE),
+            ),
+            (
+                entry(br#"{"Limit":1,"Limit":9,"Holders":{}}"#, 0),
+                Unreadable::OtherShape(TWICE),
+            ),
+            (
+                entry(br#"{"Limit":1,"Holders":{"a":true,"\u0061":true}}"#, 0),
+                Unreadable::OtherShape(TWICE),
+            ),
+            // Go's clients don't tell these apart.
+            (
+                entry(br#"{"Limit":1,"Holders":{},"holders":{"a":true}}"#, 0),
+                Unreadable::OtherShape(TWICE),
+            ),
+            (
+                entry(
+                    "{\"Limit\":1,\"Holders\":{},\"Holder\u{17f}\":{\"a\":true}}".as_bytes(),
+                    0,
+                ),
+                Unreadable::OtherShape(TWICE),
+            ),
+            (
+                entry(br#"{"Limit":4294967297,"Holders":{}}"#, 0),
+                Unreadable::OtherShape("`Limit` is not a positive number"),
+            ),
+            (
                 entry(br#"{"Limit":1,"Holders":"a"}"#, 0),
                 Unreadable::OtherShape("`Holders` is neither a map nor a list"),
             ),
@@ -376,8 +503,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(value: Vec<u8>, flags in prop_oneof![Just(0), Just(SEMAPHORE_FLAGS), any::<u64>()]) {
-            Lock::read(Some(&entry(&value, flags)));
+        fn any_body_is_read_or_left_alone(value in hostile::bytes(), flags in prop_oneof![Just(0), Just(SEMAPHORE_FLAGS), any::<u64>()]) {
+            let Lock::Semaphore { body, .. } = Lock::read(Some(&entry(&value, flags))) else {
+                return Ok(());
+            };
+            for holder in body.holders() {
+                prop_assert!(is_session(holder));
+            }
+            let again = Lock::read(Some(&entry(&body.encode(), flags)));
+            prop_assert_eq!(again, Lock::Semaphore { body, index: 7 });
+        }
+
+        /// Whatever stands beside the limit and the holders is written as it was read.
+        #[test]
+        fn what_others_wrote_is_kept(limit in 1..9_u32, name in "[a-z]{1,8}", value in hostile::json()) {
+            prop_assume!(!matches!(name.as_str(), "limit" | "holders"));
+            let before = format!("{{\"Holders\":{{\"a\":{value}}},\"Limit\":{limit},\"{name}\":{value}}}");
+            match Lock::read(Some(&entry(before.as_bytes(), 0))) {
+                Lock::Semaphore { body, .. } => prop_assert_eq!(body.encode(), before.into_bytes()),
+                other => prop_assert!(false, "{} was read as {:?}", before, other),
+            }
         }
 
         #[test]

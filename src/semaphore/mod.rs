@@ -30,6 +30,7 @@ pub mod reading;
 #[cfg(test)]
 mod samples;
 pub mod settings;
+mod verbatim;
 
 pub use crate::api::{LimitPolicy, OnSlotLost, Prefix};
 pub use decide::{Observed, decide};

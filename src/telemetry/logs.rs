@@ -1,6 +1,7 @@
 //! Logs on stderr, for people or for machines.
 use std::io::{self, IsTerminal as _};
 
+use super::lines::OneLine;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
 /// What is logged when nothing else is asked for: our own lines, and warnings of the libraries.
@@ -30,13 +31,17 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
 /// Sends the process's logs to stderr. An error means that they go somewhere already.
 pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
     let registry = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(io::stderr);
+    let colours = format == LogFormat::Text && io::stderr().is_terminal();
+    let to = move || OneLine {
+        to: io::stderr(),
+        colours,
+    };
+    let lines = fmt::layer().with_writer(to).with_ansi(colours);
     match format {
         LogFormat::Json => registry
             .with(lines.json().flatten_event(true).with_current_span(false))
             .try_init(),
-        LogFormat::Text if io::stderr().is_terminal() => registry.with(lines).try_init(),
-        LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
+        LogFormat::Text => registry.with(lines).try_init(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! It knows nothing of Kubernetes, Consul or semaphores: the others call in with plain values.
 mod build;
 mod health;
+mod lines;
 mod logs;
 mod metrics;
 mod process;

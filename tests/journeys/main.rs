@@ -49,5 +49,6 @@ mod restart;
 mod several_pods;
 mod status;
 mod suspended;
+mod tenants;
 mod ttl_after_finished;
 mod unsuspended;

@@ -74,8 +74,11 @@ impl Grantor {
 
     /// One write to Consul. Says whether to decide again at once.
     async fn transact(&mut self, transaction: &Transaction) -> bool {
+        let Some(home) = &self.view.home else {
+            return false;
+        };
         let sent = Moment::now();
-        let call = self.view.consul.transaction(&transaction.operations);
+        let call = home.consul.transaction(&transaction.operations);
         match self.view.in_time(call).await {
             Ok(answer) => {
                 self.view.committed(transaction, &answer, sent);
@@ -90,7 +93,7 @@ impl Grantor {
             }
             // There are fewer at once from now on.
             Err(consul::Error::TooLarge(_))
-                if transaction.operations.len() > self.view.consul.transaction_capacity() =>
+                if transaction.operations.len() > self.view.capacity() =>
             {
                 true
             }

@@ -29,10 +29,10 @@ pub(super) use self::{
     view::View,
     writes::Writes,
 };
-use super::{Context, index::SemaphoreRef};
+use super::{Context, home::Home, index::SemaphoreRef};
 use crate::{
     clock::Moment,
-    consul::{self, Listing, Scope, SessionId, WatchOptions},
+    consul::{self, Listing, SessionId, WatchOptions},
     semaphore::{Agreement, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
     telemetry::SemaphoreLabels,
 };
@@ -104,13 +104,12 @@ impl Grantor {
         context: Arc<Context>,
         reference: SemaphoreRef,
         settings: Settings,
-        place: Scope,
+        home: Option<Home>,
         fencing_token: Option<u64>,
         wake: Arc<Notify>,
     ) -> Self {
-        let consul = context.consul.scoped(place.clone());
         Self {
-            view: View::new(reference.clone(), consul, place, settings.prefix.clone()),
+            view: View::new(reference.clone(), home, settings.prefix.clone()),
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             context,
             reference,
@@ -145,14 +144,29 @@ impl Grantor {
         ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 5
     }
 
+    /// Goes another way to Consul from now on, or none. Sessions made before are renewed with the
+    /// token that they were made with.
+    pub(super) fn move_to(&mut self, home: Option<Home>) {
+        self.view.home = home;
+        self.view.doubt();
+        self.view.trouble = None;
+    }
+
+    /// Lets go of all sessions, which leaves them in Consul: nothing more is to be done there.
+    pub(super) fn abandon_sessions(&mut self) {
+        self.sessions = Sessions::default();
+    }
+
     /// Readings of the prefix, until the receiver is dropped.
     pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait: self.watch_wait(),
             ..WatchOptions::default()
         };
-        let folder = self.settings.prefix.folder();
-        self.view.consul.readings(&folder, options)
+        match &self.view.home {
+            Some(home) => home.consul.readings(&self.settings.prefix.folder(), options),
+            None => mpsc::channel(1).1,
+        }
     }
 
     /// Waits until something that a pass began has ended, and takes note of it and of all else that

@@ -38,7 +38,7 @@ impl Facts {
             busy: &self.busy,
             barred: &self.barred,
             closed: self.closed,
-            operations: grantor.view.consul.transaction_capacity(),
+            operations: grantor.view.capacity(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Grantor {
         self.sweep().await;
         let ours = self.ours().await;
         let (busy, barred) = self.writes.withheld(now);
-        let head = self.view.consul.transaction_capacity() + ours.len() + busy.len() + barred.len();
+        let head = self.view.capacity() + ours.len() + busy.len() + barred.len();
         let slice = self
             .context
             .index

@@ -42,11 +42,11 @@ impl Grantor {
         let now = Moment::now();
         let due = self.orphans.due(&self.settings);
         let due = due.is_some_and(|due| due <= now) || self.settings.terminating;
-        let Some(reading) = self.view.reading.as_ref().filter(|_| due) else {
+        let reading = self.view.reading.as_ref().filter(|_| due);
+        let (Some(reading), Some(home)) = (reading, &self.view.home) else {
             return;
         };
-        let node = self.context.keeper.node();
-        let call = self.view.consul.node_sessions(node);
+        let call = home.consul.node_sessions(&home.node);
         let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             Err(error) => return self.view.read_failed(error),
@@ -64,7 +64,7 @@ impl Grantor {
             let found = before.get(&session.id).copied().unwrap_or(now);
             if found + Orphans::age(&self.settings) <= now {
                 tracing::info!(session = %session.id, semaphore = %self.reference, "ended a session that nothing stands for");
-                self.context.keeper.destroy(&self.view.consul, session.id);
+                self.context.keeper.destroy(&home.consul, session.id);
             } else {
                 self.orphans.found.insert(session.id, found);
             }

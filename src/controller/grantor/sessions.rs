@@ -94,7 +94,7 @@ impl Sessions {
 impl Grantor {
     /// Finds out whom the sessions of contenders stand for that were not seen before.
     pub(super) async fn identify(&mut self) {
-        let Some(reading) = &self.view.reading else {
+        let (Some(reading), Some(home)) = (&self.view.reading, &self.view.home) else {
             return;
         };
         let current: BTreeSet<_> = reading
@@ -107,7 +107,7 @@ impl Grantor {
             return;
         }
         // Only those of our own node can be ours, and only they can be told apart by their names.
-        let call = self.view.consul.node_sessions(self.context.keeper.node());
+        let call = home.consul.node_sessions(&home.node);
         let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             // Whose they are decides what may be done, so nothing is done without it.
@@ -132,7 +132,7 @@ impl Grantor {
     /// anything else is done. Those whose contender is gone are ended: an answer of Consul's was lost,
     /// or somebody deleted or freed the key.
     pub(super) fn adopt(&mut self) {
-        let Some(reading) = &self.view.reading else {
+        let (Some(reading), Some(home)) = (&self.view.reading, &self.view.home) else {
             return;
         };
         let Sessions {
@@ -160,10 +160,8 @@ impl Grantor {
                 "adopted"
             );
             let wake = self.wake.clone();
-            let adopted = self
-                .context
-                .keeper
-                .adopt(&self.view.consul, session.clone(), wake);
+            let keeper = &self.context.keeper;
+            let adopted = keeper.adopt(&home.consul, session.clone(), wake);
             self.sessions.kept.insert(session, adopted);
         }
         for session in gone {
@@ -184,18 +182,20 @@ impl Grantor {
 
     /// Has a session made for a Job, unless that is under way.
     pub(super) fn make_session(&mut self, job: &Target) {
+        let Some(home) = self.view.home.clone() else {
+            return;
+        };
         if !self.sessions.making.insert(job.uid.clone()) {
             return;
         }
         let keeper = self.context.keeper.clone();
-        let (consul, place) = (self.view.consul.clone(), self.view.place.clone());
         let (name, ttl) = (
             self.settings.identity(job).session_name(),
             self.settings.ttl,
         );
         let (job, wake) = (job.clone(), self.wake.clone());
         self.sessions.made.spawn(async move {
-            let made = keeper.create(&consul, &place, name, ttl, wake).await;
+            let made = keeper.create(&home, name, ttl, wake).await;
             (job, made)
         });
     }
@@ -219,8 +219,8 @@ impl Grantor {
     /// Stops renewing a session and ends it.
     pub(super) fn end_session(&mut self, session: SessionId) {
         self.sessions.ahead.retain(|_, ahead| *ahead != session);
-        if self.sessions.kept.remove(&session).is_some() {
-            self.context.keeper.destroy(&self.view.consul, session);
+        if let Some(kept) = self.sessions.kept.remove(&session) {
+            self.context.keeper.destroy(kept.consul(), session);
         }
     }
 }

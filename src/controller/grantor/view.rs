@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::{
     clock::Moment,
-    consul::{self, Client, Entry, Listing, Scope},
-    controller::{backoff::Setback, index::SemaphoreRef},
+    consul::{self, Entry, Listing},
+    controller::{backoff::Setback, home::Home, index::SemaphoreRef},
     semaphore::{Deaths, Prefix, Reading, plan::Transaction},
 };
 
@@ -24,9 +24,8 @@ pub(in crate::controller) struct Trouble {
 pub(in crate::controller) struct View {
     /// For whom it is looked at, for the log.
     semaphore: SemaphoreRef,
-    pub(super) consul: Client,
-    /// Which part of Consul the client talks to.
-    pub(super) place: Scope,
+    /// The way there; `None` while there is none, so that nothing is read or written.
+    pub(in crate::controller) home: Option<Home>,
     prefix: Prefix,
     /// The prefix as Consul last showed it; `None` while that is in doubt.
     pub(in crate::controller) reading: Option<Reading>,
@@ -47,16 +46,10 @@ pub(in crate::controller) struct View {
 const LEAST: Duration = Duration::from_millis(500);
 
 impl View {
-    pub(super) fn new(
-        semaphore: SemaphoreRef,
-        consul: Client,
-        place: Scope,
-        prefix: Prefix,
-    ) -> Self {
+    pub(super) fn new(semaphore: SemaphoreRef, home: Option<Home>, prefix: Prefix) -> Self {
         Self {
             semaphore,
-            consul,
-            place,
+            home,
             prefix,
             reading: None,
             received: Moment::now(),
@@ -109,8 +102,11 @@ impl View {
         if self.reading.is_some() || self.is_blocked() {
             return;
         }
+        let Some(home) = &self.home else {
+            return;
+        };
         let folder = self.prefix.folder();
-        match self.in_time(self.consul.list(&folder)).await {
+        match self.in_time(home.consul.list(&folder)).await {
             Ok(listing) => self.accept(listing),
             Err(error) => self.read_failed(error),
         }
@@ -193,10 +189,16 @@ impl View {
         }
     }
 
+    /// How many operations a transaction may have.
+    pub(super) fn capacity(&self) -> usize {
+        let home = self.home.as_ref();
+        home.map_or(0, |home| home.consul.transaction_capacity())
+    }
+
     /// Whether Consul is left in peace for now.
     pub(super) fn is_blocked(&self) -> bool {
         let trouble = self.trouble.as_ref();
-        trouble.is_some_and(|trouble| trouble.setback.until > Moment::now())
+        self.home.is_none() || trouble.is_some_and(|trouble| trouble.setback.until > Moment::now())
     }
 }
 
@@ -218,9 +220,8 @@ mod tests {
             namespace: "batch".into(),
             name: "db".into(),
         };
-        let consul = Client::new(consul::Config::default()).unwrap();
         let prefix: Prefix = "p".parse().unwrap();
-        View::new(semaphore, consul, Scope::default(), prefix)
+        View::new(semaphore, None, prefix)
     }
 
     #[tokio::test]

@@ -58,33 +58,29 @@ impl Overseer {
 
     /// Whether the semaphore is being deleted, nothing here depends on it any more, and Consul
     /// can't be used to clean up: for a TTL by now, so that every session that it had may have
-    /// expired, or ever, because the place in Consul does not exist.
+    /// expired, or ever, because the place in Consul does not exist or is not allowed.
     pub(super) fn is_hopeless(&self, conclusion: &Conclusion) -> bool {
         let grantor = &self.grantor;
-        let trouble = grantor.view.trouble.as_ref();
-        let Some(trouble) = trouble.filter(|_| grantor.settings.terminating) else {
-            return false;
+        let span = grantor.settings.span();
+        let hopeless = match (&grantor.view.home, &grantor.view.trouble) {
+            (None, _) => self.access.hopeless_from(span) <= Moment::now(),
+            (Some(_), Some(trouble)) => {
+                let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
+                nowhere || trouble.since + span <= Moment::now()
+            }
+            (Some(_), None) => false,
         };
-        let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
-        let long = trouble.since + grantor.settings.span() <= Moment::now();
-        (nowhere || long) && conclusion.nothing_held && !self.finished
+        hopeless && grantor.settings.terminating && conclusion.nothing_held && !self.finished
     }
 
     /// Lets the semaphore go without cleaning up, and says what is left.
     pub(super) async fn leave_behind(&mut self) {
-        let problem = self
-            .grantor
-            .view
-            .trouble
-            .as_ref()
-            .map(|trouble| &trouble.error);
-        let problem = problem.filter(|error| !matches!(error, consul::Error::Unsupported(_)));
         // It is said before: once the finalizer is off, so is this overseer.
-        if let Some(error) = problem
+        if let Some(why) = self.why_left_behind()
             && !std::mem::replace(&mut self.left_behind, true)
         {
             let note = format!(
-                "deleted without cleaning up in Consul ({error}). What may be left: the key {} and \
+                "deleted without cleaning up in Consul ({why}). What may be left: the key {} and \
                  keys of expired sessions beside it",
                 self.grantor.settings.prefix.lock_key()
             );
@@ -93,6 +89,17 @@ impl Overseer {
             self.context.events.tell(about, Reason::LeftBehind, note);
         }
         self.remove_finalizer().await;
+    }
+
+    /// Why something may be left in Consul; `None` where nothing of it can be there.
+    fn why_left_behind(&self) -> Option<String> {
+        if let Some(trouble) = &self.grantor.view.trouble {
+            let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
+            return (!nowhere).then(|| trouble.error.to_string());
+        }
+        let (_, why) = self.access.problem()?;
+        // It has been there if it ever wrote a limit.
+        (!self.applied.is_empty()).then_some(why)
     }
 
     /// Takes the finalizer off; says whether that is done.

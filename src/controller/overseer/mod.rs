@@ -3,24 +3,28 @@
 //! It looks after all that belongs to the Kubernetes object: the finalizer, the status with the
 //! limits that are ours, and the watch of the prefix, whose readings it hands to the grantor.
 
+mod access;
 mod finalizer;
 mod report;
 mod reporter;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
     time::sleep,
 };
 
-use self::{report::Shown, reporter::Reporter};
+use self::{access::Access, report::Shown, reporter::Reporter};
 use super::{
     Context,
     grantor::{Conclusion, Grantor},
     index::SemaphoreRef,
 };
-use crate::{api::ConsulSemaphore, clock::Moment, consul::Scope, semaphore::Settings};
+use crate::{api::ConsulSemaphore, clock::Moment, semaphore::Settings};
+
+/// When to try again to end what can't be ended yet.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What is known of a `ConsulSemaphore`.
 pub(super) struct Overseer {
@@ -30,6 +34,7 @@ pub(super) struct Overseer {
     generation: Option<i64>,
     specs: watch::Receiver<Arc<ConsulSemaphore>>,
     wake: Arc<Notify>,
+    access: Access,
     grantor: Grantor,
     /// `status.appliedLimits`, as it is known to be in the status.
     applied: Vec<u32>,
@@ -39,6 +44,8 @@ pub(super) struct Overseer {
     shown: Shown,
     /// Whether it was said what is left in Consul.
     left_behind: bool,
+    /// Whether the way to Consul is another one since the prefix began to be watched.
+    moved: bool,
     finished: bool,
 }
 
@@ -51,12 +58,7 @@ impl Overseer {
     ) -> Self {
         let semaphore = specs.borrow().clone();
         let reference = SemaphoreRef::of(semaphore.as_ref());
-        let scope = semaphore.spec.consul.clone().unwrap_or_default();
-        let place = Scope {
-            datacenter: scope.datacenter,
-            namespace: scope.namespace,
-            partition: scope.partition,
-        };
+        let access = Access::new(&context, &semaphore);
         let status = semaphore.status.clone().unwrap_or_default();
         let applied = status
             .applied_limits
@@ -66,7 +68,7 @@ impl Overseer {
             context.clone(),
             reference.clone(),
             settings(&context, &semaphore),
-            place,
+            access.home(&context, &semaphore),
             status.fencing_token.and_then(|token| token.try_into().ok()),
             wake.clone(),
         );
@@ -79,10 +81,12 @@ impl Overseer {
             reference,
             specs,
             wake,
+            access,
             grantor,
             recording: None,
             shown: Shown::default(),
             left_behind: false,
+            moved: false,
             finished: false,
         }
     }
@@ -93,7 +97,8 @@ impl Overseer {
         let mut readings = self.grantor.watch();
         let mut wait = self.grantor.watch_wait();
         while !self.finished {
-            if self.grantor.watch_wait() != wait {
+            if self.moved || self.grantor.watch_wait() != wait {
+                self.moved = false;
                 wait = self.grantor.watch_wait();
                 readings = self.grantor.watch();
             }
@@ -106,6 +111,7 @@ impl Overseer {
                     }
                     self.respec().await;
                 }
+                () = self.access.changed() => self.regain_access(),
                 Some(listing) = readings.recv() => self.grantor.view.note(listing),
                 () = self.grantor.progress() => {}
                 () = self.reporter.progress(), if self.recording.is_some() => self.confirm(),
@@ -124,7 +130,24 @@ impl Overseer {
         }
         self.generation = semaphore.metadata.generation;
         self.grantor.settings = settings(&self.context, &semaphore);
+        if !self.access.suits(&semaphore) {
+            self.access = Access::new(&self.context, &semaphore);
+            self.regain_access();
+        }
         self.ensure_finalizer().await;
+    }
+
+    /// There is another way to Consul, or none any more; what went wrong before may not do so again.
+    fn regain_access(&mut self) {
+        if self.access.is_pending() {
+            return;
+        }
+        if self.access.is_barred() {
+            self.grantor.abandon_sessions();
+        }
+        let home = self.access.home(&self.context, &self.specs.borrow());
+        self.grantor.move_to(home);
+        self.moved = true;
     }
 
     /// The status has been written: a limit that it had to have may be in it now.
@@ -153,6 +176,11 @@ impl Overseer {
         {
             self.recording = Some((number, record.clone()));
             self.reporter.hurry();
+        }
+        let grantor = &mut self.grantor;
+        if grantor.settings.terminating && grantor.view.home.is_none() {
+            let hopeless = self.access.hopeless_from(grantor.settings.span());
+            grantor.next = grantor.next.min(hopeless.max(Moment::now() + SOON));
         }
         if conclusion.finished {
             self.finish().await;

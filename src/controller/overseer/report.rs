@@ -82,7 +82,7 @@ impl Overseer {
                 session: session.to_string(),
                 holder: body.as_ref().map(ContenderBody::holder),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
-                since: body.map(|body| Time(whole_seconds(body.time))),
+                since: body.and_then(|body| whole_seconds(body.time)).map(Time),
             }
         });
         Shown {
@@ -113,8 +113,11 @@ impl Overseer {
             return not(Reason::Terminating, message.into());
         }
         if reachable.status != ConditionStatus::True {
+            let status = ConditionStatus::False;
+            let known = reachable.reason != Reason::Starting;
             return Finding {
                 type_: ConditionType::Ready,
+                status: if known { status } else { reachable.status },
                 ..reachable.clone()
             };
         }
@@ -152,10 +155,23 @@ impl Overseer {
         let finding = |status: ConditionStatus, reason, message: String| {
             Finding::new(ConditionType::ConsulReachable, status, reason, message)
         };
-        if let Some(trouble) = &self.grantor.view.trouble {
-            let (reason, advice) = explain(&trouble.error);
-            let message = format!("{}. {advice}", trouble.error);
+        let (view, problem) = (&self.grantor.view, self.access.problem());
+        if let Some((reason, message)) = &problem
+            && view.home.is_none()
+        {
+            let message = format!("{message}. Nothing is granted");
+            return finding(ConditionStatus::Unknown, *reason, message);
+        }
+        if let Some(trouble) = &view.trouble {
+            let (reason, message) = self.explain(&trouble.error);
             return finding(ConditionStatus::False, reason, message);
+        }
+        if let Some((reason, message)) = problem {
+            let message = format!(
+                "{message}. The token that was there before is used until the operator is started \
+                 again"
+            );
+            return finding(ConditionStatus::True, reason, message);
         }
         if self.grantor.view.reading.is_none() && self.shown.limit.is_none() {
             let message = "Consul is being asked".into();
@@ -237,7 +253,8 @@ impl Overseer {
     /// What can't be said while `.lock` can't be read.
     fn unknown(&self, condition: ConditionType) -> Finding {
         let reason = match (&self.grantor.view.trouble, self.lock()) {
-            (Some(trouble), _) => explain(&trouble.error).0,
+            (Some(trouble), _) => self.explain(&trouble.error).0,
+            (None, None) if let Some((reason, _)) = self.access.problem() => reason,
             (None, Some(Lock::Unreadable(_))) => Reason::LockConflict,
             (None, _) if self.grantor.settings.terminating => Reason::Terminating,
             (None, _) => Reason::Starting,
@@ -247,14 +264,32 @@ impl Overseer {
     }
 }
 
-/// The reason for a condition, and what a person can do about it.
-fn explain(error: &consul::Error) -> (Reason, &'static str) {
+impl Overseer {
+    /// The reason for a condition, and what a person can do about it.
+    fn explain(&self, error: &consul::Error) -> (Reason, String) {
+        if matches!(error, consul::Error::Denied(_)) {
+            // It may be the token of yesterday, and today's can't be read.
+            if let Some((reason, message)) = self.access.problem() {
+                return (reason, format!("{error}, and {message}"));
+            }
+            let node = self.grantor.view.home.as_ref().map(|home| &*home.node);
+            let message = format!(
+                "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
+                 write on the node {}",
+                self.access.whose_token(),
+                node.unwrap_or_default()
+            );
+            return (Reason::PermissionDenied, message);
+        }
+        let (reason, advice) = advise(error);
+        (reason, format!("{error}. {advice}"))
+    }
+}
+
+/// The reason for a condition, and what a person can do about any other error than a denial.
+fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
-        consul::Error::Denied(_) => (
-            Reason::PermissionDenied,
-            "Give the operator's token this rule: it needs key write on the prefix, and session and \
-             node write on the operator's node",
-        ),
+        consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
         consul::Error::Unsupported(_) => (
             Reason::EnterpriseOnly,
             "spec.consul.namespace and partition need Consul Enterprise: make another \
@@ -293,7 +328,8 @@ fn number<T: TryInto<i32>>(count: T) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
 }
 
-/// Times in a status have seconds.
-fn whole_seconds(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second()).unwrap_or(time)
+/// Times in a status have seconds, and the API server takes none before the year 0.
+fn whole_seconds(time: Timestamp) -> Option<Timestamp> {
+    const YEAR_0: i64 = -62_167_219_200;
+    Timestamp::from_second(time.as_second().max(YEAR_0)).ok()
 }

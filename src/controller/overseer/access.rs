@@ -1,0 +1,128 @@
+//! How a `ConsulSemaphore` may use Consul: with the operator's token, with its own, or not at all.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    api::{ConsulSemaphore, TokenSecretRef, conditions::Reason},
+    clock::Moment,
+    controller::{Context, home::Home, index::SemaphoreRef, secret::SecretToken},
+};
+
+/// How a semaphore may use Consul now.
+pub(super) struct Access {
+    kind: Kind,
+    /// Since when it is so.
+    since: Moment,
+}
+
+enum Kind {
+    /// With the operator's own token.
+    Own,
+    /// Not with the operator's own token; why, and what to do.
+    Barred(String),
+    /// With the token that it brings.
+    Secret {
+        from: TokenSecretRef,
+        token: SecretToken,
+    },
+}
+
+impl Access {
+    /// How this semaphore may use Consul. If it brings a token, that is being read from now on.
+    pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
+        let reference = SemaphoreRef::of(semaphore);
+        let kind = match secret_ref(semaphore) {
+            Some(from) => Kind::Secret {
+                token: SecretToken::read(context.clone(), reference, from.clone()),
+                from: from.clone(),
+            },
+            None => {
+                let namespace = &reference.namespace;
+                match context.tenancy.check(namespace, &semaphore.prefix()) {
+                    Ok(()) => Kind::Own,
+                    Err(refusal) => {
+                        tracing::warn!(semaphore = %reference, %refusal, "its prefix is not allowed");
+                        Kind::Barred(refusal.to_string())
+                    }
+                }
+            }
+        };
+        Self {
+            kind,
+            since: Moment::now(),
+        }
+    }
+
+    /// Whether it follows from this spec, too.
+    pub(super) fn suits(&self, semaphore: &ConsulSemaphore) -> bool {
+        match (&self.kind, secret_ref(semaphore)) {
+            (Kind::Secret { from, .. }, Some(wanted)) => from == wanted,
+            // What decides about the operator's own token can't be changed.
+            (Kind::Own | Kind::Barred(_), None) => true,
+            _ => false,
+        }
+    }
+
+    /// The way to Consul, if there is one.
+    pub(super) fn home(&self, context: &Context, semaphore: &ConsulSemaphore) -> Option<Home> {
+        match &self.kind {
+            Kind::Own => Some(context.own_home(semaphore)),
+            Kind::Barred(_) => None,
+            Kind::Secret { token, .. } => token
+                .token()
+                .map(|token| context.tenants_home(semaphore, token)),
+        }
+    }
+
+    /// What is wrong with it, and what to do. The last good token may be in use all the same.
+    pub(super) fn problem(&self) -> Option<(Reason, String)> {
+        match &self.kind {
+            Kind::Own => None,
+            Kind::Barred(why) => Some((Reason::PrefixNotAllowed, why.clone())),
+            Kind::Secret { token, .. } => token.problem().map(|why| (Reason::TokenNotFound, why)),
+        }
+    }
+
+    /// Whose token it is, for people.
+    pub(super) fn whose_token(&self) -> String {
+        match &self.kind {
+            Kind::Own | Kind::Barred(_) => "the operator's token".to_owned(),
+            Kind::Secret { from, .. } => format!("the token of the Secret {}", from.name),
+        }
+    }
+
+    /// Whether Consul may not be used at all.
+    pub(super) fn is_barred(&self) -> bool {
+        matches!(self.kind, Kind::Barred(_))
+    }
+
+    /// Whether it is not known yet: the token is being read for the first time.
+    pub(super) fn is_pending(&self) -> bool {
+        match &self.kind {
+            Kind::Own | Kind::Barred(_) => false,
+            Kind::Secret { token, .. } => token.token().is_none() && token.problem().is_none(),
+        }
+    }
+
+    /// From when on there is no use in waiting for a way to Consul, if none is found for so long.
+    pub(super) fn hopeless_from(&self, patience: Duration) -> Moment {
+        if self.is_barred() {
+            self.since
+        } else {
+            self.since + patience
+        }
+    }
+
+    /// Waits until there is another way to Consul, or another problem.
+    pub(super) async fn changed(&mut self) {
+        match &mut self.kind {
+            Kind::Secret { token, .. } => token.changed().await,
+            Kind::Own | Kind::Barred(_) => std::future::pending().await,
+        }
+    }
+}
+
+fn secret_ref(semaphore: &ConsulSemaphore) -> Option<&TokenSecretRef> {
+    let consul = semaphore.spec.consul.as_ref()?;
+    consul.token_secret_ref.as_ref()
+}

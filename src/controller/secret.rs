@@ -1,0 +1,180 @@
+//! The Consul token of a `ConsulSemaphore` that brings its own: read from its Secret now and then.
+//!
+//! By GET and not by a watch, so that the right to `get` this one Secret is all that it takes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Resource as _, api::GetParams, core::Request};
+use serde::Deserialize;
+use tokio::{sync::watch, task::AbortHandle, time::sleep};
+
+use super::{
+    Context,
+    backoff::Setback,
+    call::{CallError, call},
+    index::SemaphoreRef,
+};
+use crate::{
+    api::{TokenSecretRef, annotations::is_object_name},
+    clock::Moment,
+    consul::TokenCell,
+};
+
+/// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies
+/// is looked for sooner.
+const INTERVAL: Duration = Duration::from_mins(5);
+
+/// A token that is read again and again for as long as this exists. The last good one is kept when
+/// its Secret is gone: a namespace that is deleted loses its Secrets first.
+pub(super) struct SecretToken {
+    cell: TokenCell,
+    state: watch::Receiver<State>,
+    reading: AbortHandle,
+}
+
+/// What the last reading came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct State {
+    /// Why there is no token to be read, and what to do.
+    problem: Option<String>,
+    /// How many tokens have been read, one after another.
+    tokens: u64,
+}
+
+impl Drop for SecretToken {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+impl SecretToken {
+    /// Begins to read the token that a semaphore refers to.
+    pub(super) fn read(context: Arc<Context>, of: SemaphoreRef, from: TokenSecretRef) -> Self {
+        let cell = TokenCell::default();
+        let (told, state) = watch::channel(State::default());
+        let reader = Reader {
+            context,
+            of,
+            from,
+            cell: cell.clone(),
+        };
+        let reading = tokio::spawn(reader.run(told)).abort_handle();
+        Self {
+            cell,
+            state,
+            reading,
+        }
+    }
+
+    /// The token, as soon as there is one.
+    pub(super) fn token(&self) -> Option<TokenCell> {
+        self.cell.is_set().then(|| self.cell.clone())
+    }
+
+    /// Why no token can be read now, and what to do.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.state.borrow().problem.clone()
+    }
+
+    /// Waits until there is another token, or another problem.
+    pub(super) async fn changed(&mut self) {
+        if self.state.changed().await.is_err() {
+            // Its writer lives as long as this.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+struct Reader {
+    context: Arc<Context>,
+    of: SemaphoreRef,
+    from: TokenSecretRef,
+    cell: TokenCell,
+}
+
+impl Reader {
+    async fn run(self, told: watch::Sender<State>) {
+        let mut setback: Option<Setback> = None;
+        loop {
+            let (problem, news) = match self.look().await {
+                Ok(news) => (None, news),
+                Err(problem) => (Some(problem), false),
+            };
+            told.send_if_modified(|state| {
+                let other = state.problem != problem;
+                if let Some(problem) = problem.as_ref().filter(|_| other) {
+                    tracing::warn!(semaphore = %self.of, problem, "no token can be read");
+                }
+                state.problem.clone_from(&problem);
+                state.tokens += u64::from(news);
+                other || news
+            });
+            // Neither a Secret that is not there nor a token that Consul denies makes a storm.
+            let next = Setback::after(setback.as_ref().filter(|_| !news), Moment::now());
+            setback = Some(next);
+            if problem.is_some() {
+                next.wait().await;
+                continue;
+            }
+            tokio::select! {
+                () = sleep(INTERVAL.mul_f64(fastrand::f64().mul_add(0.2, 0.9))) => setback = None,
+                () = self.cell.denied() => next.wait().await,
+            }
+        }
+    }
+
+    /// Reads the Secret; says whether its token is another one than before.
+    async fn look(&self) -> Result<bool, String> {
+        /// The little of a Secret that is looked at.
+        #[derive(Deserialize)]
+        struct Read {
+            #[serde(default)]
+            data: BTreeMap<String, String>,
+        }
+        let TokenSecretRef { name, key } = &self.from;
+        let namespace = &self.of.namespace;
+        if !is_object_name(name) {
+            return Err(format!("{name:?} can't be the name of a Secret"));
+        }
+        let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
+        let request = secrets.get(name, &GetParams::default());
+        let request =
+            request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
+        // As text: an answer that it can't read is logged by the client, with all that it says.
+        let text = call(self.context.client.request_text(request)).await;
+        let text = text.map_err(|error| explain(&error, namespace, name))?;
+        let Ok(Read { data }) = serde_json::from_str(&text) else {
+            return Err(format!("the Secret {name} can't be understood"));
+        };
+        let Some(value) = data.get(key) else {
+            return Err(format!(
+                "the Secret {name} has no key {key}: put the token there, or name its key in \
+                 spec.consul.tokenSecretRef"
+            ));
+        };
+        let token = BASE64_STANDARD.decode(value).ok();
+        let token = token.and_then(|token| String::from_utf8(token).ok());
+        let token = token.map(|token| token.trim().to_owned());
+        let Some(token) = token.filter(|token| !token.is_empty()) else {
+            return Err(format!("the key {key} of the Secret {name} holds no token"));
+        };
+        let set = self.cell.set(&token.into());
+        set.map_err(|error| format!("the key {key} of the Secret {name} {error}"))
+    }
+}
+
+fn explain(error: &CallError, namespace: &str, name: &str) -> String {
+    match error.refusal() {
+        Some((404, _)) => format!(
+            "there is no Secret {name} in the namespace {namespace}: create it, with a Consul token \
+             in it"
+        ),
+        Some((403, _)) => format!(
+            "the operator may not read the Secret {name} of the namespace {namespace}: allow it to \
+             get that Secret by a Role in the namespace, as config/token-secret does"
+        ),
+        _ => format!("the Secret {name} can't be read: {error}"),
+    }
+}

@@ -1,0 +1,79 @@
+//! JSON of others, which is kept as it was written: no number is rounded, whatever its size.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+/// A JSON value, as text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Verbatim(Box<RawValue>);
+
+impl Verbatim {
+    /// Reads the text of a value; `None` if it is not JSON. However deep it is, nothing recurses.
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        serde_json::from_slice(text).ok()
+    }
+
+    /// The value `true`.
+    pub(super) fn yes() -> Self {
+        Self(RawValue::TRUE.to_owned())
+    }
+
+    /// The value as that, if it is one.
+    pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+
+    /// Whether it is an object; only its beginning is looked at.
+    pub(super) fn is_object(&self) -> bool {
+        self.0.get().starts_with('{')
+    }
+
+    /// What is written.
+    pub(super) fn raw(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+impl PartialEq for Verbatim {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl Eq for Verbatim {}
+
+/// The fields of a JSON object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fields {
+    pub(super) by_name: BTreeMap<String, Verbatim>,
+    /// Whether a name stands there twice: not every reader takes the same of them.
+    pub(super) twice: bool,
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Fields::default();
+                while let Some((name, value)) = map.next_entry()? {
+                    fields.twice |= fields.by_name.insert(name, value).is_some();
+                }
+                Ok(fields)
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}

@@ -1,0 +1,364 @@
+//! Namespaces that share an operator and a Consul: where each may go with whose token, and that no
+//! token is ever shown.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use testbed::{Bed, Consul, Namespace, Operator, Semaphore, eventually, same};
+
+use crate::helpers::cluster_id;
+
+const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
+/// The operator's own token.
+const OWN: &str = "0a0a5ec2-e75e-4222-8333-0123456789ab";
+/// The tokens that the namespace brings, one after the other.
+const FIRST: &str = "f1f15ec2-e75e-4222-8333-0123456789ab";
+const SECOND: &str = "5e5e5ec2-e75e-4222-8333-0123456789ab";
+/// A token that Consul does not know, and one that can't be sent.
+const UNKNOWN: &str = "0bad5ec2-e75e-4222-8333-0123456789ab";
+const BROKEN: &str = "b4b45ec2-e75e\u{1}4222-8333-0123456789ab";
+
+/// A Consul that denies by default, and an operator that confines namespaces to their folders.
+struct Tenants {
+    bed: Bed,
+    operator: Operator,
+    token_file: PathBuf,
+    node: String,
+}
+
+impl Tenants {
+    async fn start() -> Self {
+        let bed = Bed::builder()
+            .consul(Consul::builder().acls(MANAGEMENT))
+            .without_operator()
+            .start()
+            .await;
+        let node = format!("k8s-{}", cluster_id(&bed).await);
+        // It could go anywhere: what confines namespaces is not Consul.
+        token(&bed, OWN, &[r#"key_prefix "" { policy = "write" }"#], &node).await;
+        let token_file = bed.folder().path().join("own-token");
+        fs::write(&token_file, OWN).expect("the token's file");
+        let operator = operator(&bed, "confined", &token_file, &[]);
+        operator.start().await;
+        Self {
+            operator,
+            token_file,
+            node,
+            bed,
+        }
+    }
+
+    /// The same operator, started anew with these arguments.
+    async fn restart(&mut self, name: &str, args: &[&str]) {
+        let status = self.operator.stop().await;
+        assert!(status.success(), "{status}");
+        self.operator = operator(&self.bed, name, &self.token_file, args);
+        self.operator.start().await;
+    }
+
+    /// All keys in Consul.
+    async fn keys(&self) -> Vec<String> {
+        let entries = self.bed.consul().list("").await;
+        entries.into_iter().map(|entry| entry.key).collect()
+    }
+}
+
+/// An operator that trusts no namespace, and has everything in its log.
+fn operator(bed: &Bed, name: &str, token_file: &Path, args: &[&str]) -> Operator {
+    let own = [
+        "--consul-token-file".to_owned(),
+        token_file.display().to_string(),
+    ];
+    let args = own.into_iter().chain(args.iter().map(ToString::to_string));
+    let env = [("RUST_LOG", "trace"), ("TRUSTED_NAMESPACES", "")];
+    bed.another_operator(
+        name,
+        args,
+        env.map(|(name, value)| (name, value.to_owned())),
+    )
+}
+
+/// Makes a token that may do this, and what sessions on a node need.
+async fn token(bed: &Bed, secret: &str, rules: &[&str], node: &str) -> String {
+    let rules = rules.join("\n");
+    let rules = format!(
+        "{rules}\nnode \"{node}\" {{ policy = \"write\" }}\nsession \"{node}\" {{ policy = \"write\" }}"
+    );
+    let name = format!("rules-of-{}", &secret[..4]);
+    let policy = json!({ "Name": name, "Rules": rules });
+    bed.consul().put_json("acl/policy", policy).await;
+    let token = json!({ "SecretID": secret, "Policies": [{ "Name": name }] });
+    let made = bed.consul().put_json("acl/token", token).await;
+    made["AccessorID"].as_str().expect("an id").to_owned()
+}
+
+/// Waits until a semaphore is not ready for this reason, and its message says all of these words.
+async fn refused(semaphore: &Semaphore, reason: &str, words: &[&str]) {
+    semaphore.has_condition("Ready", "False", reason).await;
+    eventually("the message says why", || async {
+        let ready = semaphore.condition("Ready").await;
+        let message = ready["message"].as_str().unwrap_or_default().to_owned();
+        if words.iter().all(|word| message.contains(word)) {
+            Ok(())
+        } else {
+            Err(message)
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tenants_go_where_they_may_and_no_token_is_shown() {
+    let mut tenants = Tenants::start().await;
+    let team = tenants.bed.namespace("tenant").await;
+    a_namespace_stays_in_its_folder(&tenants, &team).await;
+    one_that_is_trusted_does_not(&mut tenants, &team).await;
+    a_token_of_its_own_goes_where_consul_lets_it(&tenants, &team).await;
+    no_token_is_anywhere(&tenants, &team).await;
+    let status = tenants.operator.stop().await;
+    assert!(status.success(), "{status}");
+}
+
+async fn a_namespace_stays_in_its_folder(tenants: &Tenants, team: &Namespace) {
+    let ns = team.name();
+    let folder = format!("semaphores/{ns}");
+    let mut refusals = Vec::new();
+    for (name, prefix) in [
+        ("shared", format!("shared/{ns}")),
+        ("sibling", format!("{folder}-b/db")),
+        ("itself", folder.clone()),
+        ("capitals", format!("Semaphores/{ns}/db")),
+        ("dotted", format!("{folder}.x/db")),
+        ("other", "semaphores/default/db".to_owned()),
+        ("all", "semaphores".to_owned()),
+    ] {
+        let semaphore = team.semaphore(name).prefix(&prefix).create().await;
+        let job = team.job(name).semaphore(name).create().await;
+        refusals.push((semaphore, job, prefix));
+    }
+    // What could lead out of it on the way to Consul is no prefix at all.
+    for tail in [
+        "../default/db",
+        "./db",
+        "/db",
+        "a//b",
+        "..",
+        "%2e%2e/default/db",
+        "..%2fdefault/db",
+        "a%2Fb",
+        "a\\b",
+        "db/",
+        "a/.lock",
+        "a?keys",
+        "a#b",
+        "a\u{0}b",
+        "\u{ff0e}\u{ff0e}/default/db",
+    ] {
+        let semaphore = team.semaphore("trick").prefix(&format!("{folder}/{tail}"));
+        let refusal = semaphore.try_create().await.expect_err(tail);
+        assert!(
+            format!("{refusal:#}").contains("spec.prefix"),
+            "{refusal:#}"
+        );
+    }
+    for (semaphore, job, prefix) in &refusals {
+        let allowed = format!("{folder}/");
+        refused(
+            semaphore,
+            "PrefixNotAllowed",
+            &[prefix, &allowed, "--trusted-namespaces"],
+        )
+        .await;
+        job.is_waiting().await;
+    }
+    for (name, prefix) in [("plain", None), ("deep", Some(format!("{folder}/a/b")))] {
+        let semaphore = team.semaphore(name).spec(json!({ "prefix": prefix }));
+        semaphore.create().await.is_ready().await;
+        let job = team.job(name).semaphore(name).create().await;
+        job.is_complete().await;
+        job.has_event("SlotReleased").await;
+    }
+    let outside = |key: &String| !key.starts_with(&format!("{folder}/"));
+    assert_eq!(tenants.keys().await.into_iter().find(outside), None);
+    let requests = consul_log(&tenants.bed);
+    assert!(
+        requests.contains(&format!("/v1/kv/{folder}/deep/"))
+            || requests.contains(&format!("/v1/kv/{folder}/a/b/"))
+    );
+    for (semaphore, job, prefix) in &refusals {
+        assert!(
+            !requests.contains(&format!("/v1/kv/{prefix}/?")),
+            "{prefix} was read"
+        );
+        job.is_waiting().await;
+        if semaphore.name() != "shared" {
+            semaphore.delete().await;
+            semaphore.is_gone().await;
+        }
+    }
+}
+
+/// What Consul has logged: among other things every request.
+fn consul_log(bed: &Bed) -> String {
+    fs::read_to_string(bed.folder().path().join("consul.log")).expect("Consul's log")
+}
+
+async fn one_that_is_trusted_does_not(tenants: &mut Tenants, team: &Namespace) {
+    let trusted = format!("infra,{}", team.name());
+    tenants
+        .restart("trusting", &["--trusted-namespaces", &trusted])
+        .await;
+    team.semaphore("shared").is_ready().await;
+    team.job("shared").is_complete().await;
+    team.job("shared").has_event("SlotReleased").await;
+
+    // Trusted no more.
+    let lasting = team.job("lasting").semaphore("shared").create().await;
+    lasting.is_complete().await;
+    tenants.restart("confined-again", &[]).await;
+    refused(&team.semaphore("shared"), "PrefixNotAllowed", &["shared/"]).await;
+    team.semaphore("shared").delete().await;
+    team.semaphore("shared").is_gone().await;
+}
+
+/// Writes the Secret that the semaphores of the namespace refer to.
+async fn put_secret(team: &Namespace, data: Value) {
+    let metadata = json!({ "name": "consul-token" });
+    let secret =
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data });
+    // Made anew: what is not in it any more is to go.
+    team.kubectl(["delete", "secret", "consul-token", "--ignore-not-found"])
+        .await;
+    team.apply(secret).await;
+}
+
+async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &Tenants, team: &Namespace) {
+    let bed = &tenants.bed;
+    let consul = bed.consul();
+    let prefix = format!("payments/{}", team.name());
+    let rule = format!("key_prefix \"{prefix}/\" {{ policy = \"write\" }}");
+    let node = format!("{}-{}", tenants.node, team.name());
+    let accessor = token(bed, FIRST, &[&rule], &node).await;
+    token(bed, SECOND, &[&rule], &node).await;
+
+    let reference = json!({ "tokenSecretRef": { "name": "consul-token" } });
+    let db = team
+        .semaphore("db")
+        .prefix(&prefix)
+        .spec(json!({ "consul": reference }));
+    let db = db.create().await;
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+
+    // Reading Secrets is off until it is allowed for the namespace.
+    let allow = "config/token-secret";
+    refused(
+        &db,
+        "TokenNotFound",
+        &["may not read the Secret consul-token", allow],
+    )
+    .await;
+    let manifests = concat!(env!("CARGO_MANIFEST_DIR"), "/config/token-secret");
+    team.kubectl(["apply", "-k", manifests]).await;
+    refused(
+        &db,
+        "TokenNotFound",
+        &["there is no Secret consul-token", "create it"],
+    )
+    .await;
+    put_secret(team, json!({ "other": FIRST })).await;
+    refused(&db, "TokenNotFound", &["has no key token"]).await;
+    put_secret(team, json!({ "token": "\n" })).await;
+    refused(&db, "TokenNotFound", &["holds no token"]).await;
+    put_secret(team, json!({ "token": BROKEN })).await;
+    refused(
+        &db,
+        "TokenNotFound",
+        &["holds characters that no token has"],
+    )
+    .await;
+    put_secret(team, json!({ "token": UNKNOWN })).await;
+    refused(
+        &db,
+        "PermissionDenied",
+        &[
+            "ACL not found",
+            "the token of the Secret consul-token",
+            &node,
+        ],
+    )
+    .await;
+    a.is_waiting().await;
+    assert_eq!(consul.list(&prefix).await, []);
+
+    // As `kubectl create secret --from-file` may have it, with a line's end.
+    put_secret(team, json!({ "token": format!("{FIRST}\n") })).await;
+    a.is_running().await;
+    db.is_ready().await;
+    let session = a.session().await.expect("a session");
+    let its_node = |sessions: Vec<Value>| {
+        let session = sessions
+            .into_iter()
+            .find(|found| found["ID"] == session.as_str());
+        session.map(|session| session["Node"].clone())
+    };
+    assert_eq!(its_node(consul.sessions().await), Some(json!(node)));
+
+    // Another token takes the place of the first one, which is revoked.
+    db.set_limit(2).await;
+    put_secret(team, json!({ "token": SECOND })).await;
+    bed.consul_tool(["acl", "token", "delete", "-accessor-id", &accessor])
+        .await;
+    let b = team.job("b").semaphore("db").create().await;
+    b.is_complete().await;
+    b.has_event("SlotReleased").await;
+    a.is_running().await;
+    assert_eq!(
+        a.session().await.as_ref(),
+        Some(&session),
+        "it kept its slot"
+    );
+
+    // The Secret goes, as when the namespace is deleted; the last token serves to clean up.
+    team.kubectl(["delete", "secret", "consul-token"]).await;
+    db.delete().await;
+    a.delete().await;
+    db.is_gone().await;
+    eventually("nothing is left in Consul", || async {
+        same(consul.list(&prefix).await, vec![])
+    })
+    .await;
+}
+
+async fn no_token_is_anywhere(tenants: &Tenants, team: &Namespace) {
+    let (bed, operator) = (&tenants.bed, &tenants.operator);
+    let objects = bed
+        .kubectl(["get", "csem,jobs,pods,events", "-A", "-o", "json"])
+        .await;
+    let mut texts = vec![
+        ("the objects", objects),
+        ("the events", team.kubectl(["events"]).await),
+        ("the metrics", operator.get("/metrics").await),
+        ("readyz", operator.get("/readyz").await),
+    ];
+    for name in ["confined", "trusting", "confined-again"] {
+        let log = bed.folder().path().join(format!("{name}.log"));
+        let log = fs::read_to_string(log).expect("a log");
+        // Libraries say all that they have to say.
+        assert!(log.contains("TRACE"), "{name}");
+        texts.push((name, log));
+    }
+    for (what, text) in texts {
+        assert!(!text.is_empty(), "{what}");
+        for token in [OWN, FIRST, SECOND, UNKNOWN, BROKEN, MANAGEMENT] {
+            // Not even the part of it that no other id has, nor as Secrets have it.
+            let encoded = BASE64_STANDARD.encode(&token[..12]);
+            for marked in [&token[..13], &encoded] {
+                assert!(!text.contains(marked), "{marked} is in {what}");
+            }
+        }
+    }
+}
