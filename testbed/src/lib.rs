@@ -79,6 +79,6 @@ pub use limit_watch::{LimitWatch, Seen};
 pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;
-pub use programs::servers;
+pub use programs::{operator as operator_program, servers};
 pub use semaphore::Semaphore;
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};
