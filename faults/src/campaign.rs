@@ -99,6 +99,14 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     }
     drop(watches);
     let verdict = conclude(options)?;
+    if outcome.is_err() || !verdict.violations.is_empty() {
+        // The bed's folder stays where it is, with the logs of all servers.
+        std::fs::write(world.folder.join("keep"), "")?;
+        say(&format!(
+            "the servers' logs are kept in {}",
+            world.folder.display()
+        ));
+    }
     outcome?;
     if let (_, Some(error)) = timeline.records() {
         bail!("the timeline could not be written: {error}");

@@ -215,7 +215,7 @@ pub(crate) fn start(
     tasks
 }
 
-/// Makes more Jobs than there are slots, whenever the last ones are almost done.
+/// Makes more Jobs than there are slots, whenever few of the last ones are left, or none.
 async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
     let prefix = kept.prefix();
     while !load.is_over() {
@@ -224,7 +224,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
             jobs.filter(|job| job.prefix == prefix && job.state != JobState::Finished)
                 .count()
         });
-        if unfinished <= 1 {
+        if unfinished <= rng.usize(0..4) {
             for _ in 0..kept.limit + 2 {
                 // One that can't be made is missed by nobody.
                 let _refused = create_job(&world, &load, kept.name, &Life::random(&mut rng)).await;

@@ -5,7 +5,7 @@ use std::{
     net::TcpListener as StdListener,
     path::{Path, PathBuf},
     process,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -200,22 +200,28 @@ impl World {
             .with_context(|| format!("nobody knows the leader {leader}"))
     }
 
-    /// A write to Consul by the campaign's own door; what it answers.
+    /// A write to Consul by the campaign's own door; what it answers. Another fault may be in the way
+    /// for a while.
     pub(crate) async fn put(&self, path: &str, body: impl Into<String>) -> Result<Value> {
-        self.meddle(&self.doors.fault, reqwest::Method::PUT, path, body.into())
-            .await
+        self.insist(reqwest::Method::PUT, path, body.into()).await
     }
 
     /// Deletes a key by the campaign's own door.
     pub(crate) async fn delete(&self, key: &str) -> Result<Value> {
-        let path = format!("kv/{key}");
-        self.meddle(
-            &self.doors.fault,
-            reqwest::Method::DELETE,
-            &path,
-            String::new(),
-        )
-        .await
+        self.insist(reqwest::Method::DELETE, &format!("kv/{key}"), String::new())
+            .await
+    }
+
+    async fn insist(&self, method: reqwest::Method, path: &str, body: String) -> Result<Value> {
+        let door = &self.doors.fault;
+        let start = Instant::now();
+        loop {
+            let answer = self.meddle(door, method.clone(), path, body.clone()).await;
+            if answer.is_ok() || start.elapsed() > PATIENCE {
+                return answer;
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
     }
 
     /// A write to Consul by any door.
@@ -248,7 +254,7 @@ async fn within<F>(what: &str, mut ask: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     loop {
         match ask().await {
             Ok(()) => return Ok(()),

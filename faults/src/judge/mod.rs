@@ -141,3 +141,6 @@ fn count(records: &[Record], verdict: &mut Verdict) {
     }
     verdict.seconds = records.last().map_or(0.0, |record| record.t);
 }
+
+#[cfg(test)]
+mod tests;
