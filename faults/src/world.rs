@@ -43,6 +43,8 @@ pub(crate) struct World {
     /// The operator's HTTP address.
     operator_address: String,
     pub(crate) api_server: Server,
+    /// The Job controller, the scheduler and kwok.
+    after_it: Vec<Server>,
     api_url: String,
     pub(crate) consuls: Vec<Server>,
     /// What the operator meets on its way to Consul.
@@ -86,11 +88,15 @@ impl World {
         for consul in &consuls {
             consul.start().await?;
         }
-        let (api_server, api_url) = take_over(kubernetes.processes()[0], &folder).await?;
-        let etcd = Etcd::at(&argument(
-            kubernetes.processes()[1],
-            "--listen-client-urls=",
-        )?)?;
+        let [api_server, etcd, controllers @ ..] = kubernetes.processes();
+        let etcd = Etcd::at(&argument(etcd, "--listen-client-urls=")?)?;
+        let port = argument(api_server, "--secure-port=")?;
+        let api_url = format!("https://127.0.0.1:{port}");
+        let mut after_it = Vec::new();
+        for process in controllers {
+            after_it.push(take_over(process, &folder).await?);
+        }
+        let api_server = take_over(api_server, &folder).await?;
 
         let consul = ConsulReader::at(consul_urls.clone())?;
         let book = LockBook::new(consul.clone(), etcd.clone(), timeline.clone());
@@ -140,6 +146,7 @@ impl World {
             operator: operator("operator", &operator_address),
             operator_address,
             api_server,
+            after_it,
             api_url,
             consuls,
             to_consul,
@@ -153,6 +160,7 @@ impl World {
             folder,
             _bed: bed,
         };
+        world.start_api_server().await?;
         world.consul_leads().await?;
         world.operator.start().await?;
         world.operator_ready().await?;
@@ -165,11 +173,20 @@ impl World {
         self.answers("the operator", &url).await
     }
 
-    /// Starts the API server again, and waits until it serves.
+    /// Starts the API server again, and waits until it serves. Those who work with it are started
+    /// again too: they would find out only after a pause of up to a minute, and the load would stand
+    /// still as long.
     pub(crate) async fn start_api_server(&self) -> Result<()> {
         self.api_server.start().await?;
         self.answers("the API server", &format!("{}/readyz", self.api_url))
-            .await
+            .await?;
+        for server in &self.after_it {
+            if server.runs().await {
+                server.end("KILL").await?;
+            }
+            server.start().await?;
+        }
+        Ok(())
     }
 
     /// Waits until Consul has a leader who can be read from.
@@ -326,37 +343,21 @@ fn consuls(folder: &Path, ports: &[u16]) -> Result<(Vec<Server>, Vec<String>)> {
     Ok((servers, urls))
 }
 
-/// Ends one of the bed's servers and starts it again as a server of the campaign's, which can be
-/// killed and started as often as it takes. Also its URL.
-async fn take_over(process: &testbed::Process, folder: &Path) -> Result<(Server, String)> {
+/// Ends one of the bed's servers; what is returned can be started, with the same arguments, and
+/// killed as often as it takes.
+async fn take_over(process: &testbed::Process, folder: &Path) -> Result<Server> {
     let [pid, _] = process.ids().context("a server without an id")?;
     let (program, args) = command_line(pid)?;
-    let port = argument(process, "--secure-port=")?;
-    let url = format!("https://127.0.0.1:{port}");
     process.signal("KILL")?;
-    within("the API server ends", || async {
+    within(&format!("{} ends", process.name()), || async {
         match process.exit_status() {
             Some(_) => Ok(()),
             None => bail!("it still runs"),
         }
     })
     .await?;
-    let server = Server::new("campaign-apiserver", program, folder).args(args);
-    server.start().await?;
-    let http = reqwest::Client::builder()
-        .no_proxy()
-        .tls_certs_only(Certificate::from_pem_bundle(&fs::read(
-            folder.join("apiserver/apiserver.crt"),
-        )?)?)
-        .timeout(Duration::from_secs(5))
-        .build()?;
-    within("the API server serves", || async {
-        let request = http.get(format!("{url}/readyz")).bearer_auth("admin");
-        request.send().await?.error_for_status()?;
-        Ok(())
-    })
-    .await?;
-    Ok((server, url))
+    let name = format!("campaign-{}", process.name());
+    Ok(Server::new(&name, program, folder).args(args))
 }
 
 fn argument(process: &testbed::Process, flag: &str) -> Result<String> {

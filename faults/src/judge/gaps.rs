@@ -28,16 +28,17 @@ pub struct Gap {
 
 /// All gaps that are allowed. The time of an outage of the operator or of the API server, and that
 /// until it is tried again, does not count: it can't do anything then. A restarted operator
-/// begins to count anew.
+/// begins to count anew. Once the Job is suspended its pods have their grace period, which
+/// Kubernetes gives them.
 pub const GAPS: [Gap; 5] = [
     Gap {
         name: "lost, and Consul says so",
-        bound: "an eighth of the TTL to ask for another slot, the pods' grace period, 5 s",
+        bound: "an eighth of the TTL to ask for another slot and 5 s until the Job is suspended",
         sentence: "from the loss of a slot to the end of its pods' grace period",
     },
     Gap {
         name: "lost, and Consul can't be read",
-        bound: "the TTL, or half of it and the pods' grace period if that is more; 5 s",
+        bound: "the TTL less the pods' grace period, or half of it if that is more, and 5 s until the Job is suspended",
         sentence: "the last good renewal was sent less than a TTL ago ... Suspending acts early enough for the pods to be gone by then",
     },
     Gap {
@@ -47,7 +48,7 @@ pub const GAPS: [Gap; 5] = [
     },
     Gap {
         name: "made running by hand",
-        bound: "the pods' grace period, 5 s",
+        bound: "5 s until the Job is suspended",
         sentence: "for the moment before a Job made running without the admission policy is suspended",
     },
     Gap {
@@ -92,9 +93,9 @@ impl<'a> Measure<'a> {
         let length = self.idle.clear(begin, to);
         let ttl = self.semaphore.ttl;
         let bound = match why {
-            Why::ByHand => grace,
-            Why::Lost if self.unread.touches(from, to) => ttl.max(ttl / 2.0 + grace),
-            Why::Lost => ttl / 8.0 + grace,
+            Why::ByHand => 0.0,
+            Why::Lost if self.unread.touches(from, to) => (ttl - grace).max(ttl / 2.0),
+            Why::Lost => ttl / 8.0,
         };
         (length > bound + SLACK).then_some((length, bound + SLACK))
     }

@@ -226,13 +226,13 @@ struct Life<'a> {
     measure: &'a Measure<'a>,
     api: &'a Spans,
     verdict: &'a mut Verdict,
-    name: JobState,
+    state: JobState,
     held: bool,
     pods: BTreeMap<String, f64>,
     /// Why its pods may be without a slot, and since when.
     excuse: Option<(Why, f64)>,
-    /// Since when pods are without a slot.
-    gap: Option<f64>,
+    /// Why, and since when, a Job that runs is without a slot.
+    gap: Option<(Why, f64)>,
     grace: f64,
 }
 
@@ -250,7 +250,7 @@ impl<'a> Life<'a> {
             measure,
             api,
             verdict,
-            name: JobState::Waiting,
+            state: JobState::Waiting,
             held: false,
             pods: BTreeMap::new(),
             excuse: None,
@@ -270,7 +270,7 @@ impl<'a> Life<'a> {
             }
             Turn::Is(state) => {
                 self.starts(t, *state);
-                self.name = *state;
+                self.state = *state;
                 if *state == JobState::Waiting && self.pods.is_empty() {
                     self.excuse = None;
                 }
@@ -299,7 +299,7 @@ impl<'a> Life<'a> {
     }
 
     fn starts(&mut self, t: f64, state: JobState) {
-        if self.name == JobState::Running || state != JobState::Running || self.held {
+        if self.state == JobState::Running || state != JobState::Running || self.held {
             return;
         }
         if let Some((Why::Lost, since)) = self.excuse
@@ -310,41 +310,40 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Begins a gap, or ends it.
+    /// Begins a gap, or ends it. It lasts until its Job has a slot again or is suspended: the end of
+    /// its pods is then up to Kubernetes, which gives them their grace period.
     fn settle(&mut self, t: f64) {
-        let exposed = !self.held && !self.pods.is_empty();
-        match (exposed, self.gap) {
+        let bare = !self.held && !self.pods.is_empty();
+        if bare && self.excuse.is_none() {
+            let text = format!("{:?} run without a slot", self.pods.keys());
+            self.violate(t, Rule::WithoutSlot, &text);
+            self.excuse = Some((Why::Lost, t));
+        }
+        match (bare && self.state == JobState::Running, self.gap) {
             (true, None) => {
-                self.gap = Some(t);
+                self.gap = Some((self.excuse.map_or(Why::Lost, |(why, _)| why), t));
                 self.verdict.gaps += 1;
-                if self.excuse.is_none() {
-                    let text = format!("{:?} run without a slot", self.pods.keys());
-                    self.violate(t, Rule::WithoutSlot, &text);
-                    self.excuse = Some((Why::Lost, t));
-                }
             }
-            (false, Some(since)) => {
+            (false, Some((why, since))) => {
                 self.gap = None;
-                self.check(since, t);
+                self.check(why, since, t);
             }
             _ => {}
         }
     }
 
-    fn check(&mut self, since: f64, t: f64) {
-        // The grant that ends a gap takes the excuse with it; a loss is what has the longest bound.
-        let why = self.excuse.map_or(Why::Lost, |(why, _)| why);
+    fn check(&mut self, why: Why, since: f64, t: f64) {
         if let Some((length, bound)) = self.measure.excess(why, since, t, self.grace) {
             let text = format!(
-                "pods ran without a slot for {length:.1} s that count, {bound:.1} s are allowed ({why:?})"
+                "it was not suspended for {length:.1} s that count, {bound:.1} s are allowed ({why:?})"
             );
             self.violate(since, Rule::GapTooLong, &text);
         }
     }
 
     fn end(&mut self, t: f64) {
-        if let Some(since) = self.gap {
-            self.check(since, t);
+        if let Some((why, since)) = self.gap {
+            self.check(why, since, t);
         }
     }
 

@@ -56,6 +56,9 @@ pub(super) struct Outages(BTreeMap<Part, Spans>);
 /// (`controller/backoff.rs`; the Job controller and kwok have theirs).
 const LONGEST_PAUSE: f64 = 30.0;
 
+/// How long it may take to do what could not be done before.
+const CATCH_UP: f64 = 5.0;
+
 impl Outages {
     pub(super) fn of(records: &[Record]) -> Self {
         let end = records.last().map_or(0.0, |record| record.t);
@@ -99,14 +102,16 @@ impl Outages {
         self.0.get(part).cloned().unwrap_or_default()
     }
 
-    /// The same, with the time after each that it takes until it is tried again: the pause between
-    /// tries doubles, so it is no longer than it was away, and some seconds to do what was missed.
+    /// The same, with the time after each that it takes until it is tried again, and some seconds to
+    /// do what was missed. The pause between tries doubles, so it is no longer than the outage was;
+    /// an operator that was stopped or started anew has no such pause.
     pub(super) fn with_recovery(&self, part: &Part) -> Spans {
+        let pause = |length: f64| match part {
+            Part::Operator | Part::Frozen => 0.0,
+            Part::Consul | Part::Api | Part::Grants(_) => length.min(LONGEST_PAUSE),
+        };
         let spans = self.of_part(part).0.into_iter();
-        Spans::of(
-            spans
-                .map(|(from, to)| (from, to + (to - from).min(LONGEST_PAUSE) + 5.0))
-                .collect(),
-        )
+        let spans = spans.map(|(from, to)| (from, to + pause(to - from) + CATCH_UP));
+        Spans::of(spans.collect())
     }
 }
