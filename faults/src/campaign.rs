@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::PostParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -92,6 +92,7 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     load.end();
     if outcome.is_ok() {
         timeline.push(What::Drain);
+        say("no more faults; all must come to rest now");
         come_to_rest(&world).await?;
     }
     for task in tasks {
@@ -278,14 +279,11 @@ async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
     });
     let keys = world
         .consul
-        .json(&format!("kv/semaphores/{NAMESPACE}/?keys"))
+        .json(&format!("kv/semaphores/{NAMESPACE}/?recurse"))
         .await?;
-    let keys = keys
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str);
-    let contenders = keys.filter(|key| !key.ends_with("/.lock"));
+    let keys = keys.as_array().into_iter().flatten();
+    // A key that no session has locked takes part in nothing: somebody freed it.
+    let contenders = keys.filter(|key| key["Session"].is_string());
     Ok((ours.count(), contenders.count()))
 }
 
