@@ -216,7 +216,7 @@ async fn tell_progress(
             left / rate / 60.0
         };
         say(&format!(
-            "{done} of {total} faults, {:.1} a minute, {left:.0} min left, {told} violations",
+            "{done} of {total} faults, {:.1} a minute, {left:.1} min left, {told} violations",
             rate * 60.0
         ));
         if judged.elapsed() >= JUDGE {

@@ -93,9 +93,9 @@ async fn follow<K: kube::Resource>(
             }
             Ok(Event::Delete(object)) => {
                 known.remove(&object.meta().uid.clone().unwrap_or_default());
-                record(&object, false)
-                    .into_iter()
-                    .for_each(|what| timeline.push(what));
+                if let Some(what) = record(&object, false) {
+                    timeline.push(what);
+                }
             }
             Ok(Event::InitDone) => {
                 let listed = listed.take().unwrap_or_default();
@@ -212,23 +212,20 @@ async fn follow_lock(consul: ConsulReader, prefix: String, timeline: Timeline) {
     let mut index = 0;
     let mut seen = None;
     loop {
-        match consul.lock(&prefix, Some(index)).await {
-            Ok((body, at)) => {
-                // An index that goes back says nothing: read at once.
-                index = if at < index { 0 } else { at.max(1) };
-                let now = body.index();
-                if let Some(now) = now.filter(|now| seen != Some(*now)) {
-                    timeline.push(What::Seen {
-                        prefix: prefix.clone(),
-                        index: now,
-                    });
-                }
-                seen = now;
-            }
-            Err(_) => {
-                index = 0;
-                tokio::time::sleep(PAUSE).await;
-            }
+        let Ok((body, at)) = consul.lock(&prefix, Some(index)).await else {
+            index = 0;
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // An index that goes back says nothing: read at once.
+        index = if at < index { 0 } else { at.max(1) };
+        let now = body.index();
+        if let Some(now) = now.filter(|now| seen != Some(*now)) {
+            timeline.push(What::Seen {
+                prefix: prefix.clone(),
+                index: now,
+            });
         }
+        seen = now;
     }
 }

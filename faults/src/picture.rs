@@ -16,17 +16,17 @@ const LEFT: f64 = 220.0;
 /// Draws it, as an SVG of its own.
 pub(crate) fn draw(records: &[Record], verdict: &Verdict) -> String {
     let mut strips: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut bottom = 60.0;
     for record in records {
         if let What::Semaphore(semaphore) = &record.what {
-            let next = 60.0 + strips.len() as f64 * STRIP;
-            strips.entry(&semaphore.prefix).or_insert(next);
+            strips.entry(&semaphore.prefix).or_insert_with(|| {
+                bottom += STRIP;
+                bottom - STRIP
+            });
         }
     }
     let end = records.last().map_or(0.0, |record| record.t);
-    let (width, height) = (
-        LEFT + end * SECOND + 40.0,
-        60.0 + strips.len() as f64 * STRIP + 30.0,
-    );
+    let (width, height) = (LEFT + end * SECOND + 40.0, bottom + 30.0);
     let mut svg = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0}" height="{height:.0}" font-family="sans-serif" font-size="11">
 <style>.held{{fill:#7aa6d6}}.limit{{fill:none;stroke:#c0392b;stroke-width:1.5}}.all{{stroke:#b07d2b}}.one{{stroke:#555}}.bad{{stroke:#e00;stroke-width:3}}</style>
@@ -88,6 +88,10 @@ pub(crate) fn draw(records: &[Record], verdict: &Verdict) -> String {
     svg
 }
 
+fn level(holders: u64) -> f64 {
+    f64::from(u32::try_from(holders).unwrap_or(u32::MAX)) * HOLDER
+}
+
 fn x(t: f64) -> f64 {
     LEFT + t * SECOND
 }
@@ -110,16 +114,15 @@ fn strip(svg: &mut String, records: &[Record], prefix: &str, top: f64, end: f64)
         let _ = write!(
             held,
             "H{at:.1}V{:.1}",
-            base - body.holders().len() as f64 * HOLDER
+            base - level(body.holders().len() as u64)
         );
         if let Body::Semaphore { limit: now, .. } = body {
-            let level = base - *now as f64 * HOLDER;
-            let step = if limit.is_empty() { "M" } else { "L" };
-            if limit.is_empty() {
-                let _ = write!(limit, "{step}{at:.1} {level:.1}");
+            let step = if limit.is_empty() {
+                format!("M{at:.1} ")
             } else {
-                let _ = write!(limit, "H{at:.1}V{level:.1}");
-            }
+                format!("H{at:.1}V")
+            };
+            let _ = write!(limit, "{step}{:.1}", base - level(*now));
         }
     }
     let _ = writeln!(

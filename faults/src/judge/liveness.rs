@@ -168,7 +168,9 @@ fn at_rest(bed: &[Record], verdict: &mut Verdict) {
     };
     let t = bed.last().map_or(0.0, |record| record.t);
     let mut view = View::default();
-    bed.iter().for_each(|record| view.take(&record.what));
+    for record in bed {
+        view.take(&record.what);
+    }
     let mut violate = |rule, prefix: &str, text: String| {
         verdict.violations.push(Violation {
             t,

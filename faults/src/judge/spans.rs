@@ -43,8 +43,8 @@ impl Spans {
 
     /// The last end of one of them between `from` and `to`.
     pub(super) fn last_end(&self, from: f64, to: f64) -> Option<f64> {
-        let ends = self.0.iter().map(|(_, end)| *end);
-        ends.filter(|end| *end > from && *end <= to).last()
+        let mut ends = self.0.iter().rev().map(|(_, end)| *end);
+        ends.find(|end| *end > from && *end <= to)
     }
 }
 

@@ -25,6 +25,10 @@ use crate::{
     world::World,
 };
 
+/// How often a fault that finds nothing to hit looks again, and after which pause.
+const TRIES: u32 = 12;
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
 /// A kind of fault.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -251,7 +255,14 @@ impl Strike {
 
     /// Does it and heals it. An error means that the campaign can't go on: a server does not come back.
     pub(crate) async fn run(&mut self) -> Result<()> {
-        let hit = (self.planned.kind.run)(self).await;
+        let mut hit = (self.planned.kind.run)(self).await;
+        for _ in 0..TRIES {
+            if self.begun || matches!(hit, Ok(Hit::Yes)) {
+                break;
+            }
+            sleep(TRY_AGAIN).await;
+            hit = (self.planned.kind.run)(self).await;
+        }
         let (phase, note) = match &hit {
             Ok(Hit::Yes) => (Phase::Ends, String::new()),
             Ok(Hit::Nothing) => (Phase::Misses, String::new()),
