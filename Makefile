@@ -20,7 +20,7 @@ test: servers
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
 	@cargo build --locked --workspace --bins
-	@target/debug/faults
+	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 
 # Of the release build, as ratios to a floor that is measured in the same run.
 bench: servers

@@ -266,3 +266,67 @@ fn understand(entry: &Value) -> Body {
         _ => Body::Other { index },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, Method};
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(method: Method, path: &str, body: &Value) -> Asked {
+        Asked {
+            method,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: body.to_string().into(),
+        }
+    }
+
+    #[test]
+    fn a_transaction_tells_whom_it_grants_to_and_who_is_dead() {
+        let body = BASE64_STANDARD.encode(r#"{"uid":"u"}"#);
+        let told = Told::by(&asked(
+            Method::PUT,
+            "/v1/txn?dc=dc1",
+            &json!([
+                { "KV": { "Verb": "lock", "Key": "p/q/new", "Session": "new", "Value": body } },
+                { "KV": { "Verb": "check-not-exists", "Key": "p/q/old" } },
+                { "KV": { "Verb": "cas", "Key": "p/q/.lock", "Index": 7 } },
+            ]),
+        ));
+        assert_eq!(told.prefixes, ["p/q".to_owned()].into());
+        assert_eq!(told.dead, ["old".to_owned()].into());
+        let contender = ("new".to_owned(), "p/q".to_owned(), "u".to_owned());
+        assert_eq!(told.contenders, [contender]);
+    }
+
+    #[test]
+    fn only_what_may_change_a_lock_waits_for_its_turn() {
+        let prefixes = |path| Told::by(&asked(Method::PUT, path, &json!({}))).prefixes;
+        assert_eq!(prefixes("/v1/kv/p/.lock?cas=1"), ["p".to_owned()].into());
+        assert_eq!(prefixes("/v1/kv/p/session?acquire=session"), [].into());
+        assert_eq!(prefixes("/v1/session/renew/p"), [].into());
+    }
+
+    #[test]
+    fn holders_are_read_as_a_map_and_as_a_list_and_a_mutex_has_none() {
+        let entry = |value: &str, session: Option<&str>| json!({ "ModifyIndex": 3, "Value": BASE64_STANDARD.encode(value), "Session": session });
+        let both = Body::Semaphore {
+            index: 3,
+            limit: 2,
+            holders: ["a".to_owned()].into(),
+        };
+        assert_eq!(
+            understand(&entry(r#"{"Limit":2,"Holders":{"a":true}}"#, None)),
+            both
+        );
+        assert_eq!(
+            understand(&entry(r#"{"Limit":2,"Holders":["a"]}"#, None)),
+            both
+        );
+        let other = Body::Other { index: 3 };
+        assert_eq!(understand(&entry("{", None)), other);
+        assert_eq!(understand(&entry(r#"{"Limit":2}"#, Some("s"))), other);
+    }
+}

@@ -195,9 +195,17 @@ fn a_watch_that_is_late_makes_no_violation() {
 }
 
 #[test]
-fn after_a_loss_the_pods_have_their_grace_period_and_no_more() {
+fn after_a_loss_the_job_is_suspended_soon_and_its_pods_then_have_their_time() {
     let mut story = running();
     story.takes_all().after(5.0).pod("a", false);
+    assert_eq!(story.rules(), []);
+    let mut story = running();
+    story
+        .takes_all()
+        .after(5.0)
+        .job("a", JobState::Stopping)
+        .after(60.0)
+        .pod("a", false);
     assert_eq!(story.rules(), []);
     let mut story = running();
     story.takes_all().after(9.0).pod("a", false);
@@ -226,7 +234,7 @@ fn while_the_operator_is_away_nothing_can_be_done_about_a_loss() {
 }
 
 #[test]
-fn an_outage_of_consul_gives_the_ttl_and_no_more() {
+fn an_outage_of_consul_gives_the_ttl_less_the_grace_period_and_no_more() {
     let lost = |seconds| {
         let mut story = running();
         story
@@ -237,8 +245,8 @@ fn an_outage_of_consul_gives_the_ttl_and_no_more() {
         story.outage(Part::Consul, false);
         story.rules()
     };
-    assert_eq!(lost(14.0), []);
-    assert_eq!(lost(16.0), [Rule::GapTooLong]);
+    assert_eq!(lost(12.0), []);
+    assert_eq!(lost(14.0), [Rule::GapTooLong]);
 }
 
 #[test]
