@@ -38,6 +38,11 @@ const JUDGE: Duration = Duration::from_mins(1);
 /// How late a watch may be, in seconds: what is younger is judged the next time.
 const LATE: f64 = 15.0;
 
+/// After so many faults that hit everything there is so much time without one: what must come about
+/// can be demanded only where nothing is in the way.
+const QUIET_EVERY: usize = 10;
+const QUIET: Duration = Duration::from_secs(40);
+
 /// How long everything may take to come to rest at the end.
 const REST: Duration = Duration::from_mins(3);
 
@@ -178,9 +183,12 @@ async fn strike_all(
     let lanes = lanes.into_iter().map(|lane| {
         let (world, load, done) = (world.clone(), load.clone(), done.clone());
         async move {
-            for fault in lane {
+            for (number, fault) in lane.into_iter().enumerate() {
                 let mut rng = Rng::with_seed(!fault.seed);
                 sleep(Duration::from_millis(rng.u64(500..3000))).await;
+                if fault.semaphore.is_none() && number % QUIET_EVERY == QUIET_EVERY - 1 {
+                    sleep(QUIET).await;
+                }
                 Strike::new(&world, &load, &fault).run().await?;
                 done.fetch_add(1, Ordering::Relaxed);
             }

@@ -90,9 +90,10 @@ impl LockBook {
                 continue;
             }
             let after = etcd.revision().await.unwrap_or(before);
+            // One that failed otherwise may have been done.
             let refused = answer
                 .as_ref()
-                .is_ok_and(|answer| answer.status != 200 || answer.body == "false");
+                .is_ok_and(|answer| (400..500).contains(&answer.status) || answer.body == "false");
             timeline.push(What::Lock {
                 prefix: prefix.clone(),
                 writer: if refused { Writer::Nobody } else { writer },

@@ -272,7 +272,10 @@ impl Strike {
         };
         self.tell(phase, note);
         match hit {
-            Err(error) if self.begun => Err(error.context(self.planned.kind.name)),
+            // What one semaphore or Job still lacks is seen at the end.
+            Err(error) if self.begun && self.planned.kind.reach == Reach::All => {
+                Err(error.context(self.planned.kind.name))
+            }
             _ => Ok(()),
         }
     }
