@@ -6,6 +6,10 @@ use crate::record::{Part, Semaphore};
 /// What a machine that does ten things at once may add to any time, in seconds.
 const SLACK: f64 = 5.0;
 
+/// How long a pass over a semaphore may wait for one answer of Consul's (`consul::Config::timeout`).
+/// It suspends nobody meanwhile.
+const CALL: f64 = 10.0;
+
 /// Why pods run without a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
@@ -48,7 +52,7 @@ pub const GAPS: [Gap; 5] = [
     },
     Gap {
         name: "made running by hand",
-        bound: "5 s until the Job is suspended",
+        bound: "5 s until the Job is suspended; 10 s more, the bound on a call, if Consul can't be read",
         sentence: "for the moment before a Job made running without the admission policy is suspended",
     },
     Gap {
@@ -93,6 +97,7 @@ impl<'a> Measure<'a> {
         let length = self.idle.clear(begin, to);
         let ttl = self.semaphore.ttl;
         let bound = match why {
+            Why::ByHand if self.unread.touches(from, to) => CALL,
             Why::ByHand => 0.0,
             Why::Lost if self.unread.touches(from, to) => (ttl - grace).max(ttl / 2.0),
             Why::Lost => ttl / 8.0,
