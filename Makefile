@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test bench lint deny fmt
+.PHONY: demo dev servers test faults bench lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -17,6 +17,11 @@ test: servers
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
 	cargo test --locked --test outages -- --test-threads=5
+
+# N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
+faults: servers
+	@cargo build --locked --workspace --bins
+	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 
 # Of the release build, as ratios to a floor that is measured in the same run.
 bench: servers

@@ -88,6 +88,6 @@ pub use link::Link;
 pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;
-pub use programs::{faketime, servers};
+pub use programs::{faketime, operator as operator_program, servers};
 pub use semaphore::Semaphore;
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};

@@ -38,7 +38,7 @@ pub fn faketime() -> Option<PathBuf> {
 }
 
 /// The operator's program: `$OPERATOR_BIN`, or the one that cargo has built beside this program.
-pub(crate) fn operator() -> Result<PathBuf> {
+pub fn operator() -> Result<PathBuf> {
     const NAME: &str = "consul-semaphore-operator";
     if let Some(path) = env::var_os("OPERATOR_BIN") {
         return Ok(path.into());

@@ -1,0 +1,304 @@
+//! A campaign from its beginning to its verdict.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, api::PostParams};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    judge::{Verdict, judge},
+    kinds::{self, Strike},
+    load::{self, CALL, Load, SEMAPHORES},
+    observer::Observer,
+    picture, plan,
+    plan::Planned,
+    planted,
+    record::{JobState, Phase, Record, What},
+    report,
+    timeline::{self, Timeline},
+    world::{NAMESPACE, World},
+};
+
+/// How often it says how far it is, and how often it judges what it has seen.
+const PROGRESS: Duration = Duration::from_secs(15);
+const JUDGE: Duration = Duration::from_mins(1);
+
+/// How late a watch may be, in seconds: what is younger is judged the next time.
+const LATE: f64 = 15.0;
+
+/// After so many faults that hit everything there is so much time without one: what must come about
+/// can be demanded only where nothing is in the way.
+const QUIET_EVERY: usize = 10;
+const QUIET: Duration = Duration::from_secs(40);
+
+/// How long everything may take to come to rest at the end.
+const REST: Duration = Duration::from_mins(3);
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many faults.
+    pub faults: usize,
+    /// What the choice of faults depends on.
+    pub seed: u64,
+    /// Where the timeline, the report and the picture go. A timeline that is there is gone on with.
+    pub folder: PathBuf,
+}
+
+/// Runs a campaign, or the rest of one, and returns the verdict on all of it.
+pub async fn run(options: &Options) -> Result<Verdict> {
+    std::fs::create_dir_all(&options.folder)?;
+    let file = options.folder.join("timeline.jsonl");
+    let timeline = Timeline::open(&file)?;
+    let (earlier, _) = timeline.records();
+    let done = done_before(&earlier, options)?;
+    say(&format!(
+        "campaign of {} faults, seed {}; timeline {}",
+        options.faults,
+        options.seed,
+        file.display()
+    ));
+    let world = Arc::new(World::start(&timeline).await.context("starting the bed")?);
+    create_namespace(&world).await?;
+    let planted = planted::prove(&world).await?;
+    say(&format!("planted and caught: {planted}"));
+
+    timeline.push(What::Bed {
+        seed: options.seed,
+        faults: options.faults,
+    });
+    let mut watches = vec![Observer::of_kubernetes(&world.client, &timeline)];
+    for kept in &SEMAPHORES {
+        timeline.push(What::Semaphore(kept.record()));
+        kept.create(&world).await?;
+        watches.push(Observer::of_lock(&world.consul, &kept.prefix(), &timeline));
+    }
+    let load = Arc::new(Load::default());
+    let tasks = load::start(&world, &load, options.seed);
+    let plan = plan::plan(options.seed, options.faults);
+    let rest: Vec<_> = plan
+        .into_iter()
+        .filter(|fault| !done.contains(&fault.id))
+        .collect();
+    let outcome = strike_all(&world, &load, rest, options).await;
+
+    load.end();
+    if outcome.is_ok() {
+        timeline.push(What::Drain);
+        say("no more faults; all must come to rest now");
+        come_to_rest(&world).await?;
+    }
+    for task in tasks {
+        task.abort();
+    }
+    drop(watches);
+    let verdict = conclude(options)?;
+    if outcome.is_err() || !verdict.violations.is_empty() {
+        // The bed's folder stays where it is, with the logs of all servers.
+        std::fs::write(world.folder.join("keep"), "")?;
+        say(&format!(
+            "the servers' logs are kept in {}",
+            world.folder.display()
+        ));
+    }
+    outcome?;
+    if let (_, Some(error)) = timeline.records() {
+        bail!("the timeline could not be written: {error}");
+    }
+    Ok(verdict)
+}
+
+/// Judges the timeline in the folder, and writes the report and the picture beside it.
+pub fn conclude(options: &Options) -> Result<Verdict> {
+    let records = timeline::read(&options.folder.join("timeline.jsonl"))?;
+    let verdict = judge(&records, f64::MAX);
+    let text = report::report(&verdict, &records, options);
+    std::fs::write(options.folder.join("report.md"), &text)?;
+    std::fs::write(
+        options.folder.join("picture.svg"),
+        picture::draw(&records, &verdict),
+    )?;
+    say(&text);
+    Ok(verdict)
+}
+
+/// The faults that an earlier part of this campaign has seen the end of.
+fn done_before(records: &[Record], options: &Options) -> Result<BTreeSet<usize>> {
+    let mut done = BTreeSet::new();
+    for record in records {
+        match &record.what {
+            What::Bed { seed, faults } if (*seed, *faults) != (options.seed, options.faults) => {
+                bail!(
+                    "{} is of seed {seed} and {faults} faults: it can't be gone on with",
+                    options.folder.display()
+                )
+            }
+            What::Fault {
+                id,
+                phase: Phase::Ends | Phase::Misses,
+                ..
+            } => {
+                done.insert(*id);
+            }
+            _ => {}
+        }
+    }
+    Ok(done)
+}
+
+async fn create_namespace(world: &World) -> Result<()> {
+    let namespaces = Api::<Namespace>::all(world.client.clone());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
+    timeout(CALL, namespaces.create(&PostParams::default(), &namespace)).await??;
+    Ok(())
+}
+
+/// All faults: those of one semaphore one after another, those of different ones, and those that hit
+/// everything, beside each other.
+async fn strike_all(
+    world: &Arc<World>,
+    load: &Arc<Load>,
+    rest: Vec<Planned>,
+    options: &Options,
+) -> Result<()> {
+    let total = rest.len();
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut lanes: Vec<Vec<Planned>> = vec![Vec::new(); SEMAPHORES.len() + 1];
+    for fault in rest {
+        let lane = fault.semaphore.unwrap_or(SEMAPHORES.len());
+        lanes[lane].push(fault);
+    }
+    let lanes = lanes.into_iter().map(|lane| {
+        let (world, load, done) = (world.clone(), load.clone(), done.clone());
+        async move {
+            for (number, fault) in lane.into_iter().enumerate() {
+                let mut rng = Rng::with_seed(!fault.seed);
+                sleep(Duration::from_millis(rng.u64(500..3000))).await;
+                if fault.semaphore.is_none() && number % QUIET_EVERY == QUIET_EVERY - 1 {
+                    sleep(QUIET).await;
+                }
+                Strike::new(&world, &load, &fault).run().await?;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            anyhow::Ok(())
+        }
+    });
+    let progress = tell_progress(world.clone(), done.clone(), total, options.clone());
+    tokio::select! {
+        outcome = futures::future::try_join_all(lanes) => outcome.map(drop),
+        never = progress => never,
+    }
+}
+
+/// Says how far it is, and shows violations as soon as they are seen.
+async fn tell_progress(
+    world: Arc<World>,
+    done: Arc<AtomicUsize>,
+    total: usize,
+    options: Options,
+) -> Result<()> {
+    let start = Instant::now();
+    let mut judged = Instant::now();
+    let mut told = 0;
+    loop {
+        sleep(PROGRESS).await;
+        let done = done.load(Ordering::Relaxed);
+        let seconds = start.elapsed().as_secs_f64();
+        #[expect(clippy::cast_precision_loss, reason = "numbers of faults are small")]
+        let (rate, left) = (done as f64 / seconds, (total - done) as f64);
+        let left = if done == 0 {
+            f64::NAN
+        } else {
+            left / rate / 60.0
+        };
+        say(&format!(
+            "{done} of {total} faults, {:.1} a minute, {left:.1} min left, {told} violations",
+            rate * 60.0
+        ));
+        if judged.elapsed() >= JUDGE {
+            judged = Instant::now();
+            let (records, _) = world.timeline.records();
+            let until = world.timeline.now() - LATE;
+            let verdict = tokio::task::spawn_blocking(move || (judge(&records, until), records));
+            let (verdict, records) = verdict.await?;
+            for violation in verdict.violations.iter().skip(told) {
+                say(&report::show(violation, &records, &options));
+            }
+            told = verdict.violations.len();
+        }
+    }
+}
+
+/// Waits until no Job is left and no slot is held. What is left after that is told, not waited for.
+async fn come_to_rest(world: &World) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let (held, unfinished, holders) = world.timeline.look(|view| {
+            let jobs: Vec<_> = view.jobs.values().cloned().collect();
+            let held: Vec<_> = jobs
+                .iter()
+                .filter(|job| job.state == JobState::Held)
+                .cloned()
+                .collect();
+            let unfinished = jobs
+                .iter()
+                .filter(|job| job.state != JobState::Finished)
+                .count();
+            let holders: usize = view.locks.values().map(|body| body.holders().len()).sum();
+            (held, unfinished, holders)
+        });
+        let (sessions, contenders) = left_in_consul(world).await.unwrap_or((1, 1));
+        let at_rest = unfinished + holders + sessions + contenders == 0;
+        if at_rest || start.elapsed() > REST {
+            world.timeline.push(What::Rest {
+                sessions,
+                contenders,
+            });
+            return Ok(());
+        }
+        for job in held {
+            // It may have been changed meanwhile: the next round sees.
+            let _later = kinds::jobs::release(world, &job).await;
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Sessions of the operator, and contender keys.
+async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
+    let sessions = world.consul.json("session/list").await?;
+    let sessions = sessions.as_array().into_iter().flatten();
+    let ours = sessions.filter(|session| {
+        session["Node"]
+            .as_str()
+            .is_some_and(|node| node.starts_with("k8s-"))
+    });
+    let keys = world
+        .consul
+        .json(&format!("kv/semaphores/{NAMESPACE}/?recurse"))
+        .await?;
+    let keys = keys.as_array().into_iter().flatten();
+    // A key that no session has locked takes part in nothing: somebody freed it.
+    let contenders = keys.filter(|key| key["Session"].is_string());
+    Ok((ours.count(), contenders.count()))
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "what a program says to the one who runs it"
+)]
+fn say(text: &str) {
+    println!("{text}");
+}

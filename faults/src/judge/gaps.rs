@@ -1,0 +1,113 @@
+//! How long pods may run without a slot, and which sentence of the design allows it.
+
+use super::spans::{Outages, Spans};
+use crate::record::{Part, Semaphore};
+
+/// What a machine that does ten things at once may add to any time, in seconds.
+const SLACK: f64 = 5.0;
+
+/// How long a pass over a semaphore may wait for one answer of Consul's (`consul::Config::timeout`).
+/// It suspends nobody meanwhile.
+const CALL: f64 = 10.0;
+
+/// Why pods run without a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// Consul, or somebody's hand, took the slot away.
+    Lost,
+    /// Somebody's hand made the Job run.
+    ByHand,
+}
+
+/// An allowed gap.
+#[derive(Clone, Copy, Debug)]
+pub struct Gap {
+    /// What it is called.
+    pub name: &'static str,
+    /// How long it may be.
+    pub bound: &'static str,
+    /// The sentence of the contract that allows it.
+    pub sentence: &'static str,
+}
+
+/// All gaps that are allowed. The time of an outage of the operator or of the API server, and that
+/// until it is tried again, does not count: it can't do anything then. A restarted operator
+/// begins to count anew. Once the Job is suspended its pods have their grace period, which
+/// Kubernetes gives them.
+pub const GAPS: [Gap; 5] = [
+    Gap {
+        name: "lost, and Consul says so",
+        bound: "an eighth of the TTL to ask for another slot and 5 s until the Job is suspended",
+        sentence: "from the loss of a slot to the end of its pods' grace period",
+    },
+    Gap {
+        name: "lost, and Consul can't be read",
+        bound: "the TTL less the pods' grace period, or half of it if that is more, and 5 s until the Job is suspended",
+        sentence: "the last good renewal was sent less than a TTL ago ... Suspending acts early enough for the pods to be gone by then",
+    },
+    Gap {
+        name: "lost, with Continue",
+        bound: "none",
+        sentence: "with Continue",
+    },
+    Gap {
+        name: "made running by hand",
+        bound: "5 s until the Job is suspended; 10 s more, the bound on a call, if Consul can't be read",
+        sentence: "for the moment before a Job made running without the admission policy is suspended",
+    },
+    Gap {
+        name: "the operator or the API server is away",
+        bound: "as long as it is",
+        sentence: "while the operator or the API server is down for longer than the TTL",
+    },
+];
+
+/// Measures gaps against what is allowed.
+pub(super) struct Measure<'a> {
+    semaphore: &'a Semaphore,
+    /// The operator can do nothing to Jobs.
+    idle: Spans,
+    /// The operator is started anew at the end of each.
+    restarts: Spans,
+    /// The operator can't read what Consul says.
+    unread: Spans,
+}
+
+impl<'a> Measure<'a> {
+    pub(super) fn new(semaphore: &'a Semaphore, outages: &Outages) -> Self {
+        let idle =
+            [Part::Operator, Part::Frozen, Part::Api].map(|part| outages.with_recovery(&part));
+        let grants = Part::Grants(semaphore.prefix.clone());
+        Self {
+            semaphore,
+            idle: idle.iter().fold(Spans::default(), |all, one| all.and(one)),
+            restarts: outages.of_part(&Part::Operator),
+            unread: outages
+                .with_recovery(&Part::Consul)
+                .and(&outages.with_recovery(&grants)),
+        }
+    }
+
+    /// How long the gap was, as far as it counts, and how long it may be, if it is too long.
+    pub(super) fn excess(&self, why: Why, from: f64, to: f64, grace: f64) -> Option<(f64, f64)> {
+        if why == Why::Lost && self.semaphore.goes_on {
+            return None;
+        }
+        let begin = self.restarts.last_end(from, to).unwrap_or(from);
+        let length = self.idle.clear(begin, to);
+        let ttl = self.semaphore.ttl;
+        let bound = match why {
+            Why::ByHand if self.unread.touches(from, to) => CALL,
+            Why::ByHand => 0.0,
+            Why::Lost if self.unread.touches(from, to) => (ttl - grace).max(ttl / 2.0),
+            Why::Lost => ttl / 8.0,
+        };
+        (length > bound + SLACK).then_some((length, bound + SLACK))
+    }
+
+    /// Whether a start so long after the loss of the slot is one that had not been sent before: a
+    /// PATCH may take a quarter of the TTL.
+    pub(super) fn started_too_late(&self, lost: f64, started: f64, api: &Spans) -> bool {
+        started - lost > self.semaphore.ttl / 4.0 + SLACK && !api.touches(lost, started)
+    }
+}

@@ -1,0 +1,210 @@
+//! What must come about: slots of Jobs that are gone are free again, and free slots are used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Rule, Verdict, Violation,
+    spans::{Outages, Spans},
+};
+use crate::{
+    record::{Body, JobState, Part, Record, Semaphore, What},
+    timeline::View,
+};
+
+/// How long a slot may still be held after its Job is gone, with all that is needed there, in
+/// seconds, beside the lock-delay: many times what it takes.
+const RELEASE: f64 = 15.0;
+
+/// How long a Job may wait beside a free slot, with all that is needed there, in seconds.
+const GRANT: f64 = 30.0;
+
+pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
+    for record in bed {
+        if let What::Semaphore(semaphore) = &record.what {
+            let parts = [
+                Part::Operator,
+                Part::Frozen,
+                Part::Api,
+                Part::Consul,
+                Part::Grants(semaphore.prefix.clone()),
+            ];
+            let away = parts
+                .iter()
+                .map(|part| outages.with_recovery(part))
+                .fold(Spans::default(), |all, one| all.and(&one));
+            Watch::new(semaphore, away).judge(bed, verdict);
+        }
+    }
+    at_rest(bed, verdict);
+}
+
+/// One semaphore, as time goes by.
+struct Watch<'a> {
+    semaphore: &'a Semaphore,
+    away: Spans,
+    view: View,
+    /// Since when a Job waits beside a free slot.
+    unused: Option<f64>,
+    /// Since when a session holds a slot for a Job that is gone, and whether that was told.
+    idle: BTreeMap<String, (f64, bool)>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(semaphore: &'a Semaphore, away: Spans) -> Self {
+        Self {
+            semaphore,
+            away,
+            view: View::default(),
+            unused: None,
+            idle: BTreeMap::new(),
+        }
+    }
+
+    fn judge(mut self, bed: &[Record], verdict: &mut Verdict) {
+        // Only what concerns this semaphore: the rest changes nothing here.
+        for record in bed {
+            let here = match &record.what {
+                What::Job(job) => job.prefix == self.semaphore.prefix,
+                What::Pod { prefix, .. }
+                | What::Contender { prefix, .. }
+                | What::Lock { prefix, .. } => *prefix == self.semaphore.prefix,
+                _ => false,
+            };
+            if here {
+                self.view.take(&record.what);
+                self.look(record.t, verdict);
+            }
+        }
+        let end = bed.last().map_or(0.0, |record| record.t);
+        self.close_unused(end, verdict);
+        for (session, (since, _)) in std::mem::take(&mut self.idle) {
+            self.close_idle(&session, since, end, verdict);
+        }
+    }
+
+    fn look(&mut self, t: f64, verdict: &mut Verdict) {
+        let waits = self
+            .view
+            .jobs
+            .values()
+            .any(|job| job.state == JobState::Waiting);
+        let free = match self.view.locks.get(&self.semaphore.prefix) {
+            Some(Body::Semaphore { limit, holders, .. }) => (holders.len() as u64) < *limit,
+            Some(Body::Absent) | None => true,
+            Some(Body::Other { .. } | Body::Unknown) => false,
+        };
+        match (waits && free, self.unused) {
+            (true, None) => self.unused = Some(t),
+            (false, Some(_)) => self.close_unused(t, verdict),
+            _ => {}
+        }
+        let held = self.view.held_here(&self.semaphore.prefix);
+        let idle: BTreeSet<String> = held
+            .into_iter()
+            .filter(|(_, uid)| self.is_gone(uid))
+            .map(|(session, _)| session)
+            .collect();
+        for session in &idle {
+            self.idle.entry(session.clone()).or_insert((t, false));
+        }
+        let over: Vec<_> = self
+            .idle
+            .keys()
+            .filter(|session| !idle.contains(*session))
+            .cloned()
+            .collect();
+        for session in over {
+            if let Some((since, _)) = self.idle.remove(&session) {
+                self.close_idle(&session, since, t, verdict);
+            }
+        }
+    }
+
+    /// Whether a Job is done, or gone, or is to stay out, and no pod of it is left.
+    fn is_gone(&self, uid: &str) -> bool {
+        let state = self.view.jobs.get(uid).map(|job| job.state);
+        let done = matches!(state, None | Some(JobState::Finished | JobState::Held));
+        done && !self.view.pods.contains_key(uid)
+    }
+
+    fn close_unused(&mut self, t: f64, verdict: &mut Verdict) {
+        let Some(since) = self.unused.take() else {
+            return;
+        };
+        let clear = self.away.clear(since, t);
+        verdict.unused = verdict.unused.max(clear);
+        verdict.unused_at_all = verdict.unused_at_all.max(t - since);
+        if clear > GRANT {
+            verdict.violations.push(Violation {
+                t: since,
+                rule: Rule::JobStuck,
+                prefix: self.semaphore.prefix.clone(),
+                text: format!("a Job waited beside a free slot for {clear:.1} s without an outage"),
+            });
+        }
+    }
+
+    fn close_idle(&self, session: &str, since: f64, t: f64, verdict: &mut Verdict) {
+        let clear = self.away.clear(since, t);
+        if clear > RELEASE + self.semaphore.lock_delay {
+            verdict.violations.push(Violation {
+                t: since,
+                rule: Rule::SlotStuck,
+                prefix: self.semaphore.prefix.clone(),
+                text: format!("{session} held a slot for {clear:.1} s without an outage after its Job was gone"),
+            });
+        }
+    }
+}
+
+/// What is still there after everything had the time to come to rest.
+fn at_rest(bed: &[Record], verdict: &mut Verdict) {
+    let Some(What::Rest {
+        sessions,
+        contenders,
+    }) = bed.last().map(|record| &record.what)
+    else {
+        return;
+    };
+    let t = bed.last().map_or(0.0, |record| record.t);
+    let mut view = View::default();
+    for record in bed {
+        view.take(&record.what);
+    }
+    let mut violate = |rule, prefix: &str, text: String| {
+        verdict.violations.push(Violation {
+            t,
+            rule,
+            prefix: prefix.to_owned(),
+            text,
+        });
+    };
+    for job in view
+        .jobs
+        .values()
+        .filter(|job| job.state != JobState::Finished)
+    {
+        violate(
+            Rule::JobStuck,
+            &job.prefix,
+            format!("the Job {} is {:?} at the end", job.name, job.state),
+        );
+    }
+    for (prefix, body) in &view.locks {
+        let holders = body.holders();
+        if !holders.is_empty() {
+            violate(
+                Rule::SlotStuck,
+                prefix,
+                format!("{holders:?} hold slots at the end"),
+            );
+        }
+    }
+    if *contenders > 0 || *sessions > 0 {
+        violate(
+            Rule::SlotStuck,
+            "",
+            format!("{contenders} contenders and {sessions} sessions are left"),
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! The three safety sentences of the design as checks over a timeline, and nothing else: a pure
+//! function from records to a verdict.
+//!
+//! | rule | sentence |
+//! |---|---|
+//! | [`Rule::OverLimit`] | no write ever adds a holder to a body that then has more holders than its limit |
+//! | [`Rule::WithoutSlot`], [`Rule::ReleasedTooEarly`], [`Rule::GapTooLong`], [`Rule::StartedTooLate`] | no Job has running pods without its session in Holders, except for the allowed gaps |
+//! | [`Rule::SlotStuck`] | every slot of a Job that is gone is free again |
+//! | [`Rule::JobStuck`] | no Job waits for ever while there is a free slot and Consul is reachable |
+//! | [`Rule::Unseen`] | the observer missed nothing: what a blocking query shows, the proxy has recorded |
+
+mod gaps;
+mod liveness;
+mod slots;
+mod spans;
+
+use std::collections::BTreeMap;
+
+use crate::record::{ForeignState, Phase, Record, What};
+
+pub use gaps::GAPS;
+
+/// What was found in a timeline.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// What must never be and was, in the order of time.
+    pub violations: Vec<Violation>,
+    /// How often a fault of each kind was there, and how often there was nothing that it could hit.
+    pub faults: BTreeMap<String, (usize, usize)>,
+    /// How often a Job was given a slot.
+    pub grants: usize,
+    /// How often a `consul lock` was given one.
+    pub foreign_grants: usize,
+    /// How many revisions of `.lock`s were seen.
+    pub revisions: usize,
+    /// How often running pods were without a slot for an allowed reason.
+    pub gaps: usize,
+    /// The longest time over which a free slot was not used though a Job waited, in seconds, while
+    /// all that is needed for a grant was there.
+    pub unused: f64,
+    /// The same, outages included.
+    pub unused_at_all: f64,
+    /// The longest time that a `consul lock` waited, in seconds.
+    pub foreign_wait: f64,
+    /// Seconds from the first record to the last.
+    pub seconds: f64,
+}
+
+impl Verdict {
+    /// How many violations of a rule there are.
+    pub fn count(&self, rule: Rule) -> usize {
+        self.violations
+            .iter()
+            .filter(|violation| violation.rule == rule)
+            .count()
+    }
+
+    /// How many violations there are that are neither a stuck slot nor a stuck Job.
+    pub fn unsafe_count(&self) -> usize {
+        self.violations.len() - self.count(Rule::SlotStuck) - self.count(Rule::JobStuck)
+    }
+}
+
+/// What must never be.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// When, in seconds since the campaign began.
+    pub t: f64,
+    /// What.
+    pub rule: Rule,
+    /// Where the semaphore is in Consul.
+    pub prefix: String,
+    /// The rest, for people.
+    pub text: String,
+}
+
+/// The rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// A write added a holder beyond the limit.
+    OverLimit,
+    /// Pods ran without a slot, and nothing allows it.
+    WithoutSlot,
+    /// A slot was given back while pods ran in it.
+    ReleasedTooEarly,
+    /// Pods ran without a slot for longer than is allowed.
+    GapTooLong,
+    /// A Job was started in a slot that had been lost long before.
+    StartedTooLate,
+    /// A slot whose Job is gone was not free again.
+    SlotStuck,
+    /// A Job waited though there was a free slot.
+    JobStuck,
+    /// A revision of a `.lock` that the proxy has no record of: the observer can't be relied on.
+    Unseen,
+}
+
+/// Judges a timeline. What is younger than `until` is not judged yet: watches are late.
+pub fn judge(records: &[Record], until: f64) -> Verdict {
+    let mut verdict = Verdict::default();
+    let starts: Vec<usize> = records
+        .iter()
+        .enumerate()
+        .filter(|(_, record)| matches!(record.what, What::Bed { .. }))
+        .map(|(at, _)| at)
+        .collect();
+    for (number, start) in starts.iter().enumerate() {
+        let end = starts.get(number + 1).copied().unwrap_or(records.len());
+        let bed = &records[*start..end];
+        let outages = spans::Outages::of(bed);
+        slots::judge(bed, &outages, &mut verdict);
+        liveness::judge(bed, &outages, &mut verdict);
+    }
+    count(records, &mut verdict);
+    verdict.violations.retain(|violation| violation.t <= until);
+    verdict.violations.sort_by(|a, b| a.t.total_cmp(&b.t));
+    verdict
+}
+
+fn count(records: &[Record], verdict: &mut Verdict) {
+    let mut waits = BTreeMap::new();
+    for record in records {
+        match &record.what {
+            What::Fault { kind, phase, .. } => {
+                let (hits, misses) = verdict.faults.entry(kind.clone()).or_default();
+                match phase {
+                    Phase::Begins => *hits += 1,
+                    Phase::Misses => *misses += 1,
+                    Phase::Ends => {}
+                }
+            }
+            What::Foreign { id, state, .. } => {
+                if *state == ForeignState::Waits {
+                    waits.insert(*id, record.t);
+                } else if let Some(since) = waits.remove(id) {
+                    verdict.foreign_wait = verdict.foreign_wait.max(record.t - since);
+                }
+            }
+            _ => {}
+        }
+    }
+    verdict.seconds = records.last().map_or(0.0, |record| record.t);
+}
+
+#[cfg(test)]
+mod tests;

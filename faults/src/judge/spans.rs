@@ -1,0 +1,117 @@
+//! Stretches of time over which something was away.
+
+use std::collections::BTreeMap;
+
+use crate::record::{Part, Record, What};
+
+/// Stretches of time, in order and apart from each other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(Vec<(f64, f64)>);
+
+impl Spans {
+    fn of(mut spans: Vec<(f64, f64)>) -> Self {
+        spans.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut merged: Vec<(f64, f64)> = Vec::new();
+        for (from, to) in spans {
+            match merged.last_mut() {
+                Some(last) if from <= last.1 => last.1 = last.1.max(to),
+                _ => merged.push((from, to)),
+            }
+        }
+        Self(merged)
+    }
+
+    /// Both together.
+    pub(super) fn and(&self, other: &Self) -> Self {
+        Self::of(self.0.iter().chain(&other.0).copied().collect())
+    }
+
+    /// How many seconds between `from` and `to` are in none of them.
+    pub(super) fn clear(&self, from: f64, to: f64) -> f64 {
+        let covered: f64 = self
+            .0
+            .iter()
+            .map(|(begin, end)| (end.min(to) - begin.max(from)).max(0.0))
+            .sum();
+        (to - from).max(0.0) - covered
+    }
+
+    /// Whether one of them lies, in part, between `from` and `to`.
+    pub(super) fn touches(&self, from: f64, to: f64) -> bool {
+        self.0.iter().any(|(begin, end)| *begin < to && *end > from)
+    }
+
+    /// The last end of one of them between `from` and `to`.
+    pub(super) fn last_end(&self, from: f64, to: f64) -> Option<f64> {
+        let mut ends = self.0.iter().rev().map(|(_, end)| *end);
+        ends.find(|end| *end > from && *end <= to)
+    }
+}
+
+/// What was away, and when.
+#[derive(Default)]
+pub(super) struct Outages(BTreeMap<Part, Spans>);
+
+/// The pauses between tries grow while something is away, and none is longer than this
+/// (`controller/backoff.rs`; the Job controller and kwok have theirs).
+const LONGEST_PAUSE: f64 = 30.0;
+
+/// How long it may take to do what could not be done before.
+const CATCH_UP: f64 = 5.0;
+
+impl Outages {
+    pub(super) fn of(records: &[Record]) -> Self {
+        let end = records.last().map_or(0.0, |record| record.t);
+        let mut open: BTreeMap<Part, (usize, f64)> = BTreeMap::new();
+        let mut spans: BTreeMap<Part, Vec<(f64, f64)>> = BTreeMap::new();
+        for record in records {
+            let What::Outage { part, away } = &record.what else {
+                continue;
+            };
+            let (depth, since) = open.entry(part.clone()).or_insert((0, record.t));
+            if *away {
+                if *depth == 0 {
+                    *since = record.t;
+                }
+                *depth += 1;
+            } else if *depth == 1 {
+                spans
+                    .entry(part.clone())
+                    .or_default()
+                    .push((*since, record.t));
+                *depth = 0;
+            } else {
+                *depth = depth.saturating_sub(1);
+            }
+        }
+        for (part, (depth, since)) in open {
+            if depth > 0 {
+                spans.entry(part).or_default().push((since, end));
+            }
+        }
+        let spans = spans.into_iter();
+        Self(
+            spans
+                .map(|(part, spans)| (part, Spans::of(spans)))
+                .collect(),
+        )
+    }
+
+    /// When it was away.
+    pub(super) fn of_part(&self, part: &Part) -> Spans {
+        self.0.get(part).cloned().unwrap_or_default()
+    }
+
+    /// The same, with the time after each that it takes until it is tried again, and some seconds to
+    /// do what was missed. The pause between tries doubles, so it is no longer than the outage was;
+    /// an operator that was stopped or started anew has no such pause.
+    pub(super) fn with_recovery(&self, part: &Part) -> Spans {
+        let pause = |length: f64| match part {
+            Part::Operator | Part::Frozen => 0.0,
+            Part::Consul | Part::Api | Part::Grants(_) => length.min(LONGEST_PAUSE),
+        };
+        let spans = self.of_part(part).0.into_iter();
+        let spans = spans.map(|(from, to)| (from, to + pause(to - from) + CATCH_UP));
+        Spans::of(spans.collect())
+    }
+}

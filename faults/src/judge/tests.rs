@@ -1,0 +1,363 @@
+//! Planted violations of a millisecond, and what is not one. Seconds are given; etcd's revisions are
+//! counted up by each record.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::record::{Body, Job, JobState, Part, Semaphore, Writer};
+
+const PREFIX: &str = "semaphores/faults/db";
+
+/// A timeline that is told record by record.
+struct Story {
+    records: Vec<Record>,
+    t: f64,
+    revision: u64,
+    index: u64,
+}
+
+impl Story {
+    fn of(limit: u64, goes_on: bool) -> Self {
+        let mut story = Self {
+            records: Vec::new(),
+            t: 100.0,
+            revision: 0,
+            index: 0,
+        };
+        story.push(What::Bed { seed: 1, faults: 1 });
+        story.push(What::Semaphore(Semaphore {
+            prefix: PREFIX.to_owned(),
+            limit,
+            ttl: 10.0,
+            lock_delay: 1.0,
+            goes_on,
+        }));
+        story
+    }
+
+    fn push(&mut self, what: What) -> &mut Self {
+        self.records.push(Record { t: self.t, what });
+        self
+    }
+
+    fn after(&mut self, seconds: f64) -> &mut Self {
+        self.t += seconds;
+        self
+    }
+
+    fn lock_with(&mut self, writer: Writer, limit: u64, jobs: &[&str], dead: &[&str]) -> &mut Self {
+        for uid in jobs {
+            self.push(What::Contender {
+                prefix: PREFIX.to_owned(),
+                session: format!("session-{uid}"),
+                uid: (*uid).to_owned(),
+            });
+        }
+        let sessions = |uids: &[&str]| -> BTreeSet<_> {
+            uids.iter().map(|uid| format!("session-{uid}")).collect()
+        };
+        self.index += 1;
+        let body = Body::Semaphore {
+            index: self.index,
+            limit,
+            holders: sessions(jobs),
+        };
+        let (before, after) = (self.revision, self.revision);
+        self.push(What::Lock {
+            prefix: PREFIX.to_owned(),
+            writer,
+            before,
+            after,
+            body,
+            dead: sessions(dead),
+        })
+    }
+
+    /// The operator writes these holders into a limit of 1.
+    fn holds(&mut self, jobs: &[&str]) -> &mut Self {
+        self.lock_with(Writer::Operator, 1, jobs, &[])
+    }
+
+    /// Somebody takes all slots away.
+    fn takes_all(&mut self) -> &mut Self {
+        self.lock_with(Writer::Fault, 1, &[], &[])
+    }
+
+    fn pod(&mut self, uid: &str, alive: bool) -> &mut Self {
+        self.revision += 1;
+        let rv = self.revision;
+        self.pod_at(uid, alive, rv)
+    }
+
+    fn pod_at(&mut self, uid: &str, alive: bool, rv: u64) -> &mut Self {
+        self.push(What::Pod {
+            pod: format!("{uid}-pod"),
+            prefix: PREFIX.to_owned(),
+            uid: uid.to_owned(),
+            rv,
+            alive,
+            grace: 2.0,
+        })
+    }
+
+    fn job(&mut self, uid: &str, state: JobState) -> &mut Self {
+        self.revision += 1;
+        let rv = self.revision;
+        self.push(What::Job(Job {
+            uid: uid.to_owned(),
+            name: uid.to_owned(),
+            prefix: PREFIX.to_owned(),
+            rv,
+            state,
+            session: None,
+        }))
+    }
+
+    fn outage(&mut self, part: Part, away: bool) -> &mut Self {
+        self.push(What::Outage { part, away })
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let verdict = judge(&self.records, f64::MAX);
+        let violations = verdict.violations.into_iter();
+        violations.map(|violation| violation.rule).collect()
+    }
+}
+
+/// A Job that runs in its slot.
+fn running() -> Story {
+    let mut story = Story::of(1, false);
+    story.job("a", JobState::Waiting).holds(&["a"]);
+    story.job("a", JobState::Running).pod("a", true);
+    story
+}
+
+#[test]
+fn a_whole_life_in_order_is_right() {
+    let mut story = running();
+    story.after(5.0).pod("a", false);
+    story.job("a", JobState::Finished).holds(&[]);
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn a_holder_too_many_for_a_millisecond_is_seen() {
+    let mut story = Story::of(1, false);
+    story
+        .holds(&["a"])
+        .holds(&["a", "b"])
+        .after(0.001)
+        .holds(&["a"]);
+    assert_eq!(story.rules(), [Rule::OverLimit]);
+}
+
+#[test]
+fn a_limit_that_is_lowered_evicts_nobody() {
+    let mut story = Story::of(2, false);
+    let two = ["a", "b"];
+    story.lock_with(Writer::Operator, 2, &two, &[]);
+    story.lock_with(Writer::Operator, 1, &two, &[]);
+    assert_eq!(story.rules(), []);
+    story.lock_with(Writer::Operator, 1, &["a", "c"], &[]);
+    assert_eq!(
+        story.rules(),
+        [Rule::OverLimit],
+        "one goes and one comes, and there are two"
+    );
+}
+
+#[test]
+fn a_pod_without_a_slot_for_a_millisecond_is_seen() {
+    let mut story = Story::of(1, false);
+    story
+        .job("a", JobState::Running)
+        .pod("a", true)
+        .after(0.001)
+        .pod("a", false);
+    assert_eq!(story.rules(), [Rule::WithoutSlot]);
+}
+
+#[test]
+fn a_slot_given_back_a_revision_too_early_is_seen() {
+    let mut story = running();
+    story.holds(&[]).after(0.001).pod("a", false);
+    assert_eq!(story.rules(), [Rule::ReleasedTooEarly]);
+}
+
+#[test]
+fn a_watch_that_is_late_makes_no_violation() {
+    let mut story = running();
+    // The pod ended at revision 4; the operator saw that and released; the watch tells it later.
+    story.revision += 1;
+    let ended = story.revision;
+    story.holds(&[]).after(3.0).pod_at("a", false, ended);
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn after_a_loss_the_job_is_suspended_soon_and_its_pods_then_have_their_time() {
+    let mut story = running();
+    story.takes_all().after(5.0).pod("a", false);
+    assert_eq!(story.rules(), []);
+    let mut story = running();
+    story
+        .takes_all()
+        .after(5.0)
+        .job("a", JobState::Stopping)
+        .after(60.0)
+        .pod("a", false);
+    assert_eq!(story.rules(), []);
+    let mut story = running();
+    story.takes_all().after(9.0).pod("a", false);
+    assert_eq!(story.rules(), [Rule::GapTooLong]);
+}
+
+#[test]
+fn a_slot_had_again_at_once_ends_the_gap() {
+    let mut story = running();
+    story
+        .takes_all()
+        .after(2.0)
+        .holds(&["a"])
+        .after(60.0)
+        .pod("a", false);
+    story.job("a", JobState::Finished).holds(&[]);
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn while_the_operator_is_away_nothing_can_be_done_about_a_loss() {
+    let mut story = running();
+    story.outage(Part::Frozen, true).takes_all().after(40.0);
+    story.outage(Part::Frozen, false).after(5.0).pod("a", false);
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn an_outage_of_consul_gives_the_ttl_less_the_grace_period_and_no_more() {
+    let lost = |seconds| {
+        let mut story = running();
+        story
+            .outage(Part::Consul, true)
+            .takes_all()
+            .after(seconds)
+            .pod("a", false);
+        story.outage(Part::Consul, false);
+        story.rules()
+    };
+    assert_eq!(lost(12.0), []);
+    assert_eq!(lost(14.0), [Rule::GapTooLong]);
+}
+
+#[test]
+fn with_continue_a_job_goes_on_without_its_slot_but_is_not_started_without_one() {
+    let mut story = Story::of(1, true);
+    story
+        .holds(&["a"])
+        .job("a", JobState::Running)
+        .pod("a", true);
+    story.takes_all().after(100.0).pod("a", false);
+    assert_eq!(story.rules(), []);
+    story.pod("b", true);
+    assert_eq!(story.rules(), [Rule::WithoutSlot]);
+}
+
+#[test]
+fn what_was_made_to_run_by_hand_is_suspended_soon() {
+    let by_hand = |seconds| {
+        let mut story = Story::of(1, false);
+        story.job("a", JobState::Waiting);
+        story.revision += 1;
+        let rv = story.revision;
+        story.push(What::ByHand {
+            uid: "a".to_owned(),
+            rv,
+        });
+        story
+            .job("a", JobState::Running)
+            .pod("a", true)
+            .after(seconds)
+            .pod("a", false);
+        story.job("a", JobState::Waiting);
+        story
+    };
+    assert_eq!(by_hand(3.0).rules(), [Rule::JobStuck; 0]);
+    assert_eq!(by_hand(30.0).rules(), [Rule::GapTooLong]);
+    let mut twice = by_hand(3.0);
+    twice.pod("a", true);
+    assert_eq!(twice.rules(), [Rule::WithoutSlot], "an excuse counts once");
+}
+
+#[test]
+fn a_patch_must_not_start_a_job_long_after_its_slot_was_lost() {
+    let mut story = Story::of(1, false);
+    story.job("a", JobState::Waiting).holds(&["a"]);
+    story.outage(Part::Frozen, true);
+    story.lock_with(Writer::Foreign, 1, &[], &["a"]).after(25.0);
+    story
+        .outage(Part::Frozen, false)
+        .job("a", JobState::Running);
+    assert_eq!(story.rules(), [Rule::StartedTooLate]);
+}
+
+#[test]
+fn a_dead_holder_that_is_pruned_was_lost_and_not_given_back() {
+    let mut story = running();
+    story
+        .lock_with(Writer::Operator, 1, &[], &["a"])
+        .after(1.0)
+        .pod("a", false);
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
+fn a_slot_of_a_job_that_is_gone_must_be_free_soon() {
+    let mut story = running();
+    story
+        .pod("a", false)
+        .job("a", JobState::Finished)
+        .after(20.0)
+        .holds(&[]);
+    assert_eq!(story.rules(), [Rule::SlotStuck]);
+    let mut story = running();
+    story.pod("a", false).outage(Part::Operator, true);
+    story.job("a", JobState::Finished).after(20.0);
+    story.outage(Part::Operator, false).after(1.0).holds(&[]);
+    assert_eq!(story.rules(), [], "at its next start");
+}
+
+#[test]
+fn a_job_must_not_wait_beside_a_free_slot() {
+    let mut story = Story::of(1, false);
+    story
+        .holds(&[])
+        .job("a", JobState::Waiting)
+        .after(40.0)
+        .holds(&["a"]);
+    assert_eq!(story.rules(), [Rule::JobStuck]);
+}
+
+#[test]
+fn a_revision_that_the_proxy_does_not_know_makes_the_observer_doubtful() {
+    let mut story = Story::of(1, false);
+    story.holds(&["a"]).push(What::Seen {
+        prefix: PREFIX.to_owned(),
+        index: 1,
+    });
+    assert_eq!(story.rules(), []);
+    story.push(What::Seen {
+        prefix: PREFIX.to_owned(),
+        index: 2,
+    });
+    assert_eq!(story.rules(), [Rule::Unseen]);
+}
+
+#[test]
+fn what_is_left_at_the_end_is_stuck() {
+    let mut story = running();
+    story.push(What::Rest {
+        sessions: 0,
+        contenders: 0,
+    });
+    assert_eq!(story.rules(), [Rule::JobStuck, Rule::SlotStuck]);
+}

@@ -1,0 +1,203 @@
+//! Users do with Jobs and semaphores what users do.
+
+use anyhow::Result;
+use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{Hit, Strike, until_done};
+use crate::{
+    load::{CALL, Life, create_job, jobs, patch_job, semaphores},
+    record::{Job, JobState, Part, What},
+};
+
+fn some_job(strike: &mut Strike, state: JobState) -> Result<Option<Job>> {
+    let prefix = strike.kept()?.prefix();
+    let jobs = strike
+        .world
+        .timeline
+        .look(|view| view.jobs_of(&prefix, state));
+    Ok(strike.rng.choice(jobs))
+}
+
+async fn delete(strike: &Strike, name: &str, policy: PropagationPolicy) -> Result<()> {
+    let params = DeleteParams {
+        propagation_policy: Some(policy),
+        ..DeleteParams::default()
+    };
+    timeout(CALL, jobs(&strike.world).delete(name, &params)).await??;
+    Ok(())
+}
+
+pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
+    let states = [JobState::Running, JobState::Running, JobState::Waiting];
+    let state = states[strike.rng.usize(..states.len())];
+    let Some(job) = some_job(strike, state)? else {
+        return Ok(Hit::Nothing);
+    };
+    let policies = [
+        PropagationPolicy::Background,
+        PropagationPolicy::Foreground,
+        PropagationPolicy::Orphan,
+    ];
+    let policy = policies[strike.rng.usize(..policies.len())].clone();
+    let note = format!("{} ({state:?}), {policy:?}", job.name);
+    delete(strike, &job.name, policy).await?;
+    strike.begins(note);
+    Ok(Hit::Yes)
+}
+
+pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {
+    let Some(job) = some_job(strike, JobState::Running)? else {
+        return Ok(Hit::Nothing);
+    };
+    patch_job(
+        &strike.world,
+        &job.name,
+        json!({ "spec": { "suspend": true } }),
+    )
+    .await?;
+    strike.begins(&job.name);
+    strike.lasts(3).await;
+    let world = strike.world.clone();
+    until_done("nothing of it is on hold", || async {
+        release(&world, &job).await
+    })
+    .await?;
+    Ok(Hit::Yes)
+}
+
+/// Takes the hold off a Job; says whether it needs none of that any more.
+pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bool> {
+    let state = world
+        .timeline
+        .look(|view| view.jobs.get(&job.uid).map(|job| job.state));
+    match state {
+        None
+        | Some(JobState::Finished | JobState::Running | JobState::Waiting | JobState::Gone) => {
+            Ok(true)
+        }
+        Some(JobState::Stopping) => Ok(false),
+        Some(JobState::Held) => {
+            let patch =
+                json!({ "metadata": { "annotations": { "consul-semaphore.io/hold": null } } });
+            patch_job(world, &job.name, patch).await.map(|_| true)
+        }
+    }
+}
+
+pub(super) async fn unsuspended(strike: &mut Strike) -> Result<Hit> {
+    let Some(job) = some_job(strike, JobState::Waiting)? else {
+        return Ok(Hit::Nothing);
+    };
+    let patch = json!({ "metadata": { "uid": job.uid }, "spec": { "suspend": false } });
+    let rv = patch_job(&strike.world, &job.name, patch).await?;
+    strike.world.timeline.push(What::ByHand {
+        uid: job.uid.clone(),
+        rv,
+    });
+    strike.begins(&job.name);
+    Ok(Hit::Yes)
+}
+
+/// A Job whose pods take longer to end than most Jobs run, deleted as soon as it runs.
+pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
+    let kept = strike.kept()?;
+    let life = Life {
+        runs_ms: 8_000,
+        terminates_ms: 7_000,
+        fails: false,
+        pods: 1,
+    };
+    let name = create_job(&strike.world, &strike.load, kept.name, &life).await?;
+    strike.begins(&name);
+    let world = strike.world.clone();
+    until_done("it runs", || async {
+        let state = world.timeline.look(|view| {
+            let mut jobs = view.jobs.values();
+            jobs.find(|job| job.name == name).map(|job| job.state)
+        });
+        Ok(matches!(
+            state,
+            Some(JobState::Running | JobState::Finished)
+        ))
+    })
+    .await?;
+    until_done("it is deleted", || async {
+        match delete(strike, &name, PropagationPolicy::Background).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.to_string().contains("not found") => Ok(true),
+            Err(error) => Err(error),
+        }
+    })
+    .await?;
+    Ok(Hit::Yes)
+}
+
+async fn patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
+    let api = semaphores(&strike.world);
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    let name = strike.kept()?.name;
+    timeout(CALL, api.patch(name, &PatchParams::default(), &patch)).await??;
+    Ok(())
+}
+
+async fn surely_patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
+    until_done("the semaphore is as it was", || async {
+        patch_semaphore(strike, spec).await.map(|()| true)
+    })
+    .await
+}
+
+pub(super) async fn paused(strike: &mut Strike) -> Result<Hit> {
+    let away = strike.away(Part::Grants(strike.kept()?.prefix()));
+    patch_semaphore(strike, &json!({ "paused": true })).await?;
+    strike.begins("");
+    strike.lasts(3).await;
+    surely_patch_semaphore(strike, &json!({ "paused": false })).await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
+    let limit = strike.kept()?.limit;
+    let other = if limit > 1 && strike.rng.bool() {
+        limit - 1
+    } else {
+        limit + 1
+    };
+    // While others want another limit, nobody grants.
+    let away = strike.kept()?.is_shared().then(|| {
+        strike
+            .kept()
+            .map(|kept| strike.away(Part::Grants(kept.prefix())))
+    });
+    patch_semaphore(strike, &json!({ "limit": other })).await?;
+    strike.begins(format!("{limit} to {other}"));
+    strike.lasts(3).await;
+    surely_patch_semaphore(strike, &json!({ "limit": limit })).await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+pub(super) async fn remade(strike: &mut Strike) -> Result<Hit> {
+    let kept = strike.kept()?;
+    let api = semaphores(&strike.world);
+    let away = strike.away(Part::Grants(kept.prefix()));
+    timeout(CALL, api.delete(kept.name, &DeleteParams::default())).await??;
+    strike.begins("");
+    until_done("the semaphore is gone", || async {
+        Ok(timeout(CALL, api.get_opt(kept.name)).await??.is_none())
+    })
+    .await?;
+    until_done("the semaphore is there again", || async {
+        match kept.create(&strike.world).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.to_string().contains("already exists") => Ok(true),
+            Err(error) => Err(error),
+        }
+    })
+    .await?;
+    drop(away);
+    Ok(Hit::Yes)
+}

@@ -1,0 +1,375 @@
+//! The kinds of faults, as data: what each is called, how often it comes, what it hits, and how it is
+//! done and healed.
+//!
+//! A fault declares with [`Strike::away`] what it takes away, so that the judge knows what could not
+//! be done meanwhile. What it does not declare is expected to go on.
+
+mod consul;
+pub(crate) mod jobs;
+mod kubernetes;
+mod locks;
+mod operator;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, bail};
+use fastrand::Rng;
+use futures::future::BoxFuture;
+use tokio::time::sleep;
+
+use crate::{
+    load::{Kept, Load, SEMAPHORES},
+    plan::Planned,
+    record::{Part, Phase, What},
+    weather::{Sky, Weather},
+    world::World,
+};
+
+/// How often a fault that finds nothing to hit looks again, and after which pause.
+const TRIES: u32 = 12;
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// A kind of fault.
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// How often it comes, beside others that hit as much.
+    pub(crate) weight: usize,
+    pub(crate) reach: Reach,
+    /// An outage longer than the TTL: these are a fixed small share.
+    pub(crate) long: bool,
+    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// One semaphore, or something of it.
+    One,
+    /// One semaphore that other programs use too.
+    OneShared,
+    /// All.
+    All,
+}
+
+/// Whether there was something to hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hit {
+    Yes,
+    Nothing,
+}
+
+const fn kind(
+    name: &'static str,
+    weight: usize,
+    reach: Reach,
+    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+) -> Kind {
+    Kind {
+        name,
+        weight,
+        reach,
+        long: false,
+        run,
+    }
+}
+
+const fn long(
+    name: &'static str,
+    run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
+) -> Kind {
+    Kind {
+        name,
+        weight: 1,
+        reach: Reach::All,
+        long: true,
+        run,
+    }
+}
+
+/// All kinds.
+pub(crate) static KINDS: [Kind; 46] = [
+    kind("operator killed", 3, Reach::All, |s| {
+        Box::pin(operator::killed(s, 0))
+    }),
+    kind("operator restarted", 2, Reach::All, |s| {
+        Box::pin(operator::restarted(s))
+    }),
+    kind(
+        "operator stopped for less than the TTL",
+        2,
+        Reach::All,
+        |s| Box::pin(operator::frozen(s, 4)),
+    ),
+    long("operator killed for two TTLs", |s| {
+        Box::pin(operator::killed(s, 22))
+    }),
+    long("operator stopped for two TTLs", |s| {
+        Box::pin(operator::frozen(s, 25))
+    }),
+    kind("a second operator beside it", 1, Reach::All, |s| {
+        Box::pin(operator::doubled(s))
+    }),
+    kind("Consul's leader killed", 2, Reach::All, |s| {
+        Box::pin(consul::leader_killed(s))
+    }),
+    kind("a follower of Consul killed", 1, Reach::All, |s| {
+        Box::pin(consul::follower_killed(s))
+    }),
+    kind("Consul's leader stopped", 1, Reach::All, |s| {
+        Box::pin(consul::leader_frozen(s))
+    }),
+    kind("all of Consul killed", 1, Reach::All, |s| {
+        Box::pin(consul::all_killed(s, 0))
+    }),
+    long("all of Consul away for a TTL", |s| {
+        Box::pin(consul::all_killed(s, 14))
+    }),
+    kind("Consul cut off", 1, Reach::All, |s| {
+        Box::pin(consul::cut(s, 4))
+    }),
+    long("Consul cut off for longer than the TTL", |s| {
+        Box::pin(consul::cut(s, 22))
+    }),
+    kind("Consul slow", 1, Reach::All, |s| Box::pin(consul::slow(s))),
+    kind("answers of transactions lost", 2, Reach::All, |s| {
+        Box::pin(consul::answers_lost(s))
+    }),
+    kind("transactions late", 1, Reach::All, |s| {
+        Box::pin(consul::late(s))
+    }),
+    kind("429 from Consul", 1, Reach::All, |s| {
+        Box::pin(consul::refuses(s, 429))
+    }),
+    kind("500 from Consul", 1, Reach::All, |s| {
+        Box::pin(consul::refuses(s, 500))
+    }),
+    kind("external node deregistered", 1, Reach::All, |s| {
+        Box::pin(consul::node_deregistered(s))
+    }),
+    kind("API server killed", 2, Reach::All, |s| {
+        Box::pin(kubernetes::killed(s, 0))
+    }),
+    long("API server away for longer than the TTL", |s| {
+        Box::pin(kubernetes::killed(s, 15))
+    }),
+    kind("API server cut off", 1, Reach::All, |s| {
+        Box::pin(kubernetes::cut(s, 4))
+    }),
+    long("API server cut off for longer than the TTL", |s| {
+        Box::pin(kubernetes::cut(s, 15))
+    }),
+    kind("API server slow", 1, Reach::All, |s| {
+        Box::pin(kubernetes::slow(s))
+    }),
+    kind("answers of PATCHes lost", 2, Reach::All, |s| {
+        Box::pin(kubernetes::answers_lost(s))
+    }),
+    kind("PATCHes late", 2, Reach::All, |s| {
+        Box::pin(kubernetes::late(s))
+    }),
+    kind("429 from the API server", 1, Reach::All, |s| {
+        Box::pin(kubernetes::refuses(s, 429))
+    }),
+    kind("500 from the API server", 1, Reach::All, |s| {
+        Box::pin(kubernetes::refuses(s, 500))
+    }),
+    kind("etcd compacted", 1, Reach::All, |s| {
+        Box::pin(kubernetes::compacted(s))
+    }),
+    kind("RBAC taken away", 1, Reach::All, |s| {
+        Box::pin(kubernetes::rbac(s))
+    }),
+    kind("session destroyed", 3, Reach::One, |s| {
+        Box::pin(locks::session_destroyed(s))
+    }),
+    kind("contender deleted", 2, Reach::One, |s| {
+        Box::pin(locks::contender_deleted(s))
+    }),
+    kind("contender released", 2, Reach::One, |s| {
+        Box::pin(locks::contender_released(s))
+    }),
+    kind("session taken out of .lock", 3, Reach::One, |s| {
+        Box::pin(locks::holder_removed(s))
+    }),
+    kind(".lock deleted", 2, Reach::One, |s| {
+        Box::pin(locks::deleted(s))
+    }),
+    kind(".lock garbage", 1, Reach::One, |s| {
+        Box::pin(locks::garbage(s))
+    }),
+    kind("limit in .lock changed", 1, Reach::One, |s| {
+        Box::pin(locks::limit_changed(s))
+    }),
+    kind(".lock a mutex", 1, Reach::One, |s| {
+        Box::pin(locks::mutex(s))
+    }),
+    kind("consul lock killed", 2, Reach::OneShared, |s| {
+        Box::pin(locks::foreigner_killed(s))
+    }),
+    kind("Job deleted", 3, Reach::One, |s| Box::pin(jobs::deleted(s))),
+    kind("Job suspended", 2, Reach::One, |s| {
+        Box::pin(jobs::suspended(s))
+    }),
+    kind("Job unsuspended by hand", 2, Reach::One, |s| {
+        Box::pin(jobs::unsuspended(s))
+    }),
+    kind("pods that don't end for long", 2, Reach::One, |s| {
+        Box::pin(jobs::lingers(s))
+    }),
+    kind("semaphore paused", 1, Reach::One, |s| {
+        Box::pin(jobs::paused(s))
+    }),
+    kind("limit of the semaphore changed", 2, Reach::One, |s| {
+        Box::pin(jobs::limit_changed(s))
+    }),
+    kind("semaphore deleted and made again", 1, Reach::One, |s| {
+        Box::pin(jobs::remade(s))
+    }),
+];
+
+/// A fault while it lasts.
+pub(crate) struct Strike {
+    pub(crate) world: Arc<World>,
+    pub(crate) load: Arc<Load>,
+    pub(crate) planned: Planned,
+    pub(crate) rng: Rng,
+    begun: bool,
+}
+
+impl Strike {
+    pub(crate) fn new(world: &Arc<World>, load: &Arc<Load>, planned: &Planned) -> Self {
+        Self {
+            world: world.clone(),
+            load: load.clone(),
+            rng: Rng::with_seed(planned.seed),
+            planned: planned.clone(),
+            begun: false,
+        }
+    }
+
+    /// Does it and heals it. An error means that the campaign can't go on: a server does not come back.
+    pub(crate) async fn run(&mut self) -> Result<()> {
+        let mut hit = (self.planned.kind.run)(self).await;
+        for _ in 0..TRIES {
+            if self.begun || matches!(hit, Ok(Hit::Yes)) {
+                break;
+            }
+            sleep(TRY_AGAIN).await;
+            hit = (self.planned.kind.run)(self).await;
+        }
+        let (phase, note) = match &hit {
+            Ok(Hit::Yes) => (Phase::Ends, String::new()),
+            Ok(Hit::Nothing) => (Phase::Misses, String::new()),
+            Err(error) if self.begun => (Phase::Ends, format!("{error:#}")),
+            // What it needs was hit by another fault.
+            Err(error) => (Phase::Misses, format!("{error:#}")),
+        };
+        self.tell(phase, note);
+        match hit {
+            // What one semaphore or Job still lacks is seen at the end.
+            Err(error) if self.begun && self.planned.kind.reach == Reach::All => {
+                Err(error.context(self.planned.kind.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on it is there.
+    fn begins(&mut self, note: impl Into<String>) {
+        self.begun = true;
+        self.tell(Phase::Begins, note.into());
+    }
+
+    fn tell(&self, phase: Phase, note: String) {
+        self.world.timeline.push(What::Fault {
+            id: self.planned.id,
+            kind: self.planned.kind.name.to_owned(),
+            prefix: self.planned.semaphore.map(|at| SEMAPHORES[at].prefix()),
+            phase,
+            note,
+        });
+    }
+
+    fn kept(&self) -> Result<&'static Kept> {
+        match self.planned.semaphore {
+            Some(at) => Ok(&SEMAPHORES[at]),
+            None => bail!("a fault of one semaphore without one"),
+        }
+    }
+
+    /// Something is away until what is returned is dropped.
+    fn away(&self, part: Part) -> Away {
+        let away = Away {
+            world: self.world.clone(),
+            part,
+        };
+        away.tell(true);
+        away
+    }
+
+    /// A weather that lasts until what is returned is dropped.
+    fn weather(sky: &Sky, weather: Weather) -> Spell {
+        sky.set(weather);
+        Spell(sky.clone())
+    }
+
+    /// Waits for some time, which is about `seconds`.
+    async fn lasts(&mut self, seconds: u64) {
+        let millis = self.rng.u64(seconds * 800..=seconds * 1200);
+        sleep(Duration::from_millis(millis)).await;
+    }
+}
+
+struct Away {
+    world: Arc<World>,
+    part: Part,
+}
+
+impl Away {
+    fn tell(&self, away: bool) {
+        self.world.timeline.push(What::Outage {
+            part: self.part.clone(),
+            away,
+        });
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.tell(false);
+    }
+}
+
+struct Spell(Sky);
+
+impl Drop for Spell {
+    fn drop(&mut self) {
+        self.0.set(Weather::default());
+    }
+}
+
+/// Heals something, as often as it takes: another fault may be in the way for a while.
+async fn until_done<F>(what: &str, mut heal: impl FnMut() -> F) -> Result<()>
+where
+    F: Future<Output = Result<bool>>,
+{
+    let mut last = None;
+    for _ in 0..300 {
+        match heal().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => last = Some(error),
+        }
+        sleep(Duration::from_millis(300)).await;
+    }
+    match last {
+        Some(error) => Err(error.context(format!("not done in time: {what}"))),
+        None => bail!("not done in time: {what}"),
+    }
+}

@@ -1,0 +1,37 @@
+//! Random faults against real servers under load, and a judge who shares no code with the operator.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`record`] | the records of the timeline |
+//! | [`timeline`] | the file, and the present that follows from it |
+//! | `proxy`, `weather`, `tls` | the doors through which all traffic goes, and what they do to it |
+//! | `consul_record` | every revision of every `.lock` |
+//! | `observer` | the API server's watches, and Consul's as a second source |
+//! | `world`, `server`, `etcd` | the servers |
+//! | `load` | Jobs, and other programs that want slots |
+//! | `kinds`, `plan` | the kinds of faults, and which come |
+//! | [`judge`] | the safety sentences as checks over a timeline |
+//! | `planted` | shows first that violations of a millisecond are caught |
+//! | `report`, `picture` | what is told of it |
+//! | [`campaign`] | all of it, in order |
+//!
+//! The judge reads nothing but the timeline, so a campaign can be judged again.
+
+pub mod campaign;
+mod consul_record;
+mod etcd;
+pub mod judge;
+mod kinds;
+mod load;
+mod observer;
+mod picture;
+mod plan;
+mod planted;
+mod proxy;
+pub mod record;
+mod report;
+mod server;
+pub mod timeline;
+mod tls;
+mod weather;
+mod world;

@@ -1,0 +1,366 @@
+//! The load: a steady come and go of Jobs on several semaphores, and other programs on some of them.
+//!
+//! Jobs come in waves, so that each semaphore is full with a line before it, and now and then has room
+//! for others.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use fastrand::Rng;
+use k8s_openapi::api::batch::v1::Job;
+use kube::{
+    Api,
+    api::{ApiResource, DynamicObject, PostParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    observer::{POD_LABEL, SEMAPHORE, prefix_of},
+    record::{ForeignState, JobState, Semaphore, What},
+    server::Server,
+    world::{NAMESPACE, World},
+};
+
+/// How long a call to the API server may take.
+pub(crate) const CALL: Duration = Duration::from_secs(10);
+
+/// A semaphore of the load.
+pub(crate) struct Kept {
+    pub(crate) name: &'static str,
+    pub(crate) limit: u64,
+    policy: &'static str,
+    lock_delay: u32,
+    /// How many `consul lock`s want a slot of it, again and again.
+    foreigners: usize,
+}
+
+/// The semaphores, each with a life of its own: the limits, the policies and the lock-delays differ.
+pub(crate) const SEMAPHORES: [Kept; 5] = [
+    Kept {
+        name: "one",
+        limit: 1,
+        policy: "Reacquire",
+        lock_delay: 1,
+        foreigners: 0,
+    },
+    Kept {
+        name: "two-shared",
+        limit: 2,
+        policy: "Reacquire",
+        lock_delay: 1,
+        foreigners: 1,
+    },
+    Kept {
+        name: "three-strict",
+        limit: 3,
+        policy: "Suspend",
+        lock_delay: 0,
+        foreigners: 0,
+    },
+    Kept {
+        name: "three-shared",
+        limit: 3,
+        policy: "Reacquire",
+        lock_delay: 2,
+        foreigners: 2,
+    },
+    Kept {
+        name: "two-lenient",
+        limit: 2,
+        policy: "Continue",
+        lock_delay: 1,
+        foreigners: 0,
+    },
+];
+
+/// The shortest that Consul allows: faults are over soon.
+const TTL: u32 = 10;
+
+impl Kept {
+    pub(crate) fn prefix(&self) -> String {
+        prefix_of(self.name)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.foreigners > 0
+    }
+
+    pub(crate) fn record(&self) -> Semaphore {
+        Semaphore {
+            prefix: self.prefix(),
+            limit: self.limit,
+            ttl: f64::from(TTL),
+            lock_delay: f64::from(self.lock_delay),
+            goes_on: self.policy == "Continue",
+        }
+    }
+
+    pub(crate) async fn create(&self, world: &World) -> Result<()> {
+        let object = json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": self.name, "namespace": NAMESPACE },
+            "spec": {
+                "limit": self.limit,
+                "onSlotLost": self.policy,
+                "session": { "ttl": format!("{TTL}s"), "lockDelay": format!("{}s", self.lock_delay) },
+            },
+        });
+        let create = semaphores(world);
+        let params = PostParams::default();
+        let object = serde_json::from_value(object)?;
+        timeout(CALL, create.create(&params, &object)).await??;
+        Ok(())
+    }
+}
+
+/// The API of `ConsulSemaphores`.
+pub(crate) fn semaphores(world: &World) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
+    let resource = ApiResource::from_gvk_with_plural(&kind, "consulsemaphores");
+    Api::namespaced_with(world.client.clone(), NAMESPACE, &resource)
+}
+
+/// The API of Jobs.
+pub(crate) fn jobs(world: &World) -> Api<Job> {
+    Api::namespaced(world.client.clone(), NAMESPACE)
+}
+
+/// What the load shares with the faults.
+#[derive(Default)]
+pub(crate) struct Load {
+    over: AtomicBool,
+    next: AtomicUsize,
+    foreigners: Mutex<BTreeMap<usize, Foreigner>>,
+}
+
+/// A `consul lock` that runs.
+#[derive(Clone)]
+pub(crate) struct Foreigner {
+    pub(crate) prefix: String,
+    pub(crate) holds: bool,
+    pub(crate) server: Arc<Server>,
+}
+
+impl Load {
+    /// Ends it: what is there comes to its end, nothing new is made.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// The `consul lock`s that hold a slot of a semaphore.
+    pub(crate) fn holding(&self, prefix: &str) -> Vec<Foreigner> {
+        let foreigners = self
+            .foreigners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let holding = foreigners
+            .values()
+            .filter(|one| one.prefix == prefix && one.holds);
+        holding.cloned().collect()
+    }
+
+    fn note(&self, id: usize, foreigner: Option<Foreigner>) {
+        let mut foreigners = self
+            .foreigners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match foreigner {
+            Some(foreigner) => foreigners.insert(id, foreigner),
+            None => foreigners.remove(&id),
+        };
+    }
+
+    /// A number that nothing else of this campaign has.
+    pub(crate) fn number(&self) -> usize {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Starts the load; the tasks end by themselves when it is over.
+pub(crate) fn start(
+    world: &Arc<World>,
+    load: &Arc<Load>,
+    seed: u64,
+) -> Vec<tokio::task::JoinHandle<()>> {
+    let mut tasks = Vec::new();
+    for (number, kept) in SEMAPHORES.iter().enumerate() {
+        let rng = Rng::with_seed(seed ^ (number as u64 + 1));
+        tasks.push(tokio::spawn(waves(world.clone(), load.clone(), kept, rng)));
+        for foreigner in 0..kept.foreigners {
+            let name = format!("foreign-{}-{foreigner}", kept.name);
+            let rng = Rng::with_seed(seed ^ ((number * 10 + foreigner) as u64) << 8);
+            tasks.push(tokio::spawn(visits(
+                world.clone(),
+                load.clone(),
+                kept,
+                name,
+                rng,
+            )));
+        }
+    }
+    tasks
+}
+
+/// Makes more Jobs than there are slots, whenever few of the last ones are left, or none.
+async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
+    let prefix = kept.prefix();
+    while !load.is_over() {
+        let unfinished = world.timeline.look(|view| {
+            let jobs = view.jobs.values();
+            jobs.filter(|job| job.prefix == prefix && job.state != JobState::Finished)
+                .count()
+        });
+        if unfinished <= rng.usize(0..4) {
+            for _ in 0..kept.limit + 2 {
+                // One that can't be made is missed by nobody.
+                let _refused = create_job(&world, &load, kept.name, &Life::random(&mut rng)).await;
+            }
+        }
+        sleep(Duration::from_millis(rng.u64(500..1500))).await;
+    }
+}
+
+/// How a Job's life goes.
+pub(crate) struct Life {
+    pub(crate) runs_ms: u32,
+    pub(crate) terminates_ms: u32,
+    pub(crate) fails: bool,
+    pub(crate) pods: u32,
+}
+
+impl Life {
+    fn random(rng: &mut Rng) -> Self {
+        Self {
+            runs_ms: rng.u32(1_000..6_000),
+            terminates_ms: rng.u32(0..1_500),
+            fails: rng.u32(0..10) == 0,
+            pods: if rng.u32(0..5) == 0 { 2 } else { 1 },
+        }
+    }
+}
+
+/// Makes a Job, and returns its name.
+pub(crate) async fn create_job(
+    world: &World,
+    load: &Load,
+    semaphore: &str,
+    life: &Life,
+) -> Result<String> {
+    let name = format!("{semaphore}-{}", load.number());
+    let job = json!({
+        "metadata": { "name": name, "annotations": { SEMAPHORE: semaphore } },
+        "spec": {
+            "suspend": true,
+            "ttlSecondsAfterFinished": 20,
+            "backoffLimit": 0,
+            "parallelism": life.pods,
+            "completions": life.pods,
+            "template": {
+                "metadata": {
+                    "labels": { POD_LABEL: semaphore },
+                    "annotations": {
+                        "bed.consul-semaphore.io/runs": format!("{}ms", life.runs_ms),
+                        "bed.consul-semaphore.io/terminates-in": format!("{}ms", life.terminates_ms),
+                        "bed.consul-semaphore.io/fails": life.fails.to_string(),
+                    },
+                },
+                "spec": {
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": life.terminates_ms / 1000 + 1,
+                    "containers": [{ "name": "work", "image": "none" }],
+                },
+            },
+        },
+    });
+    let job = serde_json::from_value(job)?;
+    let params = PostParams::default();
+    timeout(CALL, jobs(world).create(&params, &job)).await??;
+    Ok(name)
+}
+
+/// Takes a slot by the real `consul lock`, holds it for a while, and comes again.
+async fn visits(
+    world: Arc<World>,
+    load: Arc<Load>,
+    kept: &'static Kept,
+    name: String,
+    mut rng: Rng,
+) {
+    while !load.is_over() {
+        // One that ends early, because the limit is another one now or Consul is away, comes again.
+        let _ended = visit(&world, &load, kept, &name, &mut rng).await;
+        sleep(Duration::from_millis(rng.u64(500..3000))).await;
+    }
+}
+
+async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rng) -> Result<()> {
+    let id = load.number();
+    let prefix = kept.prefix();
+    let sign = world.folder.join(format!("{name}.holds"));
+    let _none = tokio::fs::remove_file(&sign).await;
+    let child = format!("touch {}; exec sleep {}", sign.display(), rng.u32(1..4));
+    let server = Server::new(name, testbed::servers().join("consul"), &world.folder)
+        .args([
+            "lock",
+            "-n",
+            &kept.limit.to_string(),
+            "-name",
+            "campaign",
+            &prefix,
+            &child,
+        ])
+        .env("CONSUL_HTTP_ADDR", &world.doors.foreign);
+    server.start().await.context("consul lock")?;
+    let mut foreigner = Foreigner {
+        prefix: prefix.clone(),
+        holds: false,
+        server: Arc::new(server),
+    };
+    let tell = |state| {
+        world.timeline.push(What::Foreign {
+            prefix: prefix.clone(),
+            id,
+            state,
+        });
+    };
+    tell(ForeignState::Waits);
+    load.note(id, Some(foreigner.clone()));
+    while foreigner.server.runs().await {
+        if !foreigner.holds && tokio::fs::try_exists(&sign).await.unwrap_or_default() {
+            foreigner.holds = true;
+            tell(ForeignState::Holds);
+            load.note(id, Some(foreigner.clone()));
+        }
+        if load.is_over() && !foreigner.holds {
+            foreigner.server.signal("INT").await?;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    load.note(id, None);
+    tell(ForeignState::Ended);
+    Ok(())
+}
+
+/// Changes a Job by a merge patch; its new version.
+pub(crate) async fn patch_job(world: &World, name: &str, patch: Value) -> Result<u64> {
+    use kube::api::{Patch, PatchParams};
+    let params = PatchParams::default();
+    let patch = Patch::Merge(patch);
+    let job = timeout(CALL, jobs(world).patch(name, &params, &patch)).await??;
+    let version = job.metadata.resource_version.unwrap_or_default();
+    Ok(version.parse()?)
+}

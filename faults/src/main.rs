@@ -1,0 +1,53 @@
+//! `make faults`: see the library.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::Parser;
+use faults::campaign::{Options, conclude, run};
+
+/// Injects random faults into real servers under load, and judges what an observer has seen.
+#[derive(Parser)]
+struct Args {
+    /// How many faults.
+    #[arg(long, env = "N", default_value_t = 1000)]
+    faults: usize,
+    /// What the choice of faults depends on; a random one if none is given.
+    #[arg(long, env = "SEED")]
+    seed: Option<u64>,
+    /// Where the timeline, the report and the picture go: target/faults/<seed> if nothing is given.
+    /// A timeline that is there is gone on with.
+    #[arg(long, env = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// Only judges the timeline that is there.
+    #[arg(long)]
+    judge: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let folder = args
+        .folder
+        .unwrap_or_else(|| PathBuf::from(format!("target/faults/{seed}-{}", args.faults)));
+    let options = Options {
+        faults: args.faults,
+        seed,
+        folder,
+    };
+    let verdict = if args.judge {
+        conclude(&options)?
+    } else {
+        tokio::select! {
+            verdict = run(&options) => verdict?,
+            // What is there is judged; the servers end with this process.
+            _ = tokio::signal::ctrl_c() => conclude(&options)?,
+        }
+    };
+    Ok(if verdict.violations.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,231 @@
+//! What the API server and Consul say, past the proxy. It shares no code with the operator: it knows
+//! Jobs by their annotation, pods by the Job controller's label, and semaphores by their manifests.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::{batch::v1, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    runtime::watcher::{self, Event},
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    consul_record::ConsulReader,
+    record::{Job, JobState, What},
+    timeline::Timeline,
+    world::NAMESPACE,
+};
+
+/// What a Job says which semaphore it asks for; the load puts it on the pods too, as a label.
+pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
+pub(crate) const POD_LABEL: &str = "faults.consul-semaphore.io/semaphore";
+
+const JOB_LABEL: &str = "batch.kubernetes.io/controller-uid";
+const SESSION: &str = "consul-semaphore.io/session";
+const HOLD: &str = "consul-semaphore.io/hold";
+
+/// The pause before a watch that failed is tried again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Watches until it is dropped.
+pub(crate) struct Observer(Vec<JoinHandle<()>>);
+
+impl Observer {
+    pub(crate) fn of_kubernetes(client: &Client, timeline: &Timeline) -> Self {
+        let jobs = watcher::watcher(
+            Api::namespaced(client.clone(), NAMESPACE),
+            watcher::Config::default(),
+        );
+        let pods = watcher::watcher(
+            Api::namespaced(client.clone(), NAMESPACE),
+            watcher::Config::default(),
+        );
+        Self(vec![
+            tokio::spawn(follow(jobs, timeline.clone(), job)),
+            tokio::spawn(follow(pods, timeline.clone(), pod)),
+        ])
+    }
+
+    /// The second source for a `.lock`: blocking queries, which may miss revisions but nobody who
+    /// writes past the proxy for long.
+    pub(crate) fn of_lock(consul: &ConsulReader, prefix: &str, timeline: &Timeline) -> Self {
+        let task = follow_lock(consul.clone(), prefix.to_owned(), timeline.clone());
+        Self(vec![tokio::spawn(task)])
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// The prefix of a semaphore of this name.
+pub(crate) fn prefix_of(semaphore: &str) -> String {
+    format!("semaphores/{NAMESPACE}/{semaphore}")
+}
+
+/// Writes down what a watch shows. `record` makes a record of an object that is there, or is gone.
+async fn follow<K: kube::Resource>(
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+    timeline: Timeline,
+    record: fn(&K, bool) -> Option<What>,
+) {
+    let mut known: BTreeMap<String, What> = BTreeMap::new();
+    let mut listed: Option<BTreeMap<String, What>> = None;
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed = Some(BTreeMap::new()),
+            Ok(Event::InitApply(object) | Event::Apply(object)) => {
+                let uid = object.meta().uid.clone().unwrap_or_default();
+                if let Some(what) = record(&object, true) {
+                    timeline.push(what.clone());
+                    if let Some(listed) = &mut listed {
+                        listed.insert(uid.clone(), what.clone());
+                    }
+                    known.insert(uid, what);
+                }
+            }
+            Ok(Event::Delete(object)) => {
+                known.remove(&object.meta().uid.clone().unwrap_or_default());
+                if let Some(what) = record(&object, false) {
+                    timeline.push(what);
+                }
+            }
+            Ok(Event::InitDone) => {
+                let listed = listed.take().unwrap_or_default();
+                for (uid, what) in std::mem::take(&mut known) {
+                    if !listed.contains_key(&uid) {
+                        timeline.push(gone(what));
+                    }
+                }
+                known = listed;
+            }
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// What is gone without the watch having shown when.
+fn gone(what: What) -> What {
+    match what {
+        What::Job(job) => What::Job(Job {
+            state: JobState::Gone,
+            rv: 0,
+            ..job
+        }),
+        What::Pod {
+            pod,
+            prefix,
+            uid,
+            grace,
+            ..
+        } => What::Pod {
+            pod,
+            prefix,
+            uid,
+            grace,
+            rv: 0,
+            alive: false,
+        },
+        other => other,
+    }
+}
+
+fn job(job: &v1::Job, there: bool) -> Option<What> {
+    let semaphore = job.annotations().get(SEMAPHORE)?;
+    let spec = job.spec.as_ref();
+    let status = job.status.as_ref();
+    let condition = |name: &str| {
+        let conditions = status.and_then(|status| status.conditions.as_ref());
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition.type_ == name && condition.status == "True")
+    };
+    let pods = status.map_or(0, |status| {
+        status.active.unwrap_or_default() + status.terminating.unwrap_or_default()
+    });
+    let suspended = spec.and_then(|spec| spec.suspend).unwrap_or_default();
+    let held = job
+        .annotations()
+        .get(HOLD)
+        .is_some_and(|hold| hold == "true");
+    let state = if !there || job.metadata.deletion_timestamp.is_some() {
+        JobState::Gone
+    } else if condition("Complete") || condition("Failed") {
+        JobState::Finished
+    } else if !suspended {
+        JobState::Running
+    } else if held {
+        JobState::Held
+    } else if condition("Suspended") && pods == 0 {
+        JobState::Waiting
+    } else {
+        JobState::Stopping
+    };
+    Some(What::Job(Job {
+        uid: job.uid()?,
+        name: job.name_any(),
+        prefix: prefix_of(semaphore),
+        rv: version(&job.metadata),
+        state,
+        session: job.annotations().get(SESSION).cloned(),
+    }))
+}
+
+fn pod(pod: &Pod, there: bool) -> Option<What> {
+    let uid = pod.labels().get(JOB_LABEL)?;
+    let semaphore = pod.labels().get(POD_LABEL)?;
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let grace = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    Some(What::Pod {
+        pod: pod.name_any(),
+        prefix: prefix_of(semaphore),
+        uid: uid.clone(),
+        rv: version(&pod.metadata),
+        // One that terminates still works; one that is still to be started will.
+        alive: there && !matches!(phase, Some("Succeeded" | "Failed")),
+        grace: f64::from(i32::try_from(grace.unwrap_or(30)).unwrap_or(30)),
+    })
+}
+
+fn version(metadata: &kube::core::ObjectMeta) -> u64 {
+    let version = metadata.resource_version.as_deref();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+async fn follow_lock(consul: ConsulReader, prefix: String, timeline: Timeline) {
+    let mut index = 0;
+    let mut seen = None;
+    loop {
+        let Ok((body, at)) = consul.lock(&prefix, Some(index)).await else {
+            index = 0;
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        // An index that goes back says nothing: read at once.
+        index = if at < index { 0 } else { at.max(1) };
+        let now = body.index();
+        if let Some(now) = now.filter(|now| seen != Some(*now)) {
+            timeline.push(What::Seen {
+                prefix: prefix.clone(),
+                index: now,
+            });
+        }
+        seen = now;
+    }
+}

@@ -1,0 +1,117 @@
+//! Which faults come, by the seed alone.
+
+use fastrand::Rng;
+
+use crate::{
+    kinds::{KINDS, Kind, Reach},
+    load::SEMAPHORES,
+};
+
+/// One in so many faults is a long outage: a fixed small share.
+const LONG: usize = 40;
+
+/// One in so many of the others hits everything at once.
+const ALL: usize = 4;
+
+/// A fault that is to come.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    /// Its place in the plan.
+    pub(crate) id: usize,
+    pub(crate) kind: &'static Kind,
+    /// The semaphore that it hits; none if it hits all.
+    pub(crate) semaphore: Option<usize>,
+    /// For what is left to chance in it.
+    pub(crate) seed: u64,
+}
+
+/// Kinds drawn in turn: each comes as often as its weight says before one comes again.
+struct Deck {
+    whole: Vec<&'static Kind>,
+    left: Vec<&'static Kind>,
+}
+
+impl Deck {
+    fn of(wanted: impl Fn(&Kind) -> bool) -> Self {
+        let kinds = KINDS.iter().filter(|kind| wanted(kind));
+        let whole = kinds
+            .flat_map(|kind| std::iter::repeat_n(kind, kind.weight))
+            .collect();
+        Self {
+            whole,
+            left: Vec::new(),
+        }
+    }
+
+    fn draw(&mut self, rng: &mut Rng) -> Option<&'static Kind> {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.whole);
+            rng.shuffle(&mut self.left);
+        }
+        self.left.pop()
+    }
+}
+
+/// The faults of a campaign, in order.
+pub(crate) fn plan(seed: u64, faults: usize) -> Vec<Planned> {
+    let mut rng = Rng::with_seed(seed);
+    let mut long = Deck::of(|kind| kind.long);
+    let mut all = Deck::of(|kind| !kind.long && kind.reach == Reach::All);
+    let mut one = Deck::of(|kind| !kind.long && kind.reach != Reach::All);
+    let mut planned = Vec::new();
+    for id in 0..faults {
+        let deck = if id % LONG == LONG / 2 {
+            &mut long
+        } else if id % ALL == 0 {
+            &mut all
+        } else {
+            &mut one
+        };
+        let Some(kind) = deck.draw(&mut rng) else {
+            continue;
+        };
+        let places: Vec<_> = (0..SEMAPHORES.len())
+            .filter(|place| kind.reach == Reach::One || SEMAPHORES[*place].is_shared())
+            .collect();
+        let semaphore = (kind.reach != Reach::All)
+            .then(|| rng.choice(places))
+            .flatten();
+        planned.push(Planned {
+            id,
+            kind,
+            semaphore,
+            seed: rng.u64(..),
+        });
+    }
+    planned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_plans_the_same_faults() {
+        let names = |seed| -> Vec<_> {
+            let plan = plan(seed, 100).into_iter();
+            plan.map(|fault| (fault.kind.name, fault.semaphore, fault.seed))
+                .collect()
+        };
+        assert_eq!(names(1), names(1));
+        assert_ne!(names(1), names(2));
+    }
+
+    #[test]
+    fn long_outages_are_a_fixed_small_share_and_every_kind_comes() {
+        let plan = plan(7, 1000);
+        assert_eq!(plan.len(), 1000);
+        assert_eq!(plan.iter().filter(|fault| fault.kind.long).count(), 25);
+        for kind in &KINDS {
+            assert!(
+                plan.iter().any(|fault| fault.kind.name == kind.name),
+                "{}",
+                kind.name
+            );
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! All that a campaign runs on: the bed's Kubernetes, three Consul servers, the doors, the operator.
+
+use std::{
+    fs,
+    net::TcpListener as StdListener,
+    path::{Path, PathBuf},
+    process,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use kube::Client;
+use reqwest::Certificate;
+use serde_json::{Value, json};
+use testbed::Bed;
+use tokio::{net::TcpListener, time::sleep};
+
+use crate::{
+    consul_record::{ConsulReader, LockBook},
+    etcd::Etcd,
+    proxy::{Door, Upstream},
+    record::Writer,
+    server::{Server, command_line},
+    timeline::Timeline,
+    tls::TlsListener,
+    weather::Sky,
+};
+
+/// The namespace of all that a campaign makes.
+pub(crate) const NAMESPACE: &str = "faults";
+
+/// How many servers Consul has: one can be lost.
+const CONSULS: usize = 3;
+
+/// How long a server may take to get ready.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// All that a campaign runs on. It ends when this is dropped.
+pub(crate) struct World {
+    pub(crate) operator: Server,
+    /// Another one for the same things.
+    pub(crate) second_operator: Server,
+    /// The operator's HTTP address.
+    operator_address: String,
+    pub(crate) api_server: Server,
+    /// The Job controller, the scheduler and kwok.
+    after_it: Vec<Server>,
+    api_url: String,
+    pub(crate) consuls: Vec<Server>,
+    /// What the operator meets on its way to Consul.
+    pub(crate) to_consul: Sky,
+    /// What the operator meets on its way to the API server.
+    pub(crate) to_api: Sky,
+    pub(crate) etcd: Etcd,
+    /// Reads Consul past the proxy.
+    pub(crate) consul: ConsulReader,
+    /// The doors to Consul, as URLs.
+    pub(crate) doors: Doors,
+    pub(crate) timeline: Timeline,
+    /// An admin's, past the proxy.
+    pub(crate) client: Client,
+    http: reqwest::Client,
+    /// For logs and for what the `consul lock`s of the load say.
+    pub(crate) folder: PathBuf,
+    _bed: Bed,
+}
+
+/// The doors to Consul, as URLs.
+pub(crate) struct Doors {
+    pub(crate) operator: String,
+    pub(crate) foreign: String,
+    pub(crate) fault: String,
+}
+
+impl World {
+    /// Starts everything, and waits until all of it works.
+    pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
+        let ports = free_ports(CONSULS * 4 + 2)?;
+        // The bed starts none, and asks none: its own helpers for Consul are not used.
+        let bed = Bed::builder()
+            .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
+            .without_operator()
+            .try_start()
+            .await?;
+        let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
+        let folder = bed.folder().path().to_owned();
+        let (consuls, consul_urls) = consuls(&folder, &ports)?;
+        for consul in &consuls {
+            consul.start().await?;
+        }
+        let [api_server, etcd, controllers @ ..] = kubernetes.processes();
+        let etcd = Etcd::at(&argument(etcd, "--listen-client-urls=")?)?;
+        let port = argument(api_server, "--secure-port=")?;
+        let api_url = format!("https://127.0.0.1:{port}");
+        let mut after_it = Vec::new();
+        for process in controllers {
+            after_it.push(take_over(process, &folder).await?);
+        }
+        let api_server = take_over(api_server, &folder).await?;
+
+        let consul = ConsulReader::at(consul_urls.clone())?;
+        let book = LockBook::new(consul.clone(), etcd.clone(), timeline.clone());
+        let to_consul = Sky::new();
+        let consul_door = |writer, sky: &Sky| {
+            open_consul_door(writer, &consul_urls, sky.clone(), timeline, &book)
+        };
+        let doors = Doors {
+            operator: consul_door(Writer::Operator, &to_consul).await?,
+            foreign: consul_door(Writer::Foreign, &Sky::new()).await?,
+            fault: consul_door(Writer::Fault, &Sky::new()).await?,
+        };
+        let to_api = Sky::new();
+        let certificate = folder.join("apiserver/apiserver.crt");
+        let listener =
+            TlsListener::bind(&certificate, &folder.join("apiserver/apiserver.key")).await?;
+        let door_url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .tls_certs_only(Certificate::from_pem_bundle(&fs::read(&certificate)?)?)
+            .connect_timeout(Duration::from_secs(5))
+            .build()?;
+        let upstream = Upstream::new(http.clone(), vec![api_url.clone()]);
+        let door = Door::new(
+            Writer::Operator,
+            upstream,
+            to_api.clone(),
+            timeline.clone(),
+            None,
+        );
+        door.open(listener);
+
+        let kubeconfig = through(bed.operator_kubeconfig(), &door_url, &folder)?;
+        let program = testbed::operator_program()?;
+        let log = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+        let operator = |name, address: &str| {
+            Server::new(name, &program, &folder)
+                .args(["run", "--http-address", address])
+                .env("KUBECONFIG", kubeconfig.display().to_string())
+                .env("CONSUL_HTTP_ADDR", &doors.operator)
+                .env("RUST_LOG", &log)
+        };
+        let [operator_address, second_address] =
+            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * 4 + number]));
+        let world = Self {
+            second_operator: operator("second-operator", &second_address),
+            operator: operator("operator", &operator_address),
+            operator_address,
+            api_server,
+            after_it,
+            api_url,
+            consuls,
+            to_consul,
+            to_api,
+            etcd,
+            consul,
+            doors,
+            timeline: timeline.clone(),
+            client: bed.client().clone(),
+            http,
+            folder,
+            _bed: bed,
+        };
+        world.start_api_server().await?;
+        world.consul_leads().await?;
+        world.operator.start().await?;
+        world.operator_ready().await?;
+        Ok(world)
+    }
+
+    /// Waits until the operator has listed what there is.
+    pub(crate) async fn operator_ready(&self) -> Result<()> {
+        let url = format!("http://{}/readyz", self.operator_address);
+        self.answers("the operator", &url).await
+    }
+
+    /// Starts the API server again, and waits until it serves. Those who work with it are started
+    /// again too: they would find out only after a pause of up to a minute, and the load would stand
+    /// still as long.
+    pub(crate) async fn start_api_server(&self) -> Result<()> {
+        self.api_server.start().await?;
+        self.answers("the API server", &format!("{}/readyz", self.api_url))
+            .await?;
+        for server in &self.after_it {
+            if server.runs().await {
+                server.end("KILL").await?;
+            }
+            server.start().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until Consul has a leader who can be read from.
+    pub(crate) async fn consul_leads(&self) -> Result<()> {
+        within("Consul has a leader", || async {
+            match self.consul.json("catalog/nodes?consistent").await {
+                Ok(Value::Array(nodes)) if !nodes.is_empty() => Ok(()),
+                Ok(other) => bail!("{other}"),
+                Err(error) => Err(error),
+            }
+        })
+        .await
+    }
+
+    /// Which of the Consul servers leads.
+    pub(crate) async fn leader(&self) -> Result<usize> {
+        let leader = self.consul.json("status/leader").await?;
+        let peers = self.consul.json("catalog/service/consul").await?;
+        let leader = leader.as_str().unwrap_or_default();
+        let node = peers.as_array().into_iter().flatten().find(|peer| {
+            format!(
+                "{}:{}",
+                peer["Address"].as_str().unwrap_or_default(),
+                peer["ServicePort"]
+            ) == leader
+        });
+        node.and_then(|node| node["Node"].as_str()?.strip_prefix("consul-")?.parse().ok())
+            .with_context(|| format!("nobody knows the leader {leader}"))
+    }
+
+    /// A write to Consul by the campaign's own door; what it answers. Another fault may be in the way
+    /// for a while.
+    pub(crate) async fn put(&self, path: &str, body: impl Into<String>) -> Result<Value> {
+        self.insist(reqwest::Method::PUT, path, body.into()).await
+    }
+
+    /// Deletes a key by the campaign's own door.
+    pub(crate) async fn delete(&self, key: &str) -> Result<Value> {
+        self.insist(reqwest::Method::DELETE, &format!("kv/{key}"), String::new())
+            .await
+    }
+
+    async fn insist(&self, method: reqwest::Method, path: &str, body: String) -> Result<Value> {
+        let door = &self.doors.fault;
+        let start = Instant::now();
+        loop {
+            let answer = self.meddle(door, method.clone(), path, body.clone()).await;
+            if answer.is_ok() || start.elapsed() > PATIENCE {
+                return answer;
+            }
+            sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// A write to Consul by any door.
+    pub(crate) async fn meddle(
+        &self,
+        door: &str,
+        method: reqwest::Method,
+        path: &str,
+        body: String,
+    ) -> Result<Value> {
+        let request = self.http.request(method, format!("{door}/v1/{path}"));
+        let request = request.body(body).timeout(Duration::from_secs(30));
+        let answer = request.send().await?.error_for_status()?;
+        Ok(serde_json::from_slice(&answer.bytes().await?).unwrap_or_default())
+    }
+
+    async fn answers(&self, what: &str, url: &str) -> Result<()> {
+        within(what, || async {
+            let request = self.http.get(url).bearer_auth("admin");
+            let request = request.timeout(Duration::from_secs(5));
+            request.send().await?.error_for_status()?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Asks until the answer is good.
+async fn within<F>(what: &str, mut ask: impl FnMut() -> F) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
+    let start = Instant::now();
+    loop {
+        match ask().await {
+            Ok(()) => return Ok(()),
+            Err(error) if start.elapsed() > PATIENCE => {
+                return Err(error.context(format!("not within a minute: {what}")));
+            }
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn open_consul_door(
+    writer: Writer,
+    servers: &[String],
+    sky: Sky,
+    timeline: &Timeline,
+    book: &LockBook,
+) -> Result<String> {
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .connect_timeout(Duration::from_secs(5))
+        .build()?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let upstream = Upstream::new(http, servers.to_vec());
+    Door::new(writer, upstream, sky, timeline.clone(), Some(book.clone())).open(listener);
+    Ok(url)
+}
+
+/// Consul servers with data of their own, not started yet, and their URLs.
+fn consuls(folder: &Path, ports: &[u16]) -> Result<(Vec<Server>, Vec<String>)> {
+    let program = testbed::servers().join("consul");
+    let joins: Vec<_> = (0..CONSULS)
+        .map(|number| format!("127.0.0.1:{}", ports[number * 4 + 2]))
+        .collect();
+    let mut servers = Vec::new();
+    let mut urls = Vec::new();
+    for number in 0..CONSULS {
+        let name = format!("consul-{number}");
+        let [http, server, lan, wan] = [0, 1, 2, 3].map(|port| ports[number * 4 + port]);
+        let config = json!({
+            "node_name": name,
+            "server": true,
+            "bootstrap_expect": CONSULS,
+            "retry_join": joins,
+            "retry_interval": "1s",
+            "data_dir": folder.join(format!("{name}-data")),
+            "bind_addr": "127.0.0.1",
+            "client_addr": "127.0.0.1",
+            "ports": {
+                "http": http, "server": server, "serf_lan": lan, "serf_wan": wan,
+                "grpc": -1, "grpc_tls": -1, "dns": -1,
+            },
+            "connect": { "enabled": false },
+            "disable_update_check": true,
+            "leave_on_terminate": false,
+            "limits": { "http_max_conns_per_client": 1000 },
+            "performance": { "raft_multiplier": 1 },
+        });
+        let file = folder.join(format!("{name}.json"));
+        fs::write(&file, config.to_string())?;
+        servers.push(Server::new(&name, &program, folder).args([
+            "agent".into(),
+            "-config-file".into(),
+            file.into_os_string(),
+        ]));
+        urls.push(format!("http://127.0.0.1:{http}"));
+    }
+    Ok((servers, urls))
+}
+
+/// Ends one of the bed's servers; what is returned can be started, with the same arguments, and
+/// killed as often as it takes.
+async fn take_over(process: &testbed::Process, folder: &Path) -> Result<Server> {
+    let [pid, _] = process.ids().context("a server without an id")?;
+    let (program, args) = command_line(pid)?;
+    process.signal("KILL")?;
+    within(&format!("{} ends", process.name()), || async {
+        match process.exit_status() {
+            Some(_) => Ok(()),
+            None => bail!("it still runs"),
+        }
+    })
+    .await?;
+    let name = format!("campaign-{}", process.name());
+    Ok(Server::new(&name, program, folder).args(args))
+}
+
+fn argument(process: &testbed::Process, flag: &str) -> Result<String> {
+    let [pid, _] = process.ids().context("a server without an id")?;
+    let (_, args) = command_line(pid)?;
+    args.iter()
+        .find_map(|arg| arg.to_str()?.strip_prefix(flag).map(str::to_owned))
+        .with_context(|| format!("{} was started without {flag}", process.name()))
+}
+
+/// The operator's kubeconfig, with the door instead of the API server.
+fn through(kubeconfig: &Path, door: &str, folder: &Path) -> Result<PathBuf> {
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
+    config["clusters"][0]["cluster"]["server"] = door.into();
+    let file = folder.join("through-the-door.kubeconfig");
+    fs::write(&file, config.to_string())?;
+    Ok(file)
+}
+
+/// Free ports below those that the system gives out: nobody else gets one of them while its server
+/// is away.
+fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let first = u16::try_from(process::id() % 500).unwrap_or_default() * 20 + 20_000;
+    let free = (first..32_000).filter(|port| StdListener::bind(("127.0.0.1", *port)).is_ok());
+    let ports: Vec<_> = free.take(count).collect();
+    if ports.len() < count {
+        bail!("no free ports");
+    }
+    Ok(ports)
+}

@@ -1,0 +1,20 @@
+//! A short campaign. `make faults` runs longer ones, with other seeds.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::path::Path;
+
+use faults::campaign::{Options, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forty_faults_make_no_violation() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short-campaign");
+    // What an earlier run has left is not to be gone on with.
+    let _none = std::fs::remove_dir_all(&folder);
+    let options = Options {
+        faults: 40,
+        seed: 4,
+        folder,
+    };
+    let verdict = run(&options).await.expect("the campaign comes to its end");
+    assert!(verdict.violations.is_empty(), "{:#?}", verdict.violations);
+}
