@@ -70,12 +70,11 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
 
     // Its session destroyed by hand: Consul has all wait for the lock-delay.
     let (_, session) = locked(consul, &key).await;
+    let log = leader.logs().len();
     consul.destroy_session(&session).await;
     eventually("it stands by", || async {
-        let logs = leader.logs();
-        let lost = logs.contains("the session is gone from Consul")
-            || logs.matches("somebody released the key").count() > 1;
-        lost.then_some(()).ok_or(logs)
+        let logs = leader.logs().split_off(log);
+        logs.contains("lost the lead").then_some(()).ok_or(logs)
     })
     .await;
     let leader = leader_of(&all).await;

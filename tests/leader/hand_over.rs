@@ -42,10 +42,11 @@ async fn one_after_another(all: &[&Operator], load: &mut Load) {
     let leader = leader_of(all).await;
     load.goes_on().await;
 
-    // Killed, and started again under its name: it need not wait for itself.
+    // Killed, and started again under its name: nobody need wait for it. In Consul another replica
+    // may be quicker, because the key is free for a moment.
     leader.kill().await;
     leader.start().await;
-    assert_eq!(leader_of(all).await.name(), leader.name());
+    let leader = leader_of(all).await;
     load.goes_on().await;
 
     let hold = load.hold().await;
