@@ -299,8 +299,9 @@ impl<'a> Pass<'a> {
     /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
     /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        let mut bound = self.observed.bound.iter();
-        let ours = bound
+        // One that was suspended is in line again.
+        let mut jobs = self.observed.bound.iter().chain(self.observed.line);
+        let ours = jobs
             .any(|job| self.started_here(job) && job.held_by().any(|held_by| held_by == session));
         match check {
             Op::CheckIndex { key, index } if ours => Op::DeleteCas { key, index },

@@ -58,7 +58,7 @@ fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
     running_on.bound(running("a", "sa")).session("a", "new");
     assert_eq!(first(&running_on), delete, "swapped");
     let mut suspended = freed();
-    suspended.bound(samples::job("a", Standing::Idle, Some("sa"), None));
+    suspended.line(&[samples::job("a", Standing::Idle, Some("sa"), None)]);
     assert_eq!(first(&suspended), delete, "pruned");
 }
 
