@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
-    Run(Run),
+    Run(Box<Run>),
     /// Print the CustomResourceDefinition as YAML
     Crd,
     /// Print the version, and the Kubernetes and Consul it is tested with

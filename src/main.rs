@@ -15,7 +15,7 @@ use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let done = match Cli::from_process().command {
-        Command::Run(flags) => run::run(flags),
+        Command::Run(flags) => run::run(*flags),
         Command::Crd => api::crd_yaml()
             .map_err(Into::into)
             .and_then(|yaml| print(&yaml)),
