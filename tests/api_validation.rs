@@ -38,6 +38,7 @@ async fn the_api_server_guards_and_shows_what_users_write() {
     checks_the_lock_delay(&api).await;
     checks_the_prefix(&api).await;
     checks_the_place_in_consul(&api).await;
+    checks_the_token_reference(&api).await;
     keeps_a_semaphore_in_its_place(&api).await;
     lets_the_rest_change(&api).await;
     keeps_the_status(&api).await;
@@ -261,6 +262,40 @@ async fn keeps_a_semaphore_in_its_place(api: &Semaphores) {
         ];
         api.refuse_to_move(changes, &format!("consul.{field}"))
             .await;
+    }
+}
+
+async fn checks_the_token_reference(api: &Semaphores) {
+    let spec = |reference: Value| json!({ "limit": 1, "consul": { "tokenSecretRef": reference } });
+    let made = api.accept(spec(json!({ "name": "consul-token" }))).await;
+    let reference = &made.spec.consul.expect("consul").token_secret_ref;
+    assert_eq!(
+        reference.as_ref().map(|found| found.key.as_str()),
+        Some("token")
+    );
+    api.accept(spec(json!({ "name": "a.b-c", "key": "Token_1.txt" })))
+        .await;
+    let path = "spec.consul.tokenSecretRef";
+    let names = ["", "..", "a/b", "../secrets", "A", "a?b", "a%2fb"];
+    let names = names.map(|name| spec(json!({ "name": name })));
+    let allowed = "name must be the name of a Secret in the same namespace";
+    api.refuse(names, &format!("{path}.name"), allowed).await;
+    let keys = ["", "a/b", "a b"].map(|key| spec(json!({ "name": "a", "key": key })));
+    let allowed = "key must be a key of the Secret's data";
+    api.refuse(keys, &format!("{path}.key"), allowed).await;
+    api.refuse([spec(json!({}))], &format!("{path}.name"), "Required value")
+        .await;
+
+    // Another token is no other place.
+    let (with, other, without) = (
+        spec(json!({ "name": "a", "key": "k" })),
+        spec(json!({ "name": "b", "key": "k" })),
+        json!({ "limit": 1 }),
+    );
+    for (before, after) in [(&with, &other), (&with, &without), (&without, &with)] {
+        api.update(before, after)
+            .await
+            .expect("the token may be exchanged");
     }
 }
 

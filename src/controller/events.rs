@@ -115,7 +115,7 @@ impl Events {
                 EventType::Normal
             },
             reason: format!("{reason:?}"),
-            note: Some(shorten(&note)),
+            note: Some(shorten(note)),
             action: "Reconcile".into(),
             secondary: None,
         };
@@ -154,9 +154,9 @@ impl Told {
 }
 
 /// One line, and not more than the 1024 bytes that the API server takes.
-fn shorten(note: &str) -> String {
+fn shorten(mut note: String) -> String {
     const LONGEST: usize = 1000;
-    let mut note = one_line(note, LONGEST);
+    note = one_line(&note, LONGEST);
     if note.len() > LONGEST {
         let end = (0..=LONGEST)
             .rev()

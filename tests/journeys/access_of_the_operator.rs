@@ -17,9 +17,29 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         async move { bed.try_kubectl(args).await }
     };
 
-    let forbidden: [&[&str]; 9] = [
+    let merge = [
+        "--type=merge",
+        "--patch",
+        "{\"metadata\":{\"labels\":{\"a\":\"b\"}}}",
+    ];
+    let patch = |what: &[&'static str]| [&["patch"], what, &merge].concat();
+    let patches = [
+        patch(&["job", "a", "--subresource=status"]),
+        patch(&["cronjob", "a"]),
+        patch(&["pod", "a"]),
+        patch(&["namespace", "default"]),
+        patch(&["serviceaccount", "default"]),
+        patch(&["role", "a"]),
+        patch(&["clusterrole", "consul-semaphore-operator"]),
+    ];
+    let forbidden: [&[&str]; 14] = [
         &["get", "secrets"],
+        &["get", "secrets", "--all-namespaces"],
         &["get", "secret", "a"],
+        &["get", "secret", "consul-token"],
+        &["create", "secret", "generic", "a"],
+        &["create", "token", "default"],
+        &["get", "jobs", "--as=system:admin"],
         &["get", "configmaps"],
         &["get", "nodes"],
         &["get", "namespace", "default"],
@@ -28,6 +48,9 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         &["delete", "pod", "a"],
         &["delete", "consulsemaphore", "db"],
     ];
+    let forbidden = forbidden
+        .into_iter()
+        .chain(patches.iter().map(Vec::as_slice));
     for args in forbidden {
         let refusal = as_operator(args).await.expect_err("it is forbidden");
         assert!(format!("{refusal:#}").contains("forbidden"), "{refusal:#}");

@@ -32,6 +32,7 @@ mod deletion;
 mod elsewhere_in_consul;
 mod hand_over;
 mod hold;
+mod hostile;
 mod late_semaphore;
 mod limit_changes;
 mod limit_conflict;

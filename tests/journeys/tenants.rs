@@ -45,10 +45,10 @@ impl Tenants {
         let operator = operator(&bed, "confined", &token_file, &[]);
         operator.start().await;
         Self {
+            bed,
             operator,
             token_file,
             node,
-            bed,
         }
     }
 

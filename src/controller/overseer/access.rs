@@ -31,19 +31,18 @@ impl Access {
     /// How this semaphore may use Consul. If it brings a token, that is being read from now on.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
         let reference = SemaphoreRef::of(semaphore);
-        let kind = match secret_ref(semaphore) {
-            Some(from) => Kind::Secret {
+        let kind = if let Some(from) = secret_ref(semaphore) {
+            Kind::Secret {
                 token: SecretToken::read(context.clone(), reference, from.clone()),
                 from: from.clone(),
-            },
-            None => {
-                let namespace = &reference.namespace;
-                match context.tenancy.check(namespace, &semaphore.prefix()) {
-                    Ok(()) => Kind::Own,
-                    Err(refusal) => {
-                        tracing::warn!(semaphore = %reference, %refusal, "its prefix is not allowed");
-                        Kind::Barred(refusal.to_string())
-                    }
+            }
+        } else {
+            let tenancy = &context.tenancy;
+            match tenancy.check(&reference.namespace, &semaphore.prefix()) {
+                Ok(()) => Kind::Own,
+                Err(refusal) => {
+                    tracing::warn!(semaphore = %reference, %refusal, "its prefix is not allowed");
+                    Kind::Barred(refusal.to_string())
                 }
             }
         };

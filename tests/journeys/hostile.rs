@@ -1,0 +1,278 @@
+//! Somebody who may write to Consul and means harm: nothing is started, stopped or released that
+//! should not be, and what the operator says stays readable.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use testbed::{Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
+
+use crate::helpers::{cluster_id, finish};
+
+/// As much as Consul takes in one value, less the key's own bytes.
+const LARGEST: usize = 512 * 1024;
+
+/// What would end a line of a log, clear a terminal and turn its text around.
+const ESCAPES: &str = "x\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{0}\u{202e}";
+
+/// A contender key of somebody else's, locked by its session, with this body.
+async fn contend(bed: &Bed, prefix: &str, session: Value, body: impl Into<Vec<u8>>) -> String {
+    let consul = bed.consul();
+    let session = consul.create_session(session).await;
+    let key = format!("{prefix}/{session}");
+    consul
+        .put_json(
+            &format!("kv/{key}?acquire={session}&flags={SEMAPHORE_FLAGS}"),
+            json!(null),
+        )
+        .await;
+    consul.put(&key, SEMAPHORE_FLAGS, body).await;
+    session
+}
+
+/// A body like ours, for any Job.
+fn body(cluster: &str, namespace: &str, name: &str, uid: &str, semaphore: &str) -> Value {
+    json!({
+        "cluster": "prod", "clusterId": cluster, "kind": "Job", "namespace": namespace,
+        "name": name, "uid": uid, "semaphore": semaphore, "time": "2026-01-01T00:00:00Z",
+    })
+}
+
+/// Has these sessions hold slots.
+async fn let_hold(bed: &Bed, prefix: &str, limit: usize, sessions: &[String]) {
+    let holders: serde_json::Map<_, _> = sessions
+        .iter()
+        .map(|session| (session.clone(), json!(true)))
+        .collect();
+    let lock = json!({ "Limit": limit, "Holders": holders }).to_string();
+    let key = format!("{prefix}/.lock");
+    bed.consul().put(&key, SEMAPHORE_FLAGS, lock).await;
+}
+
+/// The stage: an operator with a log of its own.
+struct Stage {
+    bed: Bed,
+    cluster: String,
+    team: Namespace,
+}
+
+#[tokio::test]
+async fn hostile_clients_of_consul_move_nothing_and_are_shown_as_they_are() {
+    for format in ["text", "json"] {
+        let bed = Bed::builder()
+            .operator_args(["--log-format", format])
+            .operator_env("RUST_LOG", "trace")
+            .start()
+            .await;
+        let stage = Stage {
+            cluster: cluster_id(&bed).await,
+            team: bed.namespace("hostile").await,
+            bed,
+        };
+        stage.claims_of_others_move_no_job().await;
+        stage.bodies_of_all_kinds_are_left_alone().await;
+        stage.what_is_said_stays_readable(format).await;
+    }
+}
+
+impl Stage {
+    async fn claims_of_others_move_no_job(&self) {
+        let Self { bed, cluster, team } = self;
+        let db = team.semaphore("db").limit(20).create().await;
+        db.is_ready().await;
+        let prefix = db.lock_prefix();
+        let running = team
+            .job("running")
+            .semaphore("db")
+            .runs("1h")
+            .create()
+            .await;
+        running.is_running().await;
+        let own = running.session().await.expect("its session");
+        let held = team.job("held").semaphore("db").hold().create().await;
+        let held_uid = uid(&held).await;
+        let running_uid = uid(&running).await;
+
+        // Sessions that bear our name, on another node; and one on our node that bears another.
+        let name = |job: &str, uid: &str| {
+            format!(
+                "consul-semaphore-operator/{cluster}/{}/db/{job}/{uid}",
+                team.name()
+            )
+        };
+        let node = format!("k8s-{cluster}");
+        let claim = |job: &str, uid: &str| body(cluster, team.name(), job, uid, "db").to_string();
+        let sessions = [
+            (
+                json!({ "Name": name("held", &held_uid) }),
+                claim("held", &held_uid),
+            ),
+            (
+                json!({ "Name": name("running", &running_uid) }),
+                claim("running", &running_uid),
+            ),
+            (
+                json!({ "Node": node, "NodeChecks": [], "Name": "mine" }),
+                claim("held", &held_uid),
+            ),
+            (
+                json!({ "Node": node, "NodeChecks": [], "Name": format!("{}\n/x", name("held", &held_uid)) }),
+                claim("gone", "00000000-0000-0000-0000-000000000000"),
+            ),
+            (
+                json!({ "Name": ESCAPES }),
+                body(ESCAPES, ESCAPES, ESCAPES, ESCAPES, ESCAPES).to_string(),
+            ),
+        ];
+        let mut others = Vec::new();
+        for (mut session, body) in sessions {
+            session["Behavior"] = json!("delete");
+            others.push(contend(bed, &prefix, session, body).await);
+        }
+        // One whose holder says that it has held since before the calendar began, at great length.
+        let mut long = body(cluster, &"n".repeat(LARGEST / 4), ESCAPES, "u", "db");
+        long["cluster"] = json!(format!("{ESCAPES}{}", "c".repeat(LARGEST / 4)));
+        long["time"] = json!("-009999-06-01T00:00:00Z");
+        others.push(
+            contend(
+                bed,
+                &prefix,
+                json!({ "Behavior": "delete" }),
+                long.to_string(),
+            )
+            .await,
+        );
+        let deep = "[".repeat(LARGEST / 2 - 1) + &"]".repeat(LARGEST / 2 - 1);
+        others.push(contend(bed, &prefix, json!({ "Behavior": "delete" }), deep).await);
+
+        let mut all = others.clone();
+        all.push(own.clone());
+        let_hold(bed, &prefix, 20, &all).await;
+        db.shows(json!({ "held": all.len(), "heldHere": 1 })).await;
+
+        // It goes on as if nothing had happened.
+        let next = team.job("next").semaphore("db").create().await;
+        next.is_complete().await;
+        next.has_event("SlotReleased").await;
+        held.is_waiting().await;
+        running.is_running().await;
+        assert_eq!(running.session().await.as_ref(), Some(&own));
+        let holders = bed.consul().holders(&prefix).await;
+        assert!(
+            others.iter().all(|other| holders.contains(other)),
+            "{holders:?}"
+        );
+        let status = db.status().await;
+        for holder in status["holders"].as_array().expect("holders") {
+            let shown = holder["holder"].as_str().unwrap_or_default();
+            assert!(
+                shown.chars().count() <= 256 && !shown.chars().any(char::is_control),
+                "{shown}"
+            );
+        }
+        finish(team, &running).await;
+        for other in &others {
+            bed.consul().destroy_session(other).await;
+        }
+    }
+
+    async fn bodies_of_all_kinds_are_left_alone(&self) {
+        let Self { bed, team, .. } = self;
+        let consul = bed.consul();
+        let fill = |body: &str| {
+            let most = LARGEST - body.len();
+            body.replace("FILL", &"x".repeat(most))
+        };
+        let half = LARGEST / 2 - 100;
+        let deep = "[".repeat(half) + &"]".repeat(half);
+        let bodies = [
+            ("deep", format!(r#"{{"Limit":1,"Holders":{deep}}}"#)),
+            ("large-name", fill(r#"{"Limit":1,"Holders":{"FILL":true}}"#)),
+            (
+                "escapes",
+                json!({ "Limit": 1, "Holders": [ESCAPES] }).to_string(),
+            ),
+            (
+                "huge-limit",
+                r#"{"Limit":99999999999999999999,"Holders":{}}"#.to_owned(),
+            ),
+            (
+                "twice",
+                r#"{"Limit":1,"Holders":{"a":true},"Holders":{}}"#.to_owned(),
+            ),
+            (
+                "alike",
+                r#"{"Limit":1,"Holders":{},"holders":{"a":true}}"#.to_owned(),
+            ),
+            (
+                "other-key",
+                r#"{"Limit":1,"Holders":["../../other/.lock"]}"#.to_owned(),
+            ),
+            ("lock", r#"{"Limit":1,"Holders":[".lock"]}"#.to_owned()),
+        ];
+        let mut refused: Vec<(Semaphore, Option<Entry>)> = Vec::new();
+        for (name, body) in bodies {
+            let semaphore = team.semaphore(name);
+            let key = format!("{}/.lock", semaphore.lock_prefix());
+            consul.put(&key, SEMAPHORE_FLAGS, body).await;
+            team.job(name).semaphore(name).create().await;
+            refused.push((semaphore.create().await, consul.kv(&key).await));
+        }
+        for (semaphore, before) in &refused {
+            semaphore
+                .has_condition("Ready", "False", "LockConflict")
+                .await;
+            team.job(semaphore.name()).is_waiting().await;
+            let key = format!("{}/.lock", semaphore.lock_prefix());
+            assert!(consul.kv(&key).await == *before, "{key} was touched");
+        }
+
+        // What can be read is kept to the last digit.
+        let odd = team.semaphore("odd").limit(2);
+        let key = format!("{}/.lock", odd.lock_prefix());
+        // Written back in a transaction, which takes less than a key does.
+        let half = LARGEST / 8;
+        let deep = "[".repeat(half) + &"]".repeat(half);
+        let rest = format!(r#""Limit":2,"cost":123456789012345678901234567890.10,"deep":{deep}}}"#);
+        let before = format!(r#"{{"Holders":{{}},{rest}"#);
+        consul.put(&key, SEMAPHORE_FLAGS, before.clone()).await;
+        odd.create().await;
+        let job = team.job("odd").semaphore("odd").create().await;
+        job.is_complete().await;
+        job.has_event("SlotReleased").await;
+        let after = consul.kv(&key).await.expect("the key").value;
+        assert!(after == before.into_bytes(), "not as it was");
+    }
+
+    async fn what_is_said_stays_readable(&self, format: &str) {
+        let Self { bed, team, .. } = self;
+        let log = bed.folder().path().join("operator.log");
+        let log = fs::read_to_string(log).expect("the log is UTF-8");
+        for line in log.lines() {
+            if format == "json" {
+                let parsed = serde_json::from_str::<Value>(line);
+                assert!(parsed.is_ok_and(|line| line["level"].is_string()), "{line}");
+            } else {
+                let dated = line.starts_with("20") && line.as_bytes().get(10) == Some(&b'T');
+                assert!(dated && !line.contains("  INFO forged"), "{line}");
+            }
+            assert!(!line.contains(['\u{1b}', '\u{0}', '\r']), "{line}");
+        }
+        eventually("its events have one line each", || async {
+            let events = team.kubectl(["get", "events", "-o", "json"]).await;
+            let events: Value = serde_json::from_str(&events).map_err(|error| error.to_string())?;
+            let notes = events["items"].as_array().into_iter().flatten();
+            let mut notes = notes.filter_map(|event| event["message"].as_str());
+            same(notes.find(|note| note.chars().any(char::is_control)), None).map(drop)
+        })
+        .await;
+        // The rest of the operator does what it did.
+        let db = team.semaphore("db");
+        db.shows(json!({ "held": 0 })).await;
+        db.is_ready().await;
+    }
+}
+
+async fn uid(job: &testbed::Job) -> String {
+    let job = job.get().await.expect("the Job");
+    job.metadata.uid.expect("its uid")
+}
