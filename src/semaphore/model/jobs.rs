@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use super::canon::Canon;
 use crate::{
     clock::Moment,
     consul::SessionId,
@@ -52,6 +53,42 @@ impl Object {
     pub(super) fn may_run(&self) -> bool {
         !self.finished && !self.deleting
     }
+
+    fn trace(&self, canon: &mut Canon) {
+        let Self {
+            name,
+            uid,
+            version,
+            wants,
+            priority,
+            hold,
+            suspend,
+            granted,
+            reported,
+            created,
+            suspended,
+            finished,
+            deleting,
+            ran,
+            forbidden,
+            stopped_by_user,
+            rogue,
+        } = self;
+        canon.word(&(name, uid, wants, priority));
+        canon.word(&(hold, suspend, finished, deleting, ran));
+        canon.word(&(forbidden, stopped_by_user, rogue));
+        canon.version(*version);
+        canon.clock(*created);
+        canon.word(&suspended.is_some());
+        suspended.inspect(|suspended| canon.clock(*suspended));
+        for session in [
+            granted.as_ref().map(|granted| &granted.session),
+            reported.as_ref(),
+        ] {
+            canon.word(&session.is_some());
+            session.inspect(|session| canon.session(session));
+        }
+    }
 }
 
 /// A pod of a Job, until it is really gone.
@@ -59,7 +96,7 @@ impl Object {
 pub(super) struct Pod {
     pub(super) job: Uid,
     pub(super) rogue: bool,
-    terminating: bool,
+    pub(super) terminating: bool,
 }
 
 /// What happens to a Job's pods when it is deleted.
@@ -114,6 +151,21 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
+    /// All that counts of the Jobs and their pods.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        for object in self.objects() {
+            object.trace(canon);
+        }
+        for Pod {
+            job,
+            rogue,
+            terminating,
+        } in &self.pods
+        {
+            canon.word(&(job, rogue, terminating));
+        }
+    }
+
     pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.values()
     }
@@ -248,7 +300,22 @@ impl Jobs {
         }
     }
 
-    fn control_one(&mut self, uid: &Uid) {
+    /// Whether the Job controller has something to do for a Job.
+    pub(super) fn awaits_control(&self, object: &Object) -> bool {
+        let pods = || self.pods.iter().filter(|pod| pod.job == object.uid);
+        if object.deleting {
+            return pods().next().is_none();
+        }
+        let running = || pods().any(|pod| !pod.terminating);
+        match object {
+            Object { finished: true, .. } => false,
+            Object { suspend: true, .. } => object.suspended.is_none() || running(),
+            _ => object.suspended.is_some() || !object.ran || !running(),
+        }
+    }
+
+    /// The Job controller comes round to one Job.
+    pub(super) fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
         };

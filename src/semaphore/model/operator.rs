@@ -13,16 +13,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
+    canon::Canon,
+    consul::{trace_body, trace_entry},
+    flaws::Flaw,
     jobs::{Answer, Patch},
     outside::Outside,
     rules::check_plan,
 };
 use crate::{
     clock::Moment,
-    consul::SessionId,
+    consul::{Op, SessionId},
     semaphore::{
-        Deaths, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid, decide,
-        plan::{Target, Transaction},
+        Deaths, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading, Standing, Uid, decide,
+        plan::{Suspended, Target, Transaction},
     },
 };
 
@@ -33,8 +36,9 @@ pub(super) struct Lost {
     pub(super) done: bool,
 }
 
+/// A call that a plan asks for.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Record { was: Vec<u32>, limits: Vec<u32> },
     Transact(Transaction),
     Patch { patch: Patch, read: Moment },
@@ -43,8 +47,10 @@ enum Step {
 }
 
 /// One process: all of this is gone when it crashes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Operator {
+    /// What is wrong with its algorithm.
+    flaw: Option<Flaw>,
     sessions: BTreeMap<Uid, SessionId>,
     deaths: Deaths,
     evidence: Evidence,
@@ -59,6 +65,90 @@ pub(super) struct Operator {
 }
 
 impl Operator {
+    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            flaw,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn flaw(&self) -> Option<Flaw> {
+        self.flaw
+    }
+
+    /// What it does next.
+    pub(super) fn next_step(&self) -> Option<&Step> {
+        self.pending.front()
+    }
+
+    /// Whether it has a session made ahead for this Job.
+    pub(super) fn has_session(&self, uid: &Uid) -> bool {
+        self.sessions.contains_key(uid)
+    }
+
+    /// All that counts of what it knows. What it saw counts only if it may look at it once more.
+    pub(super) fn trace(
+        &self,
+        outside: &Outside,
+        now: Moment,
+        looks_again: bool,
+        canon: &mut Canon,
+    ) {
+        let Self {
+            flaw: _,
+            sessions,
+            deaths,
+            evidence,
+            barred,
+            busy,
+            jobs,
+            reading,
+            enforced,
+            generation: _,
+            pending,
+        } = self;
+        for (uid, session) in sessions {
+            canon.word(uid);
+            canon.session(session);
+        }
+        canon.word(&(barred, enforced, pending.len()));
+        for step in pending {
+            step.trace(canon);
+        }
+        let settings = &outside.settings;
+        for session in canon.sessions() {
+            let due = |since| now.since(since) >= settings.lock_delay;
+            canon.word(&deaths.since(&session).map(due));
+        }
+        for object in outside.jobs.objects() {
+            let job = outside.jobs.read(&object.uid, now);
+            let deadline = job.and_then(|job| evidence.deadline(settings, &job));
+            canon.word(&deadline.map(|deadline| deadline <= now));
+        }
+        if looks_again {
+            canon.word(busy);
+            for job in jobs {
+                canon.word(&job.uid);
+                canon.version(job.version.parse().unwrap_or(0));
+                canon.moment(job.seen);
+            }
+            if let Some(reading) = reading {
+                canon.moment(reading.sent);
+                for (_, entry) in reading.contenders() {
+                    trace_entry(entry, canon);
+                }
+                match reading.lock() {
+                    Lock::Absent { index, .. } => canon.index(*index),
+                    Lock::Semaphore { body, index } => {
+                        canon.index(*index);
+                        trace_body(&body.encode(), canon);
+                    }
+                    Lock::Unreadable(_) => {}
+                }
+            }
+        }
+    }
+
     /// Whether it is in the middle of a plan.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.is_empty()
@@ -121,7 +211,10 @@ impl Operator {
             .collect();
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
         line.sort_by_key(Job::place);
-        let ours = self.ours(reading, outside);
+        let mut ours = self.ours(reading, outside);
+        if let Some(flaw) = self.flaw {
+            flaw.distort(&mut ours);
+        }
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
         let known = |session: &SessionId| {
@@ -157,6 +250,10 @@ impl Operator {
         let plan = decide(&observed);
         assert_eq!(decide(&observed), plan, "the same facts give the same plan");
         check_plan(&observed, &plan);
+        let plan = match self.flaw {
+            Some(flaw) => flaw.spoil(plan),
+            None => plan,
+        };
         self.adopt(&plan, outside);
         plan
     }
@@ -224,38 +321,48 @@ impl Operator {
         }
     }
 
-    /// Does the next thing.
-    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) {
+    /// Does the next thing, and says whether it was done as planned.
+    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) -> bool {
         let Some(step) = self.pending.pop_front() else {
-            return;
+            return true;
         };
         let done = lost.is_none_or(|lost| lost.done);
         let lost = lost.is_some();
         match step {
             Step::Record { was, limits } => {
-                if outside.applied == was {
+                let unchanged = outside.applied == was;
+                if unchanged {
                     outside.applied = limits;
                 } else {
                     self.start_over();
                 }
+                unchanged
             }
             Step::Transact(transaction) => {
                 let answer = done.then(|| outside.transact(&transaction, self.generation));
                 match answer {
-                    Some(Ok(answer)) if !lost => self.went_through(outside, &transaction, &answer),
-                    _ => self.start_over(),
+                    Some(Ok(answer)) if !lost => {
+                        self.went_through(outside, &transaction, &answer);
+                        true
+                    }
+                    _ => {
+                        self.start_over();
+                        false
+                    }
                 }
             }
             Step::Patch { patch, read } => {
                 let answer = done.then(|| outside.patch(&patch, read));
                 if lost {
-                    return self.pending.push_front(Step::Patch { patch, read });
+                    self.pending.push_front(Step::Patch { patch, read });
+                    return false;
                 }
                 let uid = &patch.target().uid;
                 self.busy.insert(uid.clone());
                 if answer == Some(Answer::Refused) {
                     self.barred.insert(uid.clone());
                 }
+                answer == Some(Answer::Done)
             }
             Step::MakeSession(target) => {
                 let name = outside.settings.identity(&target).session_name();
@@ -265,8 +372,12 @@ impl Operator {
                         self.sessions.insert(target.uid, session);
                     }
                 }
+                !lost
             }
-            Step::Destroy(session) => outside.destroy(&session),
+            Step::Destroy(session) => {
+                outside.destroy(&session);
+                true
+            }
         }
     }
 
@@ -299,6 +410,115 @@ impl Operator {
     fn start_over(&mut self) {
         self.reading = None;
         self.pending.clear();
+    }
+}
+
+impl Step {
+    /// The call arrives once more, or late; nobody waits for its answer.
+    pub(super) fn land(&self, outside: &mut Outside) {
+        match self {
+            Self::Transact(transaction) => {
+                let _nobody_hears = outside.transact(transaction, outside.generation);
+            }
+            Self::Patch { patch, read } => {
+                outside.patch(patch, *read);
+            }
+            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
+        }
+    }
+
+    /// All that counts of it.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        match self {
+            Self::Record { was, limits } => canon.word(&('r', was, limits)),
+            Self::Transact(transaction) => trace_transaction(transaction, canon),
+            Self::Patch { patch, read } => {
+                canon.moment(*read);
+                trace_target(patch.target(), canon);
+                match patch {
+                    Patch::Start(start) => {
+                        canon.word(&'s');
+                        canon.session(start.slot.session());
+                        canon.index(start.slot.fencing_token());
+                    }
+                    Patch::Suspend(suspend) => {
+                        let started = suspend.why == Suspended::NotGranted;
+                        canon.word(&('u', started, suspend.unhold));
+                    }
+                    Patch::GiveBack(give_back) => {
+                        canon.word(&('g', give_back.hold));
+                        canon.session(&give_back.session);
+                    }
+                    Patch::Rename(rename) => {
+                        canon.word(&'n');
+                        canon.session(&rename.session);
+                    }
+                }
+            }
+            Self::MakeSession(target) => {
+                canon.word(&'m');
+                trace_target(target, canon);
+            }
+            Self::Destroy(session) => {
+                canon.word(&'d');
+                canon.session(session);
+            }
+        }
+    }
+}
+
+fn trace_target(target: &Target, canon: &mut Canon) {
+    canon.word(&target.uid);
+    canon.version(target.version.parse().unwrap_or(0));
+}
+
+fn trace_transaction(transaction: &Transaction, canon: &mut Canon) {
+    let Transaction {
+        operations,
+        grants,
+        releases,
+        prunes,
+        limit,
+        enforced,
+    } = transaction;
+    canon.word(&('t', operations.len(), limit, enforced));
+    for operation in operations {
+        canon.word(&std::mem::discriminant(operation));
+        match operation {
+            Op::Cas {
+                key, value, index, ..
+            } => {
+                canon.key(key);
+                canon.index(*index);
+                trace_body(value, canon);
+            }
+            Op::DeleteCas { key, index } | Op::CheckIndex { key, index } => {
+                canon.key(key);
+                canon.index(*index);
+            }
+            Op::Set { key, value, .. } => {
+                canon.key(key);
+                trace_body(value, canon);
+            }
+            Op::Lock { key, .. }
+            | Op::Unlock { key, .. }
+            | Op::Get { key }
+            | Op::Delete { key }
+            | Op::CheckSession { key, .. }
+            | Op::CheckNotExists { key } => canon.key(key),
+        }
+    }
+    for grant in grants {
+        trace_target(&grant.job, canon);
+        canon.session(&grant.session);
+        canon.word(&grant.starts);
+    }
+    for release in releases {
+        canon.session(&release.session);
+        canon.word(&release.held);
+    }
+    for session in prunes {
+        canon.session(session);
     }
 }
 

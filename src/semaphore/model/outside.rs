@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
+    canon::Canon,
     consul::Consul,
     jobs::{Answer, Jobs, Patch},
     observer::{Observer, Sight, Written},
@@ -16,6 +17,7 @@ use crate::{
 };
 
 /// Everything that outlives the operator.
+#[derive(Clone)]
 pub(super) struct Outside {
     pub(super) consul: Consul,
     pub(super) jobs: Jobs,
@@ -51,6 +53,12 @@ impl Outside {
 
     pub(super) fn now(&self) -> Moment {
         Moment::from_boot(Duration::from_secs(self.seconds))
+    }
+
+    /// All that counts of it, but for Consul.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        self.jobs.trace(canon);
+        canon.word(&(&self.applied, self.generation));
     }
 
     /// Whose session it is, if it is one of this operator's.
