@@ -23,6 +23,7 @@ mod foreign;
 mod jobs;
 mod observer;
 mod operator;
+mod outage;
 mod outside;
 mod rest;
 mod rules;

@@ -51,6 +51,10 @@ struct Setup {
     arrivals: u8,
     /// Whether that program looks some time before it claims.
     slow_client: bool,
+    /// Whether a fault may be a pass on an older view than the last.
+    old_views: bool,
+    /// Whether there is nothing in Consul yet.
+    from_nothing: bool,
     flaw: Option<Flaw>,
 }
 
@@ -62,6 +66,8 @@ const BASE: Setup = Setup {
     whims: 0,
     arrivals: 1,
     slow_client: false,
+    old_views: false,
+    from_nothing: false,
     flaw: None,
 };
 
@@ -222,8 +228,29 @@ fn find_out(flaw: Flaw, setup: Setup) -> String {
 
 #[test]
 fn two_clusters_and_another_program() {
-    let setup = Setup { faults: 0, ..BASE };
-    check("two clusters and another program", setup);
+    for limit in [1, 2] {
+        let name = format!("two clusters and another program, limit {limit}");
+        check(
+            &name,
+            Setup {
+                limit,
+                faults: 0,
+                ..BASE
+            },
+        );
+    }
+}
+
+#[test]
+fn two_replicas_at_once() {
+    let setup = Setup {
+        sites: Sites::TwoReplicas,
+        faults: 0,
+        arrivals: 0,
+        from_nothing: true,
+        ..BASE
+    };
+    check("two replicas at once, from nothing", setup);
 }
 
 #[test]
@@ -231,9 +258,11 @@ fn one_operator_and_a_fault() {
     let setup = Setup {
         sites: Sites::One,
         arrivals: 0,
+        old_views: true,
+        from_nothing: true,
         ..BASE
     };
-    check("one operator and a fault", setup);
+    check("one operator and a fault, from nothing", setup);
 }
 
 #[test]
@@ -291,6 +320,8 @@ fn as_asked() {
             "whims" => setup.whims = number,
             "arrivals" => setup.arrivals = number,
             "slow" => setup.slow_client = true,
+            "old" => setup.old_views = true,
+            "nothing" => setup.from_nothing = true,
             "Suspend" => setup.policy = OnSlotLost::Suspend,
             "Continue" => setup.policy = OnSlotLost::Continue,
             "flaw" => {

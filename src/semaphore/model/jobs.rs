@@ -12,6 +12,9 @@ use crate::{
     },
 };
 
+/// How many seconds pods take to end once they are asked to.
+const GRACE: i64 = 5;
+
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a field of a Job's, or what was done to it.
@@ -97,6 +100,8 @@ pub(super) struct Pod {
     pub(super) job: Uid,
     pub(super) rogue: bool,
     pub(super) terminating: bool,
+    /// When it was asked to stop, if it was.
+    asked: i64,
 }
 
 /// What happens to a Job's pods when it is deleted.
@@ -160,6 +165,7 @@ impl Jobs {
             job,
             rogue,
             terminating,
+            asked: _,
         } in &self.pods
         {
             canon.word(&(job, rogue, terminating));
@@ -224,7 +230,7 @@ impl Jobs {
             hold: object.hold,
             since: since.unwrap_or(object.created),
             standing: self.standing(object),
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(GRACE.unsigned_abs()),
             was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
             reported: object.reported.clone(),
@@ -336,6 +342,7 @@ impl Jobs {
                     job: uid.clone(),
                     rogue: object.rogue,
                     terminating: false,
+                    asked: 0,
                 });
             }
             if object.suspended.is_some() || !object.ran {
@@ -348,8 +355,11 @@ impl Jobs {
     }
 
     fn stop_pods(&mut self, uid: &Uid) {
-        for pod in self.pods.iter_mut().filter(|pod| pod.job == *uid) {
+        let clock = self.clock;
+        let of_job = |pod: &&mut Pod| pod.job == *uid && !pod.terminating;
+        for pod in self.pods.iter_mut().filter(of_job) {
             pod.terminating = true;
+            pod.asked = clock;
         }
     }
 
@@ -373,6 +383,15 @@ impl Jobs {
             self.edit(uid, |object| object.finished |= !object.suspend);
             self.stop_pods(uid);
         }
+    }
+
+    /// The nodes end the pods whose grace period is over.
+    pub(super) fn end_in_time(&mut self) {
+        let clock = self.clock;
+        let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
+        let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
+        // The oldest of a Job ends first, and was asked first.
+        over.iter().for_each(|pod| self.end_pod(&pod.job));
     }
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.

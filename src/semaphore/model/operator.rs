@@ -52,6 +52,8 @@ pub(super) struct Operator {
     /// What is wrong with its algorithm.
     flaw: Option<Flaw>,
     sessions: BTreeMap<Uid, SessionId>,
+    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
+    renewals: BTreeMap<SessionId, Option<Moment>>,
     deaths: Deaths,
     evidence: Evidence,
     barred: BTreeSet<Uid>,
@@ -97,6 +99,7 @@ impl Operator {
         let Self {
             flaw: _,
             sessions,
+            renewals: _,
             deaths,
             evidence,
             barred,
@@ -177,10 +180,55 @@ impl Operator {
 
     /// The watch brings the prefix, and the keeper finds sessions gone.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
+        if outside.away {
+            self.reading = None;
+            return;
+        }
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
         self.reading = Some(Reading::new(outside.settings.prefix.clone(), listing));
         self.sessions
             .retain(|_, session| outside.consul.is_alive(session));
+    }
+
+    /// The keeper renews the sessions that are due: its own, and those that are found in Consul.
+    pub(super) fn renew(&mut self, outside: &mut Outside) {
+        let (Some(ttl), false) = (outside.settings.ttl, outside.away) else {
+            return;
+        };
+        let now = outside.now();
+        let found = self.reading.iter().flat_map(Reading::contenders);
+        let found = found.map(|(session, _)| session);
+        let found = found.filter(|session| outside.identity(session).is_some());
+        let known: Vec<SessionId> = self.sessions.values().chain(found).cloned().collect();
+        for session in known {
+            let last = self.renewals.get(&session).copied().flatten();
+            if last.is_some_and(|last| now.since(last) < ttl / 3) {
+                continue;
+            }
+            let renewed = outside.consul.is_alive(&session).then_some(now);
+            if renewed.is_some() {
+                outside.renewed.insert(session.clone(), now);
+            }
+            self.renewals.insert(session, renewed);
+        }
+    }
+
+    /// What it knows of a session.
+    fn life(&self, outside: &Outside, session: &SessionId) -> Option<Life> {
+        let alive = outside.consul.is_alive(session);
+        if !outside.timed || outside.settings.ttl.is_none() {
+            return Some(if alive || outside.away {
+                Life::Endless
+            } else {
+                Life::Gone
+            });
+        }
+        let ttl = outside.settings.ttl?;
+        Some(match self.renewals.get(session) {
+            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
+            Some(None) => Life::Gone,
+            None => Life::Unknown,
+        })
     }
 
     /// Decides, by what it has seen so far.
@@ -188,14 +236,14 @@ impl Operator {
         if self.reading.is_none() {
             self.see_consul(outside);
         }
-        let Some(reading) = &self.reading else {
-            return Plan::default();
-        };
+        let reading = self.reading.as_ref();
         if self.generation != outside.generation {
             self.generation = outside.generation;
             self.enforced = 0;
         }
-        self.deaths.observe(reading, outside.now());
+        if let Some(reading) = reading {
+            self.deaths.observe(reading, outside.now());
+        }
 
         let settings = &outside.settings;
         let lock_key = settings.prefix.lock_key();
@@ -211,31 +259,24 @@ impl Operator {
             .collect();
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
         line.sort_by_key(Job::place);
-        let mut ours = self.ours(reading, outside);
+        let mut ours = reading.map_or_else(Vec::new, |reading| self.ours(reading, outside));
         if let Some(flaw) = self.flaw {
             flaw.distort(&mut ours);
         }
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
-        let known = |session: &SessionId| {
-            let alive = outside.consul.is_alive(session);
-            Some(if alive { Life::Endless } else { Life::Gone })
-        };
-        self.evidence.observe(
-            outside.now(),
-            settings,
-            &running,
-            Some(reading),
-            &ours,
-            known,
-        );
+        let mut evidence = std::mem::take(&mut self.evidence);
+        let life = |session: &SessionId| self.life(outside, session);
+        evidence.observe(outside.now(), settings, &running, reading, &ours, life);
+        self.evidence = evidence;
+        let reading = self.reading.as_ref();
         let observed = Observed {
             now: outside.now(),
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
             settings,
             applied: &outside.applied,
             enforced: self.enforced,
-            reading: Some(reading),
+            reading,
             deaths: &self.deaths,
             evidence: &self.evidence,
             ours: &ours,
@@ -326,8 +367,9 @@ impl Operator {
         let Some(step) = self.pending.pop_front() else {
             return true;
         };
-        let done = lost.is_none_or(|lost| lost.done);
-        let lost = lost.is_some();
+        let away = outside.away && !matches!(step, Step::Record { .. } | Step::Patch { .. });
+        let done = lost.is_none_or(|lost| lost.done) && !away;
+        let lost = lost.is_some() || away;
         match step {
             Step::Record { was, limits } => {
                 let unchanged = outside.applied == was;
@@ -368,15 +410,20 @@ impl Operator {
                 let name = outside.settings.identity(&target).session_name();
                 if done {
                     let session = outside.consul.make_session(&name);
+                    outside.renewed.insert(session.clone(), outside.now());
                     if !lost {
+                        let renewed = Some(outside.now());
+                        self.renewals.insert(session.clone(), renewed);
                         self.sessions.insert(target.uid, session);
                     }
                 }
                 !lost
             }
             Step::Destroy(session) => {
-                outside.destroy(&session);
-                true
+                if !away {
+                    outside.destroy(&session);
+                }
+                !away
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What is outside of the operator, and outlives it: Consul, the API server, and who observes them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
@@ -29,6 +29,12 @@ pub(super) struct Outside {
     pub(super) applied: Vec<u32>,
     /// How many operations Consul takes in a transaction.
     pub(super) operations: usize,
+    /// Whether sessions end when they are not renewed.
+    pub(super) timed: bool,
+    /// When Consul last heard of each session that has a TTL.
+    pub(super) renewed: BTreeMap<SessionId, Moment>,
+    /// Whether Consul is out of the operator's reach.
+    pub(super) away: bool,
     /// Seconds since the start.
     pub(super) seconds: u64,
     /// The Jobs in the order in which they were started.
@@ -45,6 +51,9 @@ impl Outside {
             generation: 1,
             applied: Vec::new(),
             operations,
+            timed: false,
+            renewed: BTreeMap::new(),
+            away: false,
             seconds: 0,
             started: Vec::new(),
             observer: Observer::default(),

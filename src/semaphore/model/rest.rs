@@ -1,7 +1,7 @@
 //! What must be true once nothing is left to do.
 
 use super::outside::Outside;
-use crate::semaphore::{Agreement, Plan, Standing, Uid};
+use crate::semaphore::{Agreement, OnSlotLost, Plan, Standing, Uid};
 
 /// What must be true once nothing is left to do.
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
@@ -22,7 +22,12 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let asks = object.wants.as_deref() == Some(settings.name.as_str());
         let ours = asks || object.granted.is_some();
         let held = holding.contains(&object.uid);
-        assert!(!(object.runs() && ours) || held, "it runs: {object:?}");
+        // Without a slot it goes on only where that is what its user asked for.
+        let goes_on = settings.on_slot_lost == OnSlotLost::Continue && object.granted.is_some();
+        assert!(
+            !(object.runs() && ours) || held || goes_on,
+            "it runs: {object:?}"
+        );
     }
     for object in outside.jobs.objects().filter(|object| object.may_run()) {
         assert!(

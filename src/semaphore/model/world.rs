@@ -242,7 +242,7 @@ impl World {
 }
 
 /// Everything that the operator has no part in.
-fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
+pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
     let prefix = outside.settings.prefix.clone();
     let consul = &mut outside.consul;
     match event {

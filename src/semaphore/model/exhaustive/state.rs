@@ -23,7 +23,7 @@ use super::{
 use crate::{
     clock::Moment,
     consul::SessionId,
-    semaphore::{Cluster, Plan, Uid, samples},
+    semaphore::{Cluster, Plan, Uid, lock::SEMAPHORE_FLAGS, samples},
 };
 
 /// Longer than everything that anybody waits for here. Everything else takes a second, and there are
@@ -118,6 +118,8 @@ pub(super) struct State {
     whims: u8,
     /// Whether the other program looks some time before it claims.
     slow_client: bool,
+    /// Whether an operator may decide by an older view than its last.
+    old_views: bool,
     landing: Vec<(usize, Step)>,
     seconds: u64,
     /// The rule that was broken on the way here.
@@ -144,6 +146,13 @@ impl State {
             settings.ttl = Some(Duration::from_secs(LONG / 10));
             settings.lock_delay = Duration::from_secs(LONG / 10);
             let mut outside = Outside::new(settings, 64);
+            if !setup.from_nothing {
+                let body = format!(r#"{{"Limit":{},"Holders":{{}}}}"#, setup.limit);
+                let lock_key = outside.settings.prefix.lock_key();
+                let consul = &mut outside.consul;
+                consul.put(&lock_key, body.as_bytes(), SEMAPHORE_FLAGS, None);
+                outside.applied = vec![setup.limit];
+            }
             for job in jobs {
                 outside.jobs.create(job, "db", 0);
             }
@@ -172,6 +181,7 @@ impl State {
             faults: setup.faults,
             whims: setup.whims,
             slow_client: setup.slow_client,
+            old_views: setup.old_views,
             landing: Vec::new(),
             seconds: 0,
             broken: None,
@@ -198,6 +208,7 @@ impl State {
             faults,
             whims,
             slow_client: _,
+            old_views,
             landing,
             seconds,
             broken,
@@ -228,7 +239,7 @@ impl State {
                 canon.moment(*read);
                 canon.word(&(clean, lost));
             }
-            operator.trace(&sites[*site], now, *faults > 0, canon);
+            operator.trace(&sites[*site], now, *old_views && *faults > 0, canon);
         }
         for site in sites {
             site.observer.trace(&site.settings, now, canon);
@@ -300,7 +311,7 @@ impl State {
                 }
             } else {
                 actions.push(Action::Decide(number, Seen::All));
-                if faulty {
+                if faulty && self.old_views {
                     actions.push(Action::Decide(number, Seen::OldJobs));
                     actions.push(Action::Decide(number, Seen::OldReading));
                 }
