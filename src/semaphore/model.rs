@@ -15,12 +15,17 @@
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
 //! are tried from random seeds.
 
+mod canon;
 mod consul;
+mod exhaustive;
+mod flaws;
 mod foreign;
 mod jobs;
 mod observer;
 mod operator;
+mod outage;
 mod outside;
+mod rest;
 mod rules;
 mod script;
 mod world;

@@ -8,6 +8,8 @@ use crate::{
     semaphore::Prefix,
 };
 
+use super::{canon::Canon, observer::Body};
+
 /// A datacenter's KV store and its sessions, behind one raft index.
 #[derive(Clone, Default)]
 pub(super) struct Consul {
@@ -57,6 +59,17 @@ impl Consul {
         self.sessions
             .get(session)
             .map(|session| session.name.as_str())
+    }
+
+    /// Who `session` is, and what it has locked.
+    pub(super) fn trace(&self, prefix: &Prefix, canon: &mut Canon) {
+        for entry in self.below(prefix) {
+            trace_entry(entry, canon);
+        }
+        // Only those that somebody still speaks of: what happens to the others changes nothing.
+        for session in canon.sessions() {
+            canon.word(&(self.is_alive(&session), self.name(&session)));
+        }
     }
 
     pub(super) fn index(&self) -> u64 {
@@ -168,8 +181,13 @@ impl Consul {
                 provided(!self.entries.contains_key(key))?;
                 Ok(None)
             }
+            Op::Set { key, value, flags } => {
+                let entry = self.write(key, value, *flags);
+                self.entries.insert(key.clone(), entry.clone());
+                Ok(Some(entry))
+            }
             // No plan has these.
-            Op::Set { .. } | Op::Unlock { .. } | Op::Get { .. } => Err(Failed),
+            Op::Unlock { .. } | Op::Get { .. } => Err(Failed),
         }
     }
 
@@ -193,6 +211,28 @@ impl Consul {
                 create_index: self.index,
                 modify_index: self.index,
             },
+        }
+    }
+}
+
+/// An entry as it counts: who holds its lock, when it was written, and in `.lock` who holds a slot.
+/// The body of a contender is only for people.
+pub(super) fn trace_entry(entry: &Entry, canon: &mut Canon) {
+    canon.index(entry.create_index);
+    canon.index(entry.modify_index);
+    if let Some(session) = &entry.session {
+        canon.session(session);
+    }
+    canon.key(&entry.key);
+    trace_body(&entry.value, canon);
+}
+
+/// The body of `.lock`, if it is one.
+pub(super) fn trace_body(value: &[u8], canon: &mut Canon) {
+    if let Some(body) = Body::read(value) {
+        canon.word(&body.limit);
+        for holder in &body.holders {
+            canon.session(&holder.as_str().into());
         }
     }
 }

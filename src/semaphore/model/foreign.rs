@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::consul::Consul;
+use super::{
+    canon::Canon,
+    consul::{Consul, trace_entry},
+};
 use crate::{
     clock::Moment,
     consul::{Entry, Op, SessionId},
@@ -55,6 +58,27 @@ impl Client {
             session: None,
             seen: Vec::new(),
         }
+    }
+
+    /// Its session, and what it last saw.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        canon.word(&self.session.is_some());
+        if let Some(session) = &self.session {
+            canon.session(session);
+        }
+        for entry in &self.seen {
+            trace_entry(entry, canon);
+        }
+    }
+
+    /// Its session, if it has one.
+    pub(super) fn session(&self) -> Option<&SessionId> {
+        self.session.as_ref()
+    }
+
+    /// Forgets what it last saw: it looks again before it does anything else.
+    pub(super) fn forget(&mut self) {
+        self.seen.clear();
     }
 
     fn flags(&self) -> u64 {

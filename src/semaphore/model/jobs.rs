@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use super::canon::Canon;
 use crate::{
     clock::Moment,
     consul::SessionId,
@@ -10,6 +11,9 @@ use crate::{
         plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
     },
 };
+
+/// How many seconds pods take to end once they are asked to.
+const GRACE: i64 = 5;
 
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
@@ -52,6 +56,42 @@ impl Object {
     pub(super) fn may_run(&self) -> bool {
         !self.finished && !self.deleting
     }
+
+    fn trace(&self, canon: &mut Canon) {
+        let Self {
+            name,
+            uid,
+            version,
+            wants,
+            priority,
+            hold,
+            suspend,
+            granted,
+            reported,
+            created,
+            suspended,
+            finished,
+            deleting,
+            ran,
+            forbidden,
+            stopped_by_user,
+            rogue,
+        } = self;
+        canon.word(&(name, uid, wants, priority));
+        canon.word(&(hold, suspend, finished, deleting, ran));
+        canon.word(&(forbidden, stopped_by_user, rogue));
+        canon.version(*version);
+        canon.clock(*created);
+        canon.word(&suspended.is_some());
+        suspended.inspect(|suspended| canon.clock(*suspended));
+        for session in [
+            granted.as_ref().map(|granted| &granted.session),
+            reported.as_ref(),
+        ] {
+            canon.word(&session.is_some());
+            session.inspect(|session| canon.session(session));
+        }
+    }
 }
 
 /// A pod of a Job, until it is really gone.
@@ -59,7 +99,9 @@ impl Object {
 pub(super) struct Pod {
     pub(super) job: Uid,
     pub(super) rogue: bool,
-    terminating: bool,
+    pub(super) terminating: bool,
+    /// When it was asked to stop, if it was.
+    asked: i64,
 }
 
 /// What happens to a Job's pods when it is deleted.
@@ -114,6 +156,22 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
+    /// All that counts of the Jobs and their pods.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        for object in self.objects() {
+            object.trace(canon);
+        }
+        for Pod {
+            job,
+            rogue,
+            terminating,
+            asked: _,
+        } in &self.pods
+        {
+            canon.word(&(job, rogue, terminating));
+        }
+    }
+
     pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.values()
     }
@@ -172,7 +230,7 @@ impl Jobs {
             hold: object.hold,
             since: since.unwrap_or(object.created),
             standing: self.standing(object),
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(GRACE.unsigned_abs()),
             was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
             reported: object.reported.clone(),
@@ -248,7 +306,22 @@ impl Jobs {
         }
     }
 
-    fn control_one(&mut self, uid: &Uid) {
+    /// Whether the Job controller has something to do for a Job.
+    pub(super) fn awaits_control(&self, object: &Object) -> bool {
+        let pods = || self.pods.iter().filter(|pod| pod.job == object.uid);
+        if object.deleting {
+            return pods().next().is_none();
+        }
+        let running = || pods().any(|pod| !pod.terminating);
+        match object {
+            Object { finished: true, .. } => false,
+            Object { suspend: true, .. } => object.suspended.is_none() || running(),
+            _ => object.suspended.is_some() || !object.ran || !running(),
+        }
+    }
+
+    /// The Job controller comes round to one Job.
+    pub(super) fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
         };
@@ -269,6 +342,7 @@ impl Jobs {
                     job: uid.clone(),
                     rogue: object.rogue,
                     terminating: false,
+                    asked: 0,
                 });
             }
             if object.suspended.is_some() || !object.ran {
@@ -281,8 +355,11 @@ impl Jobs {
     }
 
     fn stop_pods(&mut self, uid: &Uid) {
-        for pod in self.pods.iter_mut().filter(|pod| pod.job == *uid) {
+        let clock = self.clock;
+        let of_job = |pod: &&mut Pod| pod.job == *uid && !pod.terminating;
+        for pod in self.pods.iter_mut().filter(of_job) {
             pod.terminating = true;
+            pod.asked = clock;
         }
     }
 
@@ -306,6 +383,15 @@ impl Jobs {
             self.edit(uid, |object| object.finished |= !object.suspend);
             self.stop_pods(uid);
         }
+    }
+
+    /// The nodes end the pods whose grace period is over.
+    pub(super) fn end_in_time(&mut self) {
+        let clock = self.clock;
+        let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
+        let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
+        // The oldest of a Job ends first, and was asked first.
+        over.iter().for_each(|pod| self.end_pod(&pod.job));
     }
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.

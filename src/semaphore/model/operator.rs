@@ -13,16 +13,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{
+    canon::Canon,
+    consul::{trace_body, trace_entry},
+    flaws::Flaw,
     jobs::{Answer, Patch},
     outside::Outside,
     rules::check_plan,
 };
 use crate::{
     clock::Moment,
-    consul::SessionId,
+    consul::{Op, SessionId},
     semaphore::{
-        Deaths, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid, decide,
-        plan::{Target, Transaction},
+        Deaths, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading, Standing, Uid, decide,
+        plan::{Suspended, Target, Transaction},
     },
 };
 
@@ -33,8 +36,9 @@ pub(super) struct Lost {
     pub(super) done: bool,
 }
 
+/// A call that a plan asks for.
 #[derive(Clone, Debug)]
-enum Step {
+pub(super) enum Step {
     Record { was: Vec<u32>, limits: Vec<u32> },
     Transact(Transaction),
     Patch { patch: Patch, read: Moment },
@@ -43,9 +47,13 @@ enum Step {
 }
 
 /// One process: all of this is gone when it crashes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Operator {
+    /// What is wrong with its algorithm.
+    flaw: Option<Flaw>,
     sessions: BTreeMap<Uid, SessionId>,
+    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
+    renewals: BTreeMap<SessionId, Option<Moment>>,
     deaths: Deaths,
     evidence: Evidence,
     barred: BTreeSet<Uid>,
@@ -59,6 +67,91 @@ pub(super) struct Operator {
 }
 
 impl Operator {
+    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            flaw,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn flaw(&self) -> Option<Flaw> {
+        self.flaw
+    }
+
+    /// What it does next.
+    pub(super) fn next_step(&self) -> Option<&Step> {
+        self.pending.front()
+    }
+
+    /// Whether it has a session made ahead for this Job.
+    pub(super) fn has_session(&self, uid: &Uid) -> bool {
+        self.sessions.contains_key(uid)
+    }
+
+    /// All that counts of what it knows. What it saw counts only if it may look at it once more.
+    pub(super) fn trace(
+        &self,
+        outside: &Outside,
+        now: Moment,
+        looks_again: bool,
+        canon: &mut Canon,
+    ) {
+        let Self {
+            flaw: _,
+            sessions,
+            renewals: _,
+            deaths,
+            evidence,
+            barred,
+            busy,
+            jobs,
+            reading,
+            enforced,
+            generation: _,
+            pending,
+        } = self;
+        for (uid, session) in sessions {
+            canon.word(uid);
+            canon.session(session);
+        }
+        canon.word(&(barred, enforced, pending.len()));
+        for step in pending {
+            step.trace(canon);
+        }
+        let settings = &outside.settings;
+        for session in canon.sessions() {
+            let due = |since| now.since(since) >= settings.lock_delay;
+            canon.word(&deaths.since(&session).map(due));
+        }
+        for object in outside.jobs.objects() {
+            let job = outside.jobs.read(&object.uid, now);
+            let deadline = job.and_then(|job| evidence.deadline(settings, &job));
+            canon.word(&deadline.map(|deadline| deadline <= now));
+        }
+        if looks_again {
+            canon.word(busy);
+            for job in jobs {
+                canon.word(&job.uid);
+                canon.version(job.version.parse().unwrap_or(0));
+                canon.moment(job.seen);
+            }
+            if let Some(reading) = reading {
+                canon.moment(reading.sent);
+                for (_, entry) in reading.contenders() {
+                    trace_entry(entry, canon);
+                }
+                match reading.lock() {
+                    Lock::Absent { index, .. } => canon.index(*index),
+                    Lock::Semaphore { body, index } => {
+                        canon.index(*index);
+                        trace_body(&body.encode(), canon);
+                    }
+                    Lock::Unreadable(_) => {}
+                }
+            }
+        }
+    }
+
     /// Whether it is in the middle of a plan.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.is_empty()
@@ -87,10 +180,55 @@ impl Operator {
 
     /// The watch brings the prefix, and the keeper finds sessions gone.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
+        if outside.away {
+            self.reading = None;
+            return;
+        }
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
         self.reading = Some(Reading::new(outside.settings.prefix.clone(), listing));
         self.sessions
             .retain(|_, session| outside.consul.is_alive(session));
+    }
+
+    /// The keeper renews the sessions that are due: its own, and those that are found in Consul.
+    pub(super) fn renew(&mut self, outside: &mut Outside) {
+        let (Some(ttl), false) = (outside.settings.ttl, outside.away) else {
+            return;
+        };
+        let now = outside.now();
+        let found = self.reading.iter().flat_map(Reading::contenders);
+        let found = found.map(|(session, _)| session);
+        let found = found.filter(|session| outside.identity(session).is_some());
+        let known: Vec<SessionId> = self.sessions.values().chain(found).cloned().collect();
+        for session in known {
+            let last = self.renewals.get(&session).copied().flatten();
+            if last.is_some_and(|last| now.since(last) < ttl / 3) {
+                continue;
+            }
+            let renewed = outside.consul.is_alive(&session).then_some(now);
+            if renewed.is_some() {
+                outside.renewed.insert(session.clone(), now);
+            }
+            self.renewals.insert(session, renewed);
+        }
+    }
+
+    /// What it knows of a session.
+    fn life(&self, outside: &Outside, session: &SessionId) -> Option<Life> {
+        let alive = outside.consul.is_alive(session);
+        if !outside.timed || outside.settings.ttl.is_none() {
+            return Some(if alive || outside.away {
+                Life::Endless
+            } else {
+                Life::Gone
+            });
+        }
+        let ttl = outside.settings.ttl?;
+        Some(match self.renewals.get(session) {
+            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
+            Some(None) => Life::Gone,
+            None => Life::Unknown,
+        })
     }
 
     /// Decides, by what it has seen so far.
@@ -98,14 +236,14 @@ impl Operator {
         if self.reading.is_none() {
             self.see_consul(outside);
         }
-        let Some(reading) = &self.reading else {
-            return Plan::default();
-        };
+        let reading = self.reading.as_ref();
         if self.generation != outside.generation {
             self.generation = outside.generation;
             self.enforced = 0;
         }
-        self.deaths.observe(reading, outside.now());
+        if let Some(reading) = reading {
+            self.deaths.observe(reading, outside.now());
+        }
 
         let settings = &outside.settings;
         let lock_key = settings.prefix.lock_key();
@@ -121,28 +259,24 @@ impl Operator {
             .collect();
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
         line.sort_by_key(Job::place);
-        let ours = self.ours(reading, outside);
+        let mut ours = reading.map_or_else(Vec::new, |reading| self.ours(reading, outside));
+        if let Some(flaw) = self.flaw {
+            flaw.distort(&mut ours);
+        }
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
-        let known = |session: &SessionId| {
-            let alive = outside.consul.is_alive(session);
-            Some(if alive { Life::Endless } else { Life::Gone })
-        };
-        self.evidence.observe(
-            outside.now(),
-            settings,
-            &running,
-            Some(reading),
-            &ours,
-            known,
-        );
+        let mut evidence = std::mem::take(&mut self.evidence);
+        let life = |session: &SessionId| self.life(outside, session);
+        evidence.observe(outside.now(), settings, &running, reading, &ours, life);
+        self.evidence = evidence;
+        let reading = self.reading.as_ref();
         let observed = Observed {
             now: outside.now(),
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
             settings,
             applied: &outside.applied,
             enforced: self.enforced,
-            reading: Some(reading),
+            reading,
             deaths: &self.deaths,
             evidence: &self.evidence,
             ours: &ours,
@@ -157,6 +291,10 @@ impl Operator {
         let plan = decide(&observed);
         assert_eq!(decide(&observed), plan, "the same facts give the same plan");
         check_plan(&observed, &plan);
+        let plan = match self.flaw {
+            Some(flaw) => flaw.spoil(plan),
+            None => plan,
+        };
         self.adopt(&plan, outside);
         plan
     }
@@ -224,49 +362,69 @@ impl Operator {
         }
     }
 
-    /// Does the next thing.
-    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) {
+    /// Does the next thing, and says whether it was done as planned.
+    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) -> bool {
         let Some(step) = self.pending.pop_front() else {
-            return;
+            return true;
         };
-        let done = lost.is_none_or(|lost| lost.done);
-        let lost = lost.is_some();
+        let away = outside.away && !matches!(step, Step::Record { .. } | Step::Patch { .. });
+        let done = lost.is_none_or(|lost| lost.done) && !away;
+        let lost = lost.is_some() || away;
         match step {
             Step::Record { was, limits } => {
-                if outside.applied == was {
+                let unchanged = outside.applied == was;
+                if unchanged {
                     outside.applied = limits;
                 } else {
                     self.start_over();
                 }
+                unchanged
             }
             Step::Transact(transaction) => {
                 let answer = done.then(|| outside.transact(&transaction, self.generation));
                 match answer {
-                    Some(Ok(answer)) if !lost => self.went_through(outside, &transaction, &answer),
-                    _ => self.start_over(),
+                    Some(Ok(answer)) if !lost => {
+                        self.went_through(outside, &transaction, &answer);
+                        true
+                    }
+                    _ => {
+                        self.start_over();
+                        false
+                    }
                 }
             }
             Step::Patch { patch, read } => {
                 let answer = done.then(|| outside.patch(&patch, read));
                 if lost {
-                    return self.pending.push_front(Step::Patch { patch, read });
+                    self.pending.push_front(Step::Patch { patch, read });
+                    return false;
                 }
                 let uid = &patch.target().uid;
                 self.busy.insert(uid.clone());
                 if answer == Some(Answer::Refused) {
                     self.barred.insert(uid.clone());
                 }
+                answer == Some(Answer::Done)
             }
             Step::MakeSession(target) => {
                 let name = outside.settings.identity(&target).session_name();
                 if done {
                     let session = outside.consul.make_session(&name);
+                    outside.renewed.insert(session.clone(), outside.now());
                     if !lost {
+                        let renewed = Some(outside.now());
+                        self.renewals.insert(session.clone(), renewed);
                         self.sessions.insert(target.uid, session);
                     }
                 }
+                !lost
             }
-            Step::Destroy(session) => outside.destroy(&session),
+            Step::Destroy(session) => {
+                if !away {
+                    outside.destroy(&session);
+                }
+                !away
+            }
         }
     }
 
@@ -299,6 +457,115 @@ impl Operator {
     fn start_over(&mut self) {
         self.reading = None;
         self.pending.clear();
+    }
+}
+
+impl Step {
+    /// The call arrives once more, or late; nobody waits for its answer.
+    pub(super) fn land(&self, outside: &mut Outside) {
+        match self {
+            Self::Transact(transaction) => {
+                let _nobody_hears = outside.transact(transaction, outside.generation);
+            }
+            Self::Patch { patch, read } => {
+                outside.patch(patch, *read);
+            }
+            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
+        }
+    }
+
+    /// All that counts of it.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        match self {
+            Self::Record { was, limits } => canon.word(&('r', was, limits)),
+            Self::Transact(transaction) => trace_transaction(transaction, canon),
+            Self::Patch { patch, read } => {
+                canon.moment(*read);
+                trace_target(patch.target(), canon);
+                match patch {
+                    Patch::Start(start) => {
+                        canon.word(&'s');
+                        canon.session(start.slot.session());
+                        canon.index(start.slot.fencing_token());
+                    }
+                    Patch::Suspend(suspend) => {
+                        let started = suspend.why == Suspended::NotGranted;
+                        canon.word(&('u', started, suspend.unhold));
+                    }
+                    Patch::GiveBack(give_back) => {
+                        canon.word(&('g', give_back.hold));
+                        canon.session(&give_back.session);
+                    }
+                    Patch::Rename(rename) => {
+                        canon.word(&'n');
+                        canon.session(&rename.session);
+                    }
+                }
+            }
+            Self::MakeSession(target) => {
+                canon.word(&'m');
+                trace_target(target, canon);
+            }
+            Self::Destroy(session) => {
+                canon.word(&'d');
+                canon.session(session);
+            }
+        }
+    }
+}
+
+fn trace_target(target: &Target, canon: &mut Canon) {
+    canon.word(&target.uid);
+    canon.version(target.version.parse().unwrap_or(0));
+}
+
+fn trace_transaction(transaction: &Transaction, canon: &mut Canon) {
+    let Transaction {
+        operations,
+        grants,
+        releases,
+        prunes,
+        limit,
+        enforced,
+    } = transaction;
+    canon.word(&('t', operations.len(), limit, enforced));
+    for operation in operations {
+        canon.word(&std::mem::discriminant(operation));
+        match operation {
+            Op::Cas {
+                key, value, index, ..
+            } => {
+                canon.key(key);
+                canon.index(*index);
+                trace_body(value, canon);
+            }
+            Op::DeleteCas { key, index } | Op::CheckIndex { key, index } => {
+                canon.key(key);
+                canon.index(*index);
+            }
+            Op::Set { key, value, .. } => {
+                canon.key(key);
+                trace_body(value, canon);
+            }
+            Op::Lock { key, .. }
+            | Op::Unlock { key, .. }
+            | Op::Get { key }
+            | Op::Delete { key }
+            | Op::CheckSession { key, .. }
+            | Op::CheckNotExists { key } => canon.key(key),
+        }
+    }
+    for grant in grants {
+        trace_target(&grant.job, canon);
+        canon.session(&grant.session);
+        canon.word(&grant.starts);
+    }
+    for release in releases {
+        canon.session(&release.session);
+        canon.word(&release.held);
+    }
+    for session in prunes {
+        canon.session(session);
     }
 }
 

@@ -1,10 +1,11 @@
 //! What is outside of the operator, and outlives it: Consul, the API server, and who observes them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
 use super::{
+    canon::Canon,
     consul::Consul,
     jobs::{Answer, Jobs, Patch},
     observer::{Observer, Sight, Written},
@@ -16,6 +17,7 @@ use crate::{
 };
 
 /// Everything that outlives the operator.
+#[derive(Clone)]
 pub(super) struct Outside {
     pub(super) consul: Consul,
     pub(super) jobs: Jobs,
@@ -27,6 +29,12 @@ pub(super) struct Outside {
     pub(super) applied: Vec<u32>,
     /// How many operations Consul takes in a transaction.
     pub(super) operations: usize,
+    /// Whether sessions end when they are not renewed.
+    pub(super) timed: bool,
+    /// When Consul last heard of each session that has a TTL.
+    pub(super) renewed: BTreeMap<SessionId, Moment>,
+    /// Whether Consul is out of the operator's reach.
+    pub(super) away: bool,
     /// Seconds since the start.
     pub(super) seconds: u64,
     /// The Jobs in the order in which they were started.
@@ -43,6 +51,9 @@ impl Outside {
             generation: 1,
             applied: Vec::new(),
             operations,
+            timed: false,
+            renewed: BTreeMap::new(),
+            away: false,
             seconds: 0,
             started: Vec::new(),
             observer: Observer::default(),
@@ -51,6 +62,12 @@ impl Outside {
 
     pub(super) fn now(&self) -> Moment {
         Moment::from_boot(Duration::from_secs(self.seconds))
+    }
+
+    /// All that counts of it, but for Consul.
+    pub(super) fn trace(&self, canon: &mut Canon) {
+        self.jobs.trace(canon);
+        canon.word(&(&self.applied, self.generation));
     }
 
     /// Whose session it is, if it is one of this operator's.

@@ -1,6 +1,6 @@
 //! What must be true of every plan, by the facts that it was made from.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
     consul::Op,
@@ -115,7 +115,7 @@ fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
 }
 
 /// The body of `.lock` that a transaction writes.
-fn written(transaction: &Transaction) -> Option<Body> {
+fn written(transaction: &Transaction) -> Option<Arc<Body>> {
     let mut operations = transaction.operations.iter();
     operations.find_map(|operation| match operation {
         Op::Cas { value, .. } => Body::read(value),

@@ -7,10 +7,11 @@ use super::{
     jobs::{Deletion, Jobs, Object},
     operator::{Lost, Operator},
     outside::Outside,
+    rest::check_at_rest,
 };
 use crate::{
     consul::SessionId,
-    semaphore::{Agreement, LimitPolicy, Plan, Standing, Uid, samples},
+    semaphore::{LimitPolicy, Plan, Uid, samples},
 };
 
 /// The Jobs' names; one is made again under the same name when it is gone.
@@ -209,7 +210,7 @@ impl World {
             self.outside.by_others(|outside| outside.jobs.settle());
             plan = self.pass();
             if plan.is_at_rest() {
-                self.check_at_rest(&plan);
+                check_at_rest(&self.outside, &plan);
                 return plan;
             }
             if let Some(wake) = plan.wake {
@@ -218,56 +219,6 @@ impl World {
             }
         }
         panic!("no rest after {passes} passes: {plan:?}");
-    }
-
-    /// What must be true once nothing is left to do.
-    fn check_at_rest(&self, plan: &Plan) {
-        let outside = &self.outside;
-        let settings = &outside.settings;
-        let sight = outside.sight();
-        let holding = sight.jobs();
-        let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
-
-        for uid in sight.contenders.values().flatten() {
-            let standing = job(uid).map(|job| job.standing);
-            let waits = standing == Some(Standing::Idle) && !holding.contains(uid);
-            assert!(
-                standing == Some(Standing::Running) || waits,
-                "{uid} is {standing:?} and has a contender"
-            );
-        }
-        for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
-            let asks = object.wants.as_deref() == Some(settings.name.as_str());
-            let ours = asks || object.granted.is_some();
-            let held = holding.contains(&object.uid);
-            assert!(!(object.runs() && ours) || held, "it runs: {object:?}");
-        }
-        for object in outside.jobs.objects().filter(|object| object.may_run()) {
-            assert!(
-                object.hold || !object.stopped_by_user,
-                "no hold: {object:?}"
-            );
-        }
-        let Some(body) = &sight.body else {
-            let left = sight.is_misused() || settings.terminating;
-            assert!(left, "there is no lock");
-            return;
-        };
-        let held = sight.holding().count();
-        assert_eq!(body.holders.len(), held, "a dead holder is left");
-
-        if plan.agreement == Some(Agreement::Agreed) {
-            let limit = settings.limit;
-            assert_eq!(body.limit, limit);
-            assert!(outside.applied.iter().all(|applied| *applied == limit));
-            assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
-            let startable = outside.jobs.objects().filter(|object| {
-                let job = job(&object.uid);
-                job.is_some_and(|job| settings.may_start(&job))
-            });
-            let idle = held < body.limit() && startable.count() > 0;
-            assert!(!idle || settings.paused, "a slot is idle");
-        }
     }
 
     /// The semaphore is deleted, and what runs in its slots ends.
@@ -291,7 +242,7 @@ impl World {
 }
 
 /// Everything that the operator has no part in.
-fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
+pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
     let prefix = outside.settings.prefix.clone();
     let consul = &mut outside.consul;
     match event {
@@ -328,7 +279,7 @@ fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
         }
         Event::TakeOut(choice) => {
             let body = outside.sight().body;
-            let holders = body.map_or_else(Vec::new, |body| body.holders);
+            let holders = body.map_or_else(Vec::new, |body| body.holders.clone());
             if let Some(holder) = pick(&holders, *choice) {
                 outside.edit_lock(|lock| match &mut lock["Holders"] {
                     serde_json::Value::Object(map) => drop(map.remove(holder)),

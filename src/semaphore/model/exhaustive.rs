@@ -1,0 +1,338 @@
+//! Every order of events, in a world that is small enough: [`decide`](crate::semaphore::decide)
+//! itself under stateright's model checker.
+//!
+//! There are three contenders for one or two slots: two Jobs, of two clusters or of one with two
+//! operators that both take themselves for the active one, and another program with the algorithm of
+//! Consul's Go client. In every state every next thing may happen: a step of a plan, a pass, a pod's
+//! end, the Job controller's turn, and as many faults and changes of mind as the setup allows.
+//!
+//! The parts are those of the random worlds, and so are the rules on every write and every moment.
+//! What differs is time: only its order counts, and waiting means waiting for long enough.
+
+mod state;
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
+
+use self::state::{Action, Next, Showing, State};
+use super::flaws::Flaw;
+use crate::semaphore::OnSlotLost;
+
+/// How many steps a fair schedule may take to come to rest.
+const STEPS: usize = 150;
+
+/// Who works where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sites {
+    /// One operator, with two Jobs.
+    One,
+    /// Two operators that work on the same two Jobs.
+    TwoReplicas,
+    /// Two clusters, each with an operator and a Job.
+    TwoClusters,
+}
+
+/// What a check starts from.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    sites: Sites,
+    limit: u32,
+    policy: OnSlotLost,
+    /// How many faults happen,
+    faults: u8,
+    /// how often users suspend or delete a Job, or it fails,
+    whims: u8,
+    /// and how often another program comes.
+    arrivals: u8,
+    /// Whether that program looks some time before it claims.
+    slow_client: bool,
+    /// Whether a fault may be a pass on an older view than the last.
+    old_views: bool,
+    /// Whether there is nothing in Consul yet.
+    from_nothing: bool,
+    flaw: Option<Flaw>,
+}
+
+const BASE: Setup = Setup {
+    sites: Sites::TwoClusters,
+    limit: 1,
+    policy: OnSlotLost::Reacquire,
+    faults: 1,
+    whims: 0,
+    arrivals: 1,
+    slow_client: false,
+    old_views: false,
+    from_nothing: false,
+    flaw: None,
+};
+
+/// A setup, with what is known of how far each state is from rest.
+struct Space {
+    setup: Setup,
+    steps_to_rest: Mutex<HashMap<u64, usize>>,
+}
+
+impl Space {
+    fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            steps_to_rest: Mutex::default(),
+        }
+    }
+
+    /// Whether a fair schedule comes to rest from here, without a rule broken on the way. Every
+    /// state on the way is looked at once.
+    fn comes_to_rest(&self, state: &State) -> bool {
+        let known = |digest: u64| {
+            let known = self.steps_to_rest.lock();
+            let known = known.unwrap_or_else(PoisonError::into_inner);
+            known.get(&digest).copied()
+        };
+        let mut way = Vec::new();
+        let mut at = state.clone();
+        let rest = loop {
+            if let Some(left) = known(at.digest()) {
+                break left;
+            }
+            way.push(at.digest());
+            if way.len() > STEPS || at.broken.is_some() {
+                return false;
+            }
+            match at.next() {
+                Next::Rest => break 0,
+                Next::State(next) => at = next,
+            }
+        };
+        let mut all = self.steps_to_rest.lock();
+        let all = all.as_mut().unwrap_or_else(|all| all.get_mut());
+        for (left, digest) in way.iter().rev().enumerate() {
+            all.insert(*digest, rest + left);
+        }
+        rest + way.len() <= STEPS
+    }
+}
+
+impl Model for Space {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(&self.setup)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        state.actions(actions);
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        state.after(action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("every rule is kept", |_, state: &State| {
+                state.broken.is_none()
+            }),
+            Property::always("no more hold than the limit", |_, state: &State| {
+                !state.is_above_the_limit()
+            }),
+            // stateright's own `eventually` says nothing about paths that join or go in a circle.
+            Property::always("all comes to rest", Space::comes_to_rest),
+            Property::sometimes("all Jobs are done", |_, state: &State| {
+                state.shows(Showing::AllDone)
+            }),
+            Property::sometimes("another program holds", |space, state: &State| {
+                space.setup.arrivals == 0 || state.shows(Showing::OtherHolds)
+            }),
+            Property::sometimes("a lost slot is had again", |space, state: &State| {
+                space.setup.faults == 0 || state.shows(Showing::SlotHadAgain)
+            }),
+            Property::sometimes("a Job is suspended", |space, state: &State| {
+                space.setup.faults == 0 || state.shows(Showing::Suspended)
+            }),
+        ]
+    }
+}
+
+/// Looks at every state, and prints how many there are. Stops at the first that is wrong.
+fn check(name: &str, setup: Setup) {
+    let started = Instant::now();
+    let checker = run(setup);
+    let figures = format!(
+        "{name}: {} states, {} steps, depth {}, {} s",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        started.elapsed().as_secs()
+    );
+    println!("{figures}");
+    let mut discoveries = checker.discoveries();
+    for property in checker.model().properties() {
+        let found = discoveries.remove(property.name);
+        match property.expectation {
+            Expectation::Sometimes => assert!(found.is_some(), "never: {}", property.name),
+            _ => assert!(found.is_none(), "not so: {}", tell(property.name, found)),
+        }
+    }
+}
+
+/// How it came to a state that is wrong.
+fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
+    let Some(path) = path else {
+        return property.into();
+    };
+    let mut last = path.last_state().clone();
+    let mut told = format!("{property}, after\n");
+    for action in path.into_actions() {
+        told += &format!("  {action:?}\n");
+    }
+    // What a fair schedule makes of it.
+    for _ in 0..STEPS {
+        let Next::State(next) = last.next() else {
+            break;
+        };
+        last = next;
+    }
+    told += &format!("which ends in {last:?}");
+    told
+}
+
+fn run(setup: Setup) -> impl Checker<Space> {
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let checker = Space::new(setup).checker().threads(threads);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    checker.spawn_bfs().join()
+}
+
+/// Looks until the flaw shows, and says how.
+fn find_out(flaw: Flaw, setup: Setup) -> String {
+    let setup = Setup {
+        flaw: Some(flaw),
+        ..setup
+    };
+    let checker = run(setup);
+    let mut discoveries = checker.discoveries();
+    let broken = discoveries.remove("every rule is kept");
+    let broken = broken.and_then(|path| path.last_state().broken.clone());
+    let found = broken.or_else(|| {
+        let rest = discoveries.remove("all comes to rest");
+        rest.map(|path| tell("it never comes to rest", Some(path)))
+    });
+    found.unwrap_or_else(|| panic!("{flaw:?} does not show"))
+}
+
+#[test]
+fn two_clusters_and_another_program() {
+    for limit in [1, 2] {
+        let name = format!("two clusters and another program, limit {limit}");
+        check(
+            &name,
+            Setup {
+                limit,
+                faults: 0,
+                ..BASE
+            },
+        );
+    }
+}
+
+#[test]
+fn two_replicas_at_once() {
+    let setup = Setup {
+        sites: Sites::TwoReplicas,
+        faults: 0,
+        arrivals: 0,
+        from_nothing: true,
+        ..BASE
+    };
+    check("two replicas at once, from nothing", setup);
+}
+
+#[test]
+fn one_operator_and_a_fault() {
+    let setup = Setup {
+        sites: Sites::One,
+        arrivals: 0,
+        old_views: true,
+        from_nothing: true,
+        ..BASE
+    };
+    check("one operator and a fault, from nothing", setup);
+}
+
+#[test]
+fn a_prune_without_a_check_is_found_out() {
+    find_out(
+        Flaw::SkipsChecks,
+        Setup {
+            sites: Sites::One,
+            ..BASE
+        },
+    );
+}
+
+#[test]
+fn a_write_without_an_index_is_found_out() {
+    find_out(
+        Flaw::DropsIndex,
+        Setup {
+            faults: 0,
+            arrivals: 0,
+            ..BASE
+        },
+    );
+}
+
+#[test]
+fn a_release_before_the_pods_are_gone_is_found_out() {
+    find_out(
+        Flaw::ReleasesEarly,
+        Setup {
+            sites: Sites::One,
+            faults: 0,
+            whims: 1,
+            arrivals: 0,
+            ..BASE
+        },
+    );
+}
+
+/// A setup of one's own, by the environment: `MODEL="TwoReplicas limit=2 faults=1"`.
+#[test]
+#[ignore = "as large as one asks for"]
+fn as_asked() {
+    let asked = std::env::var("MODEL").unwrap_or_default();
+    let mut setup = BASE;
+    for word in asked.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+        let number: u8 = value.parse().unwrap_or(0);
+        match name {
+            "One" => setup.sites = Sites::One,
+            "TwoReplicas" => setup.sites = Sites::TwoReplicas,
+            "TwoClusters" => setup.sites = Sites::TwoClusters,
+            "limit" => setup.limit = number.into(),
+            "faults" => setup.faults = number,
+            "whims" => setup.whims = number,
+            "arrivals" => setup.arrivals = number,
+            "slow" => setup.slow_client = true,
+            "old" => setup.old_views = true,
+            "nothing" => setup.from_nothing = true,
+            "Suspend" => setup.policy = OnSlotLost::Suspend,
+            "Continue" => setup.policy = OnSlotLost::Continue,
+            "flaw" => {
+                let flaw = Flaw::ALL
+                    .into_iter()
+                    .find(|flaw| format!("{flaw:?}") == value);
+                println!("{}", find_out(flaw.expect("a flaw"), setup));
+                return;
+            }
+            other => panic!("{other}?"),
+        }
+    }
+    check(&asked, setup);
+}
