@@ -10,6 +10,7 @@
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
+//! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
 //! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
@@ -23,5 +24,6 @@ pub mod api;
 pub mod clock;
 pub mod consul;
 pub mod controller;
+pub mod crash;
 pub mod semaphore;
 pub mod telemetry;

@@ -16,6 +16,7 @@ use tokio::{
 use crate::{
     clock::Moment,
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
+    crash::{self, Point},
     semaphore::Life,
     telemetry::Metrics,
 };
@@ -128,7 +129,7 @@ impl Keeper {
             for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
                 let permit = keeper.0.permits.acquire().await;
                 let Err(error) = consul.destroy_session(&id).await else {
-                    return;
+                    return crash::reach(Point::SessionDestroyed, "").await;
                 };
                 drop(permit);
                 tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
@@ -166,6 +167,7 @@ impl Keeper {
             address: ADDRESS.into(),
         };
         consul.register_node(&node).await?;
+        crash::reach(Point::NodeRegistered, "").await;
         self.registered(|registered| registered.insert(place.clone()));
         Ok(())
     }

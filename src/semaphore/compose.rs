@@ -180,6 +180,7 @@ impl<'a> Composer<'a> {
     pub(super) fn remove_lock(&mut self, index: u64) {
         let key = self.reading.prefix().lock_key();
         self.deletes.push(Op::DeleteCas { key, index });
+        self.transaction.removes_lock = true;
         self.body = None;
         self.changed = false;
     }

@@ -168,6 +168,8 @@ pub struct Transaction {
     pub limit: Option<u32>,
     /// Whether that limit overwrites one that is not ours.
     pub enforced: bool,
+    /// Whether `.lock` itself goes.
+    pub removes_lock: bool,
 }
 
 impl Transaction {

@@ -7,6 +7,7 @@ use crate::{
     clock::Moment,
     consul::{self, Entry},
     controller::events::Reason,
+    crash::{self, Point},
     semaphore::{
         Life, Plan, Uid,
         plan::{Grant, Release, Start, Target, Transaction},
@@ -73,9 +74,13 @@ impl Grantor {
 
     /// One write to Consul. Says whether to decide again at once.
     async fn transact(&mut self, transaction: &Transaction) -> bool {
+        if transaction.removes_lock {
+            crash::reach(Point::LockUnused, &self.reference.namespace).await;
+        }
         let sent = Moment::now();
         match self.view.consul.transaction(&transaction.operations).await {
             Ok(answer) => {
+                self.crash_after(transaction).await;
                 self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
                 true
@@ -95,6 +100,21 @@ impl Grantor {
             Err(error) => {
                 self.view.write_failed(error);
                 false
+            }
+        }
+    }
+
+    async fn crash_after(&self, transaction: &Transaction) {
+        let grants = &transaction.grants;
+        for (point, reached) in [
+            (Point::LimitWritten, transaction.limit.is_some()),
+            (Point::Pruned, !transaction.prunes.is_empty()),
+            (Point::Released, !transaction.releases.is_empty()),
+            (Point::Granted, grants.iter().any(|grant| grant.starts)),
+            (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
+        ] {
+            if reached {
+                crash::reach(point, &self.reference.namespace).await;
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::{
         job::Kept,
         patch::{self, JobWrite, PatchError},
     },
+    crash::{self, Point},
     semaphore::{
         Standing, Uid,
         plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
@@ -61,6 +62,16 @@ impl Write {
             Self::Suspend(suspend) => patch::suspend(suspend),
             Self::GiveBack(give_back) => patch::give_back(give_back),
             Self::Rename(rename) => patch::rename(rename),
+        }
+    }
+
+    /// The point after it.
+    fn point(&self) -> Point {
+        match self {
+            Self::Start(_) => Point::Started,
+            Self::Suspend(_) => Point::Suspended,
+            Self::GiveBack(_) => Point::GivenBack,
+            Self::Rename(_) => Point::Renamed,
         }
     }
 
@@ -180,9 +191,12 @@ impl Grantor {
             timeout: self.patch_timeout(),
             deadline,
         };
-        let context = self.context.clone();
+        let (context, namespace) = (self.context.clone(), self.reference.namespace.clone());
         self.writes.under_way.spawn(async move {
             let written = patch::write(&context, job_write).await;
+            if written.is_ok() {
+                crash::reach(write.point(), &namespace).await;
+            }
             (write, written)
         });
     }

@@ -20,7 +20,13 @@ use super::{
     grantor::{Conclusion, Grantor},
     index::SemaphoreRef,
 };
-use crate::{api::ConsulSemaphore, clock::Moment, consul::Scope, semaphore::Settings};
+use crate::{
+    api::ConsulSemaphore,
+    clock::Moment,
+    consul::Scope,
+    crash::{self, Point},
+    semaphore::Settings,
+};
 
 /// What is known of a `ConsulSemaphore`.
 pub(super) struct Overseer {
@@ -108,7 +114,7 @@ impl Overseer {
                 }
                 Some(listing) = readings.recv() => self.grantor.view.note(listing),
                 () = self.grantor.progress() => {}
-                () = self.reporter.progress(), if self.recording.is_some() => self.confirm(),
+                () = self.reporter.progress(), if self.recording.is_some() => self.confirm().await,
                 () = sleep(next.since(Moment::now())) => {}
             }
             let conclusion = self.grantor.pass(&self.applied).await;
@@ -128,12 +134,13 @@ impl Overseer {
     }
 
     /// The status has been written: a limit that it had to have may be in it now.
-    fn confirm(&mut self) {
+    async fn confirm(&mut self) {
         if let Some((_, applied)) = self
             .recording
             .take_if(|(number, _)| *number <= self.reporter.written())
         {
             self.applied = applied;
+            crash::reach(Point::LimitRecorded, &self.reference.namespace).await;
         }
     }
 
@@ -155,6 +162,7 @@ impl Overseer {
             self.reporter.hurry();
         }
         if conclusion.finished {
+            crash::reach(Point::LockRemoved, &self.reference.namespace).await;
             self.finish().await;
         } else if self.is_hopeless(&conclusion) {
             self.leave_behind().await;
