@@ -132,15 +132,18 @@ impl Grantor {
         }
     }
 
-    /// How long a watch waits for news before it reads all the same: a reading is evidence for a
-    /// TTL, that of the spec or of the shortest session, so a new one comes round well within it.
-    pub(super) fn patience(&self) -> Duration {
+    /// How long a watch waits for news before it answers all the same.
+    ///
+    /// A reading counts from when it was asked for, and the next one comes when that has waited
+    /// too: so it is up to two waits old. Jobs whose pods end slowly are suspended when their
+    /// evidence is half a TTL old, that of the spec or of the shortest session.
+    pub(super) fn watch_wait(&self) -> Duration {
         let sessions = self.sessions.kept.values();
         let ttls = sessions.filter_map(|session| match session.life() {
             Life::Renewed { ttl, .. } => Some(ttl),
             _ => None,
         });
-        ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 3
+        ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 5
     }
 
     /// Readings of the prefix, until the receiver is dropped.
@@ -149,7 +152,7 @@ impl Grantor {
     /// way, could hold a lock that the calls of that pass wait for.
     pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
-            wait: self.patience(),
+            wait: self.watch_wait(),
             ..WatchOptions::default()
         };
         let watch = self

@@ -97,10 +97,10 @@ impl Overseer {
     pub(super) async fn run(mut self) {
         self.ensure_finalizer().await;
         let mut readings = self.grantor.watch();
-        let mut patience = self.grantor.patience();
+        let mut wait = self.grantor.watch_wait();
         while !self.finished {
-            if self.grantor.patience() != patience {
-                patience = self.grantor.patience();
+            if self.grantor.watch_wait() != wait {
+                wait = self.grantor.watch_wait();
                 readings = self.grantor.watch();
             }
             let next = self.grantor.next;
