@@ -1,5 +1,6 @@
 //! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test
-//! has the operator killed or frozen.
+//! has the operator killed or frozen. (After a finalizer is taken off there is none: nothing is left
+//! that could be done, or be forgotten.)
 //!
 //! A normal build knows their names nowhere and does nothing at them. With the cargo feature
 //! `crash-points` the environment variable `CRASH_POINTS` arms some:
@@ -81,8 +82,6 @@ points! {
     LockUnused = "lock-unused",
     /// Nothing of a deleted semaphore is left in Consul; its finalizer is still on.
     LockRemoved = "lock-removed",
-    /// The finalizer is off.
-    FinalizerRemoved = "finalizer-removed",
 }
 
 /// Gets to a point in the work for something of this namespace.

@@ -53,6 +53,9 @@ pub struct Observed<'a> {
     pub busy: &'a BTreeSet<Uid>,
     /// Jobs that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
+    /// Those of them that can't be told either that they give their slot back, and that no start
+    /// which was sent before can still reach.
+    pub immovable: &'a BTreeSet<Uid>,
     /// Whether no Job can be started for now, whichever it is.
     pub closed: bool,
     /// How many operations Consul takes in a transaction.
@@ -192,10 +195,12 @@ impl<'a> Pass<'a> {
         let held = self.reading.holds(&ours.session);
         let busy = self.is_busy(uid);
         let barred = self.observed.barred.contains(uid);
+        let immovable = self.observed.immovable.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
         let fate = match ours.fate(held, may_start) {
-            // Refused for good, and no other PATCH is on its way that could still start it.
-            Fate::Start if barred && !busy => Fate::Release,
+            Fate::Start if immovable && !busy => Fate::Release,
+            // Refused for good; another replica may still be about to start it.
+            Fate::Start if barred => Fate::GiveBack { hold: false },
             fate => fate,
         };
         if fate == Fate::Wait {

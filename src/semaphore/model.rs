@@ -249,6 +249,35 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
     assert!(world.settle().finished);
 }
 
+/// The same when the slot is given back because the API server refuses the start, though not if the
+/// replica that was overtaken asks for it.
+#[test]
+fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
+    let job = || Event::Create {
+        job: 0,
+        priority: 0,
+    };
+    let script = [
+        job(),
+        job(),
+        Event::Pass,
+        Event::Step(None),
+        Event::Step(None),
+        Event::Depose,
+        Event::Forbid(0),
+        Event::Pass,
+        Event::Pass,
+        Event::Pass,
+        Event::Straggle,
+    ];
+    let mut world = World::run(&alone(1, 64), &script);
+    let [started] = &world.outside.started[..] else {
+        panic!("{:?}", world.outside.started)
+    };
+    assert!(started.as_ref().starts_with('b'), "{started}");
+    world.settle();
+}
+
 proptest! {
     // The bigger a world, the fewer of them.
     #![proptest_config(config(12))]

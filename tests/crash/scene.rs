@@ -50,7 +50,7 @@ fn way(point: Point) -> Way {
         Point::StraySuspended => Way::Stray,
         Point::GivenBack => Way::Stop,
         Point::Pruned => Way::DeadHolder,
-        Point::LockUnused | Point::LockRemoved | Point::FinalizerRemoved => Way::Deletion,
+        Point::LockUnused | Point::LockRemoved => Way::Deletion,
     }
 }
 

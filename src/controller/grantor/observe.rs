@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grantor, sessions::Whose};
+use super::{Grantor, sessions::Whose, writes::Withheld};
 use crate::{
     clock::Moment,
-    semaphore::{Job, Observed, Ours, Standing, Uid},
+    semaphore::{Job, Observed, Ours, Standing},
 };
 
 /// The facts of one round, owned.
@@ -14,8 +14,7 @@ pub(super) struct Facts {
     ours: Vec<Ours>,
     bound: Vec<Job>,
     line: Vec<Job>,
-    busy: BTreeSet<Uid>,
-    barred: BTreeSet<Uid>,
+    withheld: Withheld,
     closed: bool,
 }
 
@@ -35,8 +34,9 @@ impl Facts {
             bound: &self.bound,
             line: &self.line,
             sessions: &grantor.sessions.ahead,
-            busy: &self.busy,
-            barred: &self.barred,
+            busy: &self.withheld.busy,
+            barred: &self.withheld.barred,
+            immovable: &self.withheld.immovable,
             closed: self.closed,
             operations: grantor.view.consul.transaction_capacity(),
         }
@@ -66,8 +66,9 @@ impl Grantor {
         self.adopt();
         self.sweep().await;
         let ours = self.ours().await;
-        let (busy, barred) = self.writes.withheld(now);
-        let head = self.view.consul.transaction_capacity() + ours.len() + busy.len() + barred.len();
+        let withheld = self.writes.withheld(now);
+        let passed = ours.len() + withheld.busy.len() + withheld.barred.len();
+        let head = self.view.consul.transaction_capacity() + passed;
         let slice = self
             .context
             .index
@@ -79,8 +80,7 @@ impl Grantor {
             ours,
             bound: slice.bound,
             line: slice.line,
-            busy,
-            barred,
+            withheld,
             closed: self.writes.is_closed(now),
         }
     }

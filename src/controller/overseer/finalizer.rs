@@ -109,10 +109,7 @@ impl Overseer {
             Err(error) => Err(error),
         };
         match removed {
-            Ok(()) => {
-                crash::reach(Point::FinalizerRemoved, &self.reference.namespace).await;
-                self.finished = true;
-            }
+            Ok(()) => self.finished = true,
             Err(error) => {
                 tracing::debug!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
                 self.grantor.retry_soon();

@@ -25,6 +25,7 @@ struct Facts {
     sessions: BTreeMap<Uid, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
+    immovable: BTreeSet<Uid>,
     operations: usize,
 }
 
@@ -51,6 +52,7 @@ impl Facts {
             sessions: BTreeMap::new(),
             busy: BTreeSet::new(),
             barred: BTreeSet::new(),
+            immovable: BTreeSet::new(),
             operations: 64,
         };
         facts.lock(limit, holders);
@@ -148,6 +150,7 @@ impl Facts {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            immovable: &self.immovable,
             closed: false,
             operations: self.operations,
         })
@@ -255,8 +258,33 @@ fn one_that_cannot_be_started_blocks_nobody() {
     facts.ours("sa", &waiting("a"), false);
     facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
     facts.barred.insert("a".into());
+    // Another replica may be about to start it: it is told first.
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
+    assert_eq!(plan.starts, []);
+    let [told] = &plan.give_backs[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+
+    let told = samples::job("a", Standing::Idle, None, Some("sa"));
+    facts.ours.clear();
+    facts.ours("sa", &told, true);
+    facts.line = vec![told, waiting("b")];
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+}
+
+#[test]
+fn one_that_cannot_even_be_told_blocks_nobody_either() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts.barred.insert("a".into());
+    facts.immovable.insert("a".into());
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+    assert_eq!(plan.give_backs, []);
 }
 
 #[test]

@@ -206,15 +206,14 @@ impl Observer {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
         }
         // A Job whose template still names its slot gives it back first: until then an older decision
-        // could start it, unless the API server refuses that.
+        // could start it.
         for release in transaction.releases.iter().filter(|release| release.held) {
             let bound = written
                 .jobs
                 .get(&release.identity.uid)
                 .is_some_and(|object| {
                     let granted = object.granted.as_ref();
-                    let startable = object.may_run() && !object.forbidden;
-                    startable && granted.is_some_and(|g| g.session == release.session)
+                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
                 });
             assert!(!bound, "released before it was given back: {release:?}");
         }

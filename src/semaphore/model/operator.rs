@@ -56,6 +56,8 @@ pub(super) struct Operator {
     /// The generation that it has enforced the limit of.
     generation: u64,
     pending: VecDeque<Step>,
+    /// Whether another replica has taken over.
+    pub(super) deposed: bool,
 }
 
 impl Operator {
@@ -151,6 +153,7 @@ impl Operator {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            immovable: &BTreeSet::new(),
             closed: false,
             operations: outside.operations,
         };
@@ -247,7 +250,7 @@ impl Operator {
                 }
             }
             Step::Patch { patch, read } => {
-                let answer = done.then(|| outside.patch(&patch, read));
+                let answer = done.then(|| outside.patch(&patch, read, self.deposed));
                 if lost {
                     return self.pending.push_front(Step::Patch { patch, read });
                 }

@@ -114,8 +114,8 @@ impl Outside {
     }
 
     /// A PATCH of the operator's, decided on a reading of that time.
-    pub(super) fn patch(&mut self, patch: &Patch, read: Moment) -> Answer {
-        let answer = self.jobs.patch(patch);
+    pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
+        let answer = self.jobs.patch(patch, favoured);
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
             self.observer.started(start, &self.sight(), read);
             self.started.push(start.job.uid.clone());

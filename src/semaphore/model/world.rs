@@ -151,7 +151,8 @@ impl World {
                 self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
-                let deposed = std::mem::take(&mut self.operator);
+                let mut deposed = std::mem::take(&mut self.operator);
+                deposed.deposed = true;
                 self.stragglers.push(deposed);
                 self.operator.see_jobs(&self.outside);
                 self.outside.observer.forget_enforcements();
@@ -364,7 +365,6 @@ fn by_users(outside: &mut Outside, event: &Event) {
             // Before the operator has taken its slot, the user's will is still to be done.
             object.stopped_by_user &= object.granted.is_some();
         }),
-        Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
         Event::Suspend(job) => edit(job, &|object| {
@@ -384,6 +384,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
                 jobs.create(name, &asked_for, *priority);
             }
         }
+        Event::Forbid(job) => with_job(jobs, *job, Jobs::forbid),
         Event::Control => jobs.control(),
         Event::EndPod(choice) => {
             let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();
