@@ -16,6 +16,7 @@ servers:
 test: servers
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
+	cargo test --locked --features crash-points --test crash
 
 # Of the release build, as ratios to a floor that is measured in the same run.
 bench: servers
@@ -24,7 +25,7 @@ bench: servers
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.

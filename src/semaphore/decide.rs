@@ -10,7 +10,7 @@ use super::{
     evidence::Evidence,
     fate::{Fate, Ours},
     job::{Job, Standing, Uid},
-    limit::{Agreement, agree},
+    limit::{Agreement, Defence, agree},
     lock::Lock,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended},
     reading::{Deaths, Reading},
@@ -33,8 +33,11 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// `status.appliedLimits`: the limits that are ours.
     pub applied: &'a [u32],
-    /// How often the limit was enforced since the spec last changed.
-    pub enforced: u32,
+    /// What became of the limit since the spec last changed.
+    pub defence: Defence,
+    /// Whether `.lock` was written since a limit was last recorded as ours: an earlier write of
+    /// which nothing was heard can't come after it.
+    pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
@@ -299,7 +302,8 @@ impl<'a> Pass<'a> {
         let Observed {
             settings,
             applied,
-            enforced,
+            defence,
+            fenced,
             ..
         } = *self.observed;
         if settings.terminating && nobody_lost {
@@ -310,9 +314,14 @@ impl<'a> Pass<'a> {
             Lock::Semaphore { body, .. } => Some(body.limit()),
             Lock::Unreadable(_) => return,
         };
-        let agreement = agree(settings.limit, theirs, applied, settings.policy, enforced);
+        let agreement = agree(settings.limit, theirs, applied, settings.policy, defence);
         self.plan.agreement = Some(agreement);
         match agreement {
+            // A write of another limit of ours may be on its way yet: it is made to fail before that
+            // limit is forgotten.
+            Agreement::Agreed if !fenced && applied.iter().any(|l| *l != settings.limit) => {
+                self.composer.rewrite();
+            }
             Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
             Agreement::Conflict { .. } => {}
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}

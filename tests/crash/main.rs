@@ -11,7 +11,10 @@
     reason = "the helpers of a test fail the test"
 )]
 
+mod answers;
+mod proxy;
 mod scene;
+mod two_operators;
 
 use std::time::Duration;
 

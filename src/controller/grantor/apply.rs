@@ -120,6 +120,7 @@ impl Grantor {
     }
 
     fn committed(&mut self, transaction: &Transaction, answer: &[Entry]) {
+        self.fenced |= transaction.writes_lock();
         for release in &transaction.releases {
             self.released(release);
         }
@@ -129,7 +130,7 @@ impl Grantor {
         if let Some(limit) = transaction.limit {
             let enforced = transaction.enforced;
             tracing::info!(semaphore = %self.reference, limit, enforced, "limit written");
-            self.enforced += u32::from(enforced);
+            self.defence.holds(enforced);
         }
         let prefix = self.settings.prefix.clone();
         for grant in &transaction.grants {

@@ -372,3 +372,65 @@ impl Grantor {
         self.tell_job(name, uid, reason, note);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::Uid;
+
+    fn give_back() -> Write {
+        Write::GiveBack(GiveBack {
+            job: Target {
+                name: "a".into(),
+                uid: Uid::from("a"),
+                version: "1".into(),
+            },
+            session: "s".into(),
+            hold: false,
+        })
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
+        let first = Moment::from_boot(Duration::from_secs(100));
+        let again = |before, now| Refused::after(before, &give_back(), now);
+        let told = again(Some(Refused::Start), first);
+        assert_eq!(told, Some(Refused::GiveBack(first)));
+        let later = first + Duration::from_secs(59);
+        assert_eq!(again(told, later), told);
+        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
+        // One that was never refused a start holds its slot for another reason.
+        assert_eq!(again(None, later), None);
+    }
+
+    #[test]
+    fn what_is_withheld_follows_from_what_was_refused() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let withheld = |refused, at| {
+            let trouble = Trouble {
+                setback: Setback::after(None, now),
+                refused,
+            };
+            let writes = Writes {
+                troubles: HashMap::from([("a".into(), trouble)]),
+                ..Writes::default()
+            };
+            let Withheld {
+                busy,
+                barred,
+                immovable,
+            } = writes.withheld(at);
+            (busy.len(), barred.len(), immovable.len())
+        };
+        let later = now + Duration::from_hours(1);
+        for (refused, soon, then) in [
+            (None, (1, 0, 0), (0, 0, 0)),
+            (Some(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (Some(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (Some(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+        ] {
+            assert_eq!(withheld(refused, now), soon, "{refused:?}");
+            assert_eq!(withheld(refused, later), then, "{refused:?}, later");
+        }
+    }
+}

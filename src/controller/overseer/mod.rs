@@ -21,11 +21,14 @@ use super::{
     index::SemaphoreRef,
 };
 use crate::{
-    api::ConsulSemaphore,
+    api::{
+        ConsulSemaphore,
+        conditions::{ConditionType, Reason},
+    },
     clock::Moment,
     consul::Scope,
     crash::{self, Point},
-    semaphore::Settings,
+    semaphore::{Defence, Settings},
 };
 
 /// What is known of a `ConsulSemaphore`.
@@ -74,6 +77,7 @@ impl Overseer {
             settings(&context, &semaphore),
             place,
             status.fencing_token.and_then(|token| token.try_into().ok()),
+            defence(&semaphore),
             wake.clone(),
         );
         Self {
@@ -126,7 +130,7 @@ impl Overseer {
     async fn respec(&mut self) {
         let semaphore = self.specs.borrow_and_update().clone();
         if self.generation != semaphore.metadata.generation {
-            self.grantor.enforced = 0;
+            self.grantor.defence = Defence::default();
         }
         self.generation = semaphore.metadata.generation;
         self.grantor.settings = settings(&self.context, &semaphore);
@@ -170,6 +174,19 @@ impl Overseer {
     }
 }
 
+/// What the status says of the limit.
+fn defence(semaphore: &ConsulSemaphore) -> Defence {
+    let status = semaphore.status.as_ref();
+    let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
+    let mut conditions = status.iter().flat_map(|status| &status.conditions);
+    let given_up = conditions.any(|condition| {
+        condition.type_ == ConditionType::LimitAgreed.as_str()
+            && condition.reason == Reason::LimitConflict.as_str()
+            && condition.observed_generation == semaphore.metadata.generation
+    });
+    Defence::resumed(recorded, given_up)
+}
+
 fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
     Settings {
         cluster: context.cluster.clone(),
@@ -183,5 +200,39 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         on_slot_lost: semaphore.spec.on_slot_lost,
         ttl: semaphore.spec.session.ttl.get(),
         lock_delay: semaphore.spec.session.lock_delay.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_operator_that_starts_goes_by_what_the_status_says_of_the_limit() {
+        let read = |applied: &[u32], reason: &str, generation: i64| {
+            let semaphore = serde_json::from_value(json!({
+                "apiVersion": "consul-semaphore.io/v1alpha1",
+                "kind": "ConsulSemaphore",
+                "metadata": { "name": "db", "generation": 7 },
+                "spec": { "limit": 3, "limitPolicy": "Enforce" },
+                "status": {
+                    "appliedLimits": applied,
+                    "held": 0, "heldHere": 0, "waiting": 0,
+                    "conditions": [{
+                        "type": "LimitAgreed", "status": "False", "reason": reason, "message": "",
+                        "observedGeneration": generation,
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }],
+                },
+            }));
+            defence(&semaphore.unwrap())
+        };
+        assert_eq!(read(&[5], "Starting", 7), Defence::default());
+        assert_eq!(read(&[3], "LimitsMatch", 7), Defence::resumed(true, false));
+        assert_eq!(read(&[3], "LimitConflict", 7), Defence::resumed(true, true));
+        let before = read(&[3], "LimitConflict", 6);
+        assert_eq!(before, Defence::resumed(true, false), "of an older spec");
     }
 }

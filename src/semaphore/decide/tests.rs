@@ -15,7 +15,8 @@ mod lost;
 struct Facts {
     settings: Settings,
     applied: Vec<u32>,
-    enforced: u32,
+    defence: Defence,
+    fenced: bool,
     entries: Vec<Entry>,
     deaths: Deaths,
     evidence: Evidence,
@@ -42,7 +43,8 @@ impl Facts {
         let mut facts = Self {
             settings: samples::settings(limit),
             applied: vec![limit],
-            enforced: 0,
+            defence: Defence::default(),
+            fenced: true,
             entries: Vec::new(),
             deaths: Deaths::default(),
             evidence: Evidence::default(),
@@ -140,7 +142,8 @@ impl Facts {
             time: jiff::Timestamp::UNIX_EPOCH,
             settings: &self.settings,
             applied: &self.applied,
-            enforced: self.enforced,
+            defence: self.defence,
+            fenced: self.fenced,
             reading,
             deaths: &self.deaths,
             evidence: &self.evidence,
@@ -408,6 +411,23 @@ fn a_limit_is_recorded_before_it_is_written() {
 
     facts.lock(5, &[]);
     assert_eq!(facts.decide().applied, [5]);
+}
+
+#[test]
+fn a_limit_is_forgotten_only_when_no_write_of_it_can_come_any_more() {
+    // It was to be 3, the answer to that write was lost, and the spec says 5 again.
+    let mut facts = Facts::new(5, &[]);
+    facts.applied = vec![5, 3];
+    facts.fenced = false;
+    let plan = facts.decide();
+    assert_eq!(plan.agreement, Some(Agreement::Agreed));
+    assert_eq!(plan.applied, [5, 3]);
+    let written = plan.transaction.expect("the lock is written");
+    assert!(written.writes_lock() && written.limit.is_none());
+
+    facts.fenced = true;
+    let plan = facts.decide();
+    assert_eq!((plan.applied.clone(), plan.transaction), (vec![5], None));
 }
 
 #[test]

@@ -11,7 +11,6 @@ use crate::{
     consul::{Entry, SessionId},
     semaphore::{
         LimitPolicy, Settings, Uid,
-        limit::ENFORCEMENTS,
         lock::SEMAPHORE_FLAGS,
         plan::{Start, Transaction},
     },
@@ -143,8 +142,8 @@ pub(super) struct Observer {
     died: BTreeMap<SessionId, Moment>,
     /// The raft index at which each session was granted a slot.
     granted: BTreeMap<SessionId, u64>,
-    /// How often each generation's limit was enforced.
-    enforced: BTreeMap<u64, u32>,
+    /// How often each generation's limit, once it was there, was overwritten and written again.
+    defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
     pub(super) limit_is_ours: bool,
 }
@@ -278,15 +277,17 @@ impl Observer {
         if before.is_some_and(|before| !ours(before)) {
             let policy = written.settings.policy;
             assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
-            let times = self.enforced.entry(written.generation).or_default();
-            *times += 1;
-            assert!(*times <= ENFORCEMENTS, "enforced its limit {times} times");
+            if let Some(times) = self.defended.get_mut(&written.generation) {
+                *times += 1;
+                assert!(*times < 2, "wrote its limit again {times} times");
+            }
         }
+        self.defended.entry(written.generation).or_default();
     }
 
     /// How often a limit was enforced is known to the process alone.
     pub(super) fn forget_enforcements(&mut self) {
-        self.enforced.clear();
+        self.defended.clear();
     }
 
     /// A Job is started in a slot that is its own, unless that was taken after the operator read,

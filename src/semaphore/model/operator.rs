@@ -21,7 +21,8 @@ use crate::{
     clock::Moment,
     consul::SessionId,
     semaphore::{
-        Deaths, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid, decide,
+        Agreement, Deaths, Defence, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing,
+        Uid, decide,
         plan::{Target, Transaction},
     },
 };
@@ -52,8 +53,9 @@ pub(super) struct Operator {
     busy: BTreeSet<Uid>,
     jobs: Vec<Job>,
     reading: Option<Reading>,
-    enforced: u32,
-    /// The generation that it has enforced the limit of.
+    defence: Defence,
+    fenced: bool,
+    /// The generation that it has defended the limit of.
     generation: u64,
     pending: VecDeque<Step>,
     /// Whether another replica has taken over.
@@ -105,7 +107,7 @@ impl Operator {
         };
         if self.generation != outside.generation {
             self.generation = outside.generation;
-            self.enforced = 0;
+            self.defence = Defence::default();
         }
         self.deaths.observe(reading, outside.now());
 
@@ -143,7 +145,8 @@ impl Operator {
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
             settings,
             applied: &outside.applied,
-            enforced: self.enforced,
+            defence: self.defence,
+            fenced: self.fenced,
             reading: Some(reading),
             deaths: &self.deaths,
             evidence: &self.evidence,
@@ -160,6 +163,10 @@ impl Operator {
         let plan = decide(&observed);
         assert_eq!(decide(&observed), plan, "the same facts give the same plan");
         check_plan(&observed, &plan);
+        if plan.agreement == Some(Agreement::Agreed) {
+            self.defence.holds(false);
+        }
+        self.fenced &= plan.record.is_none();
         self.adopt(&plan, outside);
         plan
     }
@@ -248,6 +255,9 @@ impl Operator {
                     Some(Ok(answer)) if !lost => self.went_through(outside, &transaction, &answer),
                     _ => self.start_over(),
                 }
+                if !done {
+                    outside.late.push((transaction, self.generation));
+                }
             }
             Step::Patch { patch, read } => {
                 let answer = done.then(|| outside.patch(&patch, read, self.deposed));
@@ -283,7 +293,10 @@ impl Operator {
         let read = outside.now();
         let reading = self.reading.take();
         self.reading = reading.map(|r| r.after(&transaction.operations, answer, read));
-        self.enforced += u32::from(transaction.enforced);
+        self.fenced |= transaction.writes_lock();
+        if transaction.limit.is_some() {
+            self.defence.holds(transaction.enforced);
+        }
         for grant in &transaction.grants {
             self.sessions.remove(&grant.job.uid);
         }

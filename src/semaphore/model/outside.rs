@@ -31,6 +31,9 @@ pub(super) struct Outside {
     pub(super) seconds: u64,
     /// The Jobs in the order in which they were started.
     pub(super) started: Vec<Uid>,
+    /// The operator's transactions that did not get to Consul yet, with their generations. Nobody
+    /// waits for their answers.
+    pub(super) late: Vec<(Transaction, u64)>,
     pub(super) observer: Observer,
 }
 
@@ -45,6 +48,7 @@ impl Outside {
             operations,
             seconds: 0,
             started: Vec::new(),
+            late: Vec::new(),
             observer: Observer::default(),
         }
     }
@@ -111,6 +115,14 @@ impl Outside {
         self.observer.wrote(&written);
         self.look();
         Ok(answer)
+    }
+
+    /// A transaction that nobody waits for any more gets to Consul.
+    pub(super) fn land(&mut self) {
+        if let Some((transaction, generation)) = self.late.pop() {
+            // It may well be refused.
+            let _answer = self.transact(&transaction, generation);
+        }
     }
 
     /// A PATCH of the operator's, decided on a reading of that time.

@@ -85,6 +85,8 @@ pub(super) enum Event {
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
     Depose,
     Straggle,
+    /// A transaction of which nothing was heard gets to Consul after all.
+    Land,
 
     Wait(u64),
 }
@@ -165,6 +167,7 @@ impl World {
                     }
                 }
             }
+            Event::Land => self.outside.land(),
             Event::Wait(seconds) => self.tick(*seconds),
             event => {
                 let clients = &mut self.clients;
