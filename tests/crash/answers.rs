@@ -20,6 +20,7 @@ use crate::{
 
 #[tokio::test]
 async fn answers_come_late_or_never() {
+    let _turn = crate::turn().await;
     let bed = Bed::builder().without_operator().start().await;
     let consul = Proxy::before(bed.consul().address(), None).await;
     let api = before_the_api_server(&bed).await;
@@ -160,7 +161,6 @@ async fn a_start_that_lands_late(bed: &Bed, api: &Proxy) {
     b.is_running().await;
     assert_eq!(api.land().await, 409, "decided on an older version");
     a.is_waiting().await;
-    assert_eq!(observer.peak_jobs(), 1);
     api.all_pass();
     a.annotate("consul-semaphore.io/hold", None).await;
     b.delete().await;
@@ -308,7 +308,7 @@ async fn a_replica_that_sees_late(bed: &Bed, consul: &Proxy, api: &Proxy) {
     late.start().await;
     api.has_met(met + 1).await;
     bed.operator().start().await;
-    b.has_event("SlotWaiting").await;
+    db.shows(json!({ "held": 1, "waiting": 2 })).await;
     late.pause().await;
     bed.consul().give_back(&db.lock_prefix(), &other).await;
     a.is_running().await;

@@ -16,75 +16,92 @@ mod proxy;
 mod scene;
 mod two_operators;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use consul_semaphore_operator::crash::Point;
 use futures::future::join_all;
 use testbed::{Bed, Operator, eventually, eventually_within, same};
+use tokio::sync::{Mutex, MutexGuard};
 
 use self::scene::Scene;
 
 /// Consul ends a session between one TTL and two after its last renewal, and looks when it has time.
 const EXPIRY: Duration = Duration::from_mins(2);
 
+/// Each of these tests has some twenty semaphores at work at once: one after another they are fast.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
 #[tokio::test]
-async fn the_operator_dies_at_every_point() {
+async fn the_operator_dies_and_sleeps_at_every_point() {
+    let _turn = turn().await;
     let bed = Bed::builder().without_operator().start().await;
-    let (operator, scenes) = bring_to_their_points(&bed, "kill").await;
+    it_dies(&bed).await;
+    it_sleeps_until_its_slots_are_gone(&bed).await;
+    it_sleeps_and_another_takes_over(&bed).await;
+}
+
+async fn it_dies(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "kill").await;
     operator.ended().await;
     assert_all_were_reached(&operator);
 
     bed.operator().start().await;
-    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(&bed))).await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
     bed.operator().stop().await;
 }
 
-#[tokio::test]
-async fn the_operator_sleeps_at_every_point_until_its_slots_are_gone() {
-    let bed = Bed::builder().without_operator().start().await;
-    let (operator, scenes) = bring_to_their_points(&bed, "stop").await;
+async fn it_sleeps_until_its_slots_are_gone(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "stop").await;
     operator.is_paused().await;
     assert_all_were_reached(&operator);
-    all_sessions_end(&bed).await;
-    let taken = join_all(scenes.iter().map(|scene| scene.slot_is_taken(&bed))).await;
+    all_sessions_end(bed).await;
+    let taken = join_all(scenes.iter().map(|scene| scene.slot_is_taken(bed))).await;
 
     operator.resume().await;
-    let taken = scenes
-        .iter()
-        .zip(taken)
-        .filter_map(|(scene, taken)| Some((scene, taken?)));
-    let taken: Vec<_> = taken.collect();
-    assert!(taken.len() > 5, "many slept with a slot");
+    let taken = scenes.iter().zip(taken);
+    let taken: Vec<_> = taken
+        .filter_map(|(scene, taken)| Some((scene, taken?)))
+        .collect();
+    assert!(taken.len() > 3, "many slept with a slot");
     join_all(taken.iter().map(|(scene, taken)| scene.nothing_runs(taken))).await;
-    let given_back = taken
-        .iter()
-        .map(|(scene, taken)| taken.give_back(&bed, scene));
-    join_all(given_back).await;
-    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(&bed))).await;
+    join_all(
+        taken
+            .iter()
+            .map(|(scene, taken)| taken.give_back(bed, scene)),
+    )
+    .await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
     operator.stop().await;
 }
 
-#[tokio::test]
-async fn the_operator_sleeps_at_every_point_and_another_takes_over() {
-    let bed = Bed::builder().without_operator().start().await;
-    let (operator, scenes) = bring_to_their_points(&bed, "stop").await;
+async fn it_sleeps_and_another_takes_over(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "stop").await;
     operator.is_paused().await;
     assert_all_were_reached(&operator);
-    all_sessions_end(&bed).await;
+    all_sessions_end(bed).await;
 
     bed.operator().start().await;
     operator.resume().await;
-    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(&bed))).await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
     operator.stop().await;
     bed.operator().stop().await;
 }
 
 /// Starts an operator that waits at every point, and has work get to each of them.
 async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) {
+    static ROUND: AtomicU32 = AtomicU32::new(1);
     let scenes = join_all(Point::ALL.iter().map(|point| Scene::new(bed, *point))).await;
     let places: Vec<String> = scenes.iter().map(Scene::place).collect();
     let points = format!("{what} {}", places.join(" "));
-    let operator = bed.another_operator("crashing", [""; 0], [("CRASH_POINTS", points)]);
+    let round = ROUND.fetch_add(1, Ordering::Relaxed);
+    let name = format!("crashing-{round}");
+    let operator = bed.another_operator(&name, [""; 0], [("CRASH_POINTS", points)]);
     // What is done once for all scenes must be waited for in its own.
     let (first, others) = scenes.split_first().expect("there are points");
     assert!(first.point == Point::NodeRegistered);

@@ -90,7 +90,7 @@ impl Scene {
         };
         let db = team.semaphore("db").limit(1).spec(json!({
             "onSlotLost": policy,
-            "session": { "ttl": "10s", "lockDelay": "1s" },
+            "session": { "ttl": "20s", "lockDelay": "1s" },
         }));
         let observer = bed.watch_limit(&db.lock_prefix()).await;
         Self {
