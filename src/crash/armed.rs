@@ -161,14 +161,14 @@ mod tests {
             places: Mutex::new(vec![place(Point::Granted, "a", 1)]),
             past: watch::Sender::new(false),
         };
-        let takes = [
+        let steps = [
             (Point::Granted, "b"),
             (Point::Released, "a"),
             (Point::Granted, "a"),
             (Point::Granted, "a"),
             (Point::Granted, "a"),
         ];
-        let taken = takes.map(|(point, namespace)| armed.take(point, namespace));
+        let taken = steps.map(|(point, namespace)| armed.take(point, namespace));
         assert_eq!(taken, [false, false, false, true, false]);
         assert!(armed.is_last());
     }
