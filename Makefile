@@ -17,6 +17,7 @@ test: servers
 	cargo build --locked --workspace --bins
 	cargo test --locked --workspace
 	cargo test --locked --test outages -- --test-threads=5
+	cargo test --locked --features crash-points --test crash
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
@@ -30,7 +31,7 @@ bench: servers
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --test outages -- -D warnings
+	cargo clippy --locked --workspace --all-targets --all-features --test outages -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.

@@ -12,6 +12,7 @@
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
 //! | `text` | text of others as one line that can be shown | |
+//! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
 //! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
@@ -25,6 +26,7 @@ pub mod api;
 pub mod clock;
 pub mod consul;
 pub mod controller;
+pub mod crash;
 #[cfg(test)]
 mod hostile;
 pub mod leader;

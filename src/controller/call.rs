@@ -1,8 +1,10 @@
 //! Calls to the API server, each with a bound on its time.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use tokio::time::timeout;
+
+use crate::clock::Moment;
 
 /// How long a call may take.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,19 +33,44 @@ impl CallError {
     }
 }
 
-/// Makes a call that may take [`CALL_TIMEOUT`].
+/// Makes a call that may take [`CALL_TIMEOUT`]. The client's own repetitions are within that time.
 pub(super) async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
-    call_within(CALL_TIMEOUT, call).await
+    call_until(Moment::now() + CALL_TIMEOUT, call).await
 }
 
-/// Makes a call that may take so long. The client's own repetitions are within that time.
-pub(super) async fn call_within<T>(
-    limit: Duration,
+/// Makes a call of which nothing is sent, or sent again, from `end` on: also if this process slept
+/// before, or between any two steps of the call. A timer alone would be looked at too late.
+pub(super) async fn call_until<T>(
+    end: Moment,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, CallError> {
-    match timeout(limit, call).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Box::new(error).into()),
-        Err(_) => Err(CallError::Silent(limit)),
+    let limit = end.since(Moment::now());
+    let mut call = pin!(call);
+    let timely = poll_fn(|context| {
+        if Moment::now() >= end {
+            return Poll::Ready(Err(CallError::Silent(limit)));
+        }
+        let answer = call.as_mut().poll(context);
+        answer.map_err(|error| Box::new(error).into())
+    });
+    timeout(limit, timely)
+        .await
+        .unwrap_or(Err(CallError::Silent(limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_begun_when_it_is_too_late() {
+        let mut begun = false;
+        let call = async {
+            begun = true;
+            Ok(())
+        };
+        let answer = call_until(Moment::now(), call).await;
+        assert!(matches!(answer, Err(CallError::Silent(_))), "{answer:?}");
+        assert!(!begun);
     }
 }

@@ -10,7 +10,12 @@ use kube::{
 use tokio::sync::mpsc;
 
 use super::call::call;
-use crate::{semaphore::Uid, telemetry::Metrics, text::one_line};
+use crate::{
+    crash::{self, Point},
+    semaphore::Uid,
+    telemetry::Metrics,
+    text::one_line,
+};
 
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
@@ -85,8 +90,12 @@ impl Events {
         let write = async move {
             while let Some((about, event)) = due.recv().await {
                 let recorder = told.recorder(&about, &event);
-                if let Err(error) = call(recorder.publish(&event, &about)).await {
-                    tracing::debug!(%error, "an event can't be written");
+                match call(recorder.publish(&event, &about)).await {
+                    Ok(()) => {
+                        let namespace = about.namespace.as_deref().unwrap_or_default();
+                        crash::reach(Point::EventWritten, namespace).await;
+                    }
+                    Err(error) => tracing::debug!(%error, "an event can't be written"),
                 }
             }
         };

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     clock::Moment,
+    crash::{self, Point},
     semaphore::{
         Uid,
         plan::{Suspend, Suspended, Target},
@@ -150,6 +151,7 @@ async fn suspend(context: Arc<Context>, stray: Stray) -> bool {
     };
     match patch::write(&context, write).await {
         Ok(kept) => {
+            crash::reach(Point::StraySuspended, namespace).await;
             let note = "suspended: it asks for a slot of a semaphore and has none";
             context.events.job(
                 namespace,

@@ -17,6 +17,7 @@ use crate::{
     clock::Moment,
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
     controller::home::Home,
+    crash::{self, Point},
     semaphore::Life,
     telemetry::Metrics,
 };
@@ -175,7 +176,7 @@ impl Keeper {
             for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
                 let permit = keeper.0.permits.acquire().await;
                 let Err(error) = consul.destroy_session(&id).await else {
-                    return;
+                    return crash::reach(Point::SessionDestroyed, "").await;
                 };
                 drop(permit);
                 tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
@@ -216,6 +217,7 @@ impl Keeper {
             address: ADDRESS.into(),
         };
         home.consul.register_node(&node).await?;
+        crash::reach(Point::NodeRegistered, "").await;
         self.registered(|registered| registered.insert(here));
         Ok(())
     }

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 use super::{
     Context,
-    call::{CallError, call, call_within},
+    call::{CallError, call, call_until},
     job::Kept,
 };
 use crate::{
     api::annotations as a,
     clock::Moment,
+    crash::{self, Point},
     semaphore::plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
 };
 
@@ -142,10 +143,14 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
     let (params, body) = (PatchParams::default(), Patch::Merge(body));
     // The process may have slept between the decision and now, also while it waited for its turn.
     let permit = context.job_writes.acquire().await;
-    if deadline.is_some_and(|deadline| Moment::now() + timeout > deadline) {
+    let end = Moment::now() + timeout;
+    if deadline.is_some_and(|deadline| end > deadline) {
         return Err(PatchError::TooLate);
     }
-    let answer = call_within(timeout, jobs.patch(&job.name, &params, &body)).await;
+    if deadline.is_some() {
+        crash::reach(Point::StartAllowed, &namespace).await;
+    }
+    let answer = call_until(end, jobs.patch(&job.name, &params, &body)).await;
     drop(permit);
     let failed = match answer {
         Ok(job) => {

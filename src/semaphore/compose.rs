@@ -126,6 +126,12 @@ impl<'a> Composer<'a> {
         self.transaction.enforced = enforced;
     }
 
+    /// The lock is written even if nothing in its body changes: what was sent before comes too late
+    /// then.
+    pub(super) fn rewrite(&mut self) {
+        self.changed = true;
+    }
+
     /// From now on no holder is added.
     pub(super) fn add_nobody(&mut self) {
         self.closed = true;
@@ -187,6 +193,7 @@ impl<'a> Composer<'a> {
     pub(super) fn remove_lock(&mut self, index: u64) {
         let key = self.reading.prefix().lock_key();
         self.deletes.push(Op::DeleteCas { key, index });
+        self.transaction.removes_lock = true;
         self.body = None;
         self.changed = false;
     }
@@ -205,9 +212,15 @@ impl<'a> Composer<'a> {
         transaction.operations.extend(checks);
         transaction.operations.extend(locks);
         if let Some(body) = body.filter(|_| self.changed) {
+            let mut value = body.encode();
+            // Consul's index stays as it is when the same value is written. Every client reads JSON
+            // with a line's end behind it.
+            if self.reading.lock_value() == Some(&value) {
+                value.push(b'\n');
+            }
             transaction.operations.push(Op::Cas {
                 key: self.reading.prefix().lock_key(),
-                value: body.encode(),
+                value,
                 flags: body.flags(),
                 index: self.index,
             });

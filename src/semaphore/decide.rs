@@ -10,7 +10,7 @@ use super::{
     evidence::Evidence,
     fate::{Fate, Ours},
     job::{Job, Standing, Uid},
-    limit::{Agreement, agree},
+    limit::{Agreement, Defence, agree},
     lock::Lock,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start, Suspend, Suspended},
     reading::{Deaths, Reading},
@@ -37,8 +37,11 @@ pub struct Observed<'a> {
     pub settings: &'a Settings,
     /// `status.appliedLimits`: the limits that are ours.
     pub applied: &'a [u32],
-    /// How often the limit was enforced since the spec last changed.
-    pub enforced: u32,
+    /// What became of the limit since the spec last changed.
+    pub defence: Defence,
+    /// Whether `.lock` was written since a limit was last recorded as ours: an earlier write of
+    /// which nothing was heard can't come after it.
+    pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
@@ -57,6 +60,9 @@ pub struct Observed<'a> {
     pub busy: &'a BTreeSet<Uid>,
     /// Jobs that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
+    /// Those of them that can't be told either that they give their slot back, and that no start
+    /// which was sent before can still reach.
+    pub immovable: &'a BTreeSet<Uid>,
     /// Whether no Job can be started for now, whichever it is.
     pub closed: bool,
     /// How many operations Consul takes in a transaction.
@@ -197,10 +203,12 @@ impl<'a> Pass<'a> {
         let held = self.reading.holds(&ours.session);
         let busy = self.is_busy(uid);
         let barred = self.observed.barred.contains(uid);
+        let immovable = self.observed.immovable.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
         let fate = match ours.fate(held, may_start) {
-            // Refused for good, and no other PATCH is on its way that could still start it.
-            Fate::Start if barred && !busy => Fate::Release,
+            Fate::Start if immovable && !busy => Fate::Release,
+            // Refused for good; another replica may still be about to start it.
+            Fate::Start if barred => Fate::GiveBack { hold: false },
             fate => fate,
         };
         if fate == Fate::Wait {
@@ -314,7 +322,8 @@ impl<'a> Pass<'a> {
         let Observed {
             settings,
             applied,
-            enforced,
+            defence,
+            fenced,
             ..
         } = *self.observed;
         if settings.terminating && nobody_lost {
@@ -325,9 +334,14 @@ impl<'a> Pass<'a> {
             Lock::Semaphore { body, .. } => Some(body.limit()),
             Lock::Unreadable(_) => return,
         };
-        let agreement = agree(settings.limit, theirs, applied, settings.policy, enforced);
+        let agreement = agree(settings.limit, theirs, applied, settings.policy, defence);
         self.plan.agreement = Some(agreement);
         match agreement {
+            // A write of another limit of ours may be on its way yet: it is made to fail before that
+            // limit is forgotten.
+            Agreement::Agreed if !fenced && applied.iter().any(|l| *l != settings.limit) => {
+                self.composer.rewrite();
+            }
             Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
             Agreement::Conflict { .. } => {}
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}

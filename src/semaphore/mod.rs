@@ -38,7 +38,7 @@ pub use evidence::{Evidence, Life};
 pub use fate::Ours;
 pub use identity::{Cluster, ContenderBody, Identity};
 pub use job::{Granted, Job, Place, Standing, Uid};
-pub use limit::Agreement;
+pub use limit::{Agreement, Defence};
 pub use lock::Lock;
 pub use plan::Plan;
 pub use reading::{Deaths, Reading};

@@ -229,6 +229,32 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
+/// A limit that was to be moved, and is not any more, does not come by a late write.
+#[test]
+fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
+    let mut world = World::new(&alone(3, 64));
+    world.settle();
+    let script = [
+        Event::SetLimit(5),
+        Event::SeeConsul,
+        // It decides to record the limit, does so, decides to write it, and hears nothing.
+        Event::Step(None),
+        Event::Step(None),
+        Event::Step(None),
+        Event::Step(Some(Lost { done: false })),
+        Event::SetLimit(3),
+    ];
+    for event in &script {
+        world.happen(event);
+    }
+    assert_eq!(world.outside.late.len(), 1);
+    world.settle();
+    world.happen(&Event::Land);
+    let plan = world.settle();
+    assert_eq!(plan.agreement, Some(Agreement::Agreed));
+    assert_eq!(world.outside.sight().body.unwrap().limit, 3);
+}
+
 /// The PATCH before a release is what stops an older start that is still on its way.
 #[test]
 fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
@@ -252,6 +278,35 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
     let mut world = World::run(&alone(1, 64), &script);
     assert_eq!(world.outside.started, []);
     assert!(world.settle().finished);
+}
+
+/// The same when the slot is given back because the API server refuses the start, though not if the
+/// replica that was overtaken asks for it.
+#[test]
+fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
+    let job = || Event::Create {
+        job: 0,
+        priority: 0,
+    };
+    let script = [
+        job(),
+        job(),
+        Event::Pass,
+        Event::Step(None),
+        Event::Step(None),
+        Event::Depose,
+        Event::Forbid(0),
+        Event::Pass,
+        Event::Pass,
+        Event::Pass,
+        Event::Straggle,
+    ];
+    let mut world = World::run(&alone(1, 64), &script);
+    let [started] = &world.outside.started[..] else {
+        panic!("{:?}", world.outside.started)
+    };
+    assert!(started.as_ref().starts_with('b'), "{started}");
+    world.settle();
 }
 
 proptest! {

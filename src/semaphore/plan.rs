@@ -168,9 +168,17 @@ pub struct Transaction {
     pub limit: Option<u32>,
     /// Whether that limit overwrites one that is not ours.
     pub enforced: bool,
+    /// Whether `.lock` itself goes.
+    pub removes_lock: bool,
 }
 
 impl Transaction {
+    /// Whether it writes `.lock`, by a CAS.
+    pub fn writes_lock(&self) -> bool {
+        let mut operations = self.operations.iter();
+        operations.any(|operation| matches!(operation, Op::Cas { .. }))
+    }
+
     /// The Jobs to start now that Consul has answered that the transaction went through. `answer`
     /// has the entries that were written; `contender_key` names the key of a session.
     pub fn starts(

@@ -82,6 +82,12 @@ impl Reading {
         &self.lock
     }
 
+    /// The lock key's value, as it is in Consul.
+    pub(super) fn lock_value(&self) -> Option<&[u8]> {
+        let lock = self.entries.get(LOCK)?;
+        Some(&lock.value)
+    }
+
     /// Whether the lock key says who holds: it is a semaphore's, or is not there.
     pub fn is_readable(&self) -> bool {
         !matches!(self.lock, Lock::Unreadable(_))

@@ -99,6 +99,22 @@ impl Operator {
         story(Location::caller(), self.signal("CONT"))
     }
 
+    /// Waits until it is stopped, as by [`Self::pause`] or by itself.
+    #[track_caller]
+    pub fn is_paused(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            wait::until(&format!("{} is paused", self.0.name), PATIENCE, || async {
+                let [id, _] = self.ids().await.ok_or("it does not run")?;
+                let state = std::fs::read_to_string(format!("/proc/{id}/stat"))
+                    .map_err(|error| error.to_string())?;
+                // The state comes after the program's name, which is in parentheses.
+                let (_, state) = state.rsplit_once(") ").ok_or("it has no state")?;
+                wait::same(state.starts_with('T'), true).map(drop)
+            })
+            .await
+        })
+    }
+
     /// The text of `GET <path>` on its own HTTP address, such as `/metrics`.
     #[track_caller]
     pub fn get(&self, path: &str) -> impl Future<Output = String> {

@@ -85,3 +85,19 @@ async fn an_enforced_limit_is_written_but_not_in_turn_for_ever() {
     a.is_complete().await;
     assert_eq!(consul.limit(&db.lock_prefix()).await, Some(3));
 }
+
+#[tokio::test]
+async fn an_enforced_limit_that_was_there_first_is_written_again_once() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("enforced-first").await;
+    let consul = bed.consul();
+    let enforcing = json!({ "limitPolicy": "Enforce" });
+    let db = team.semaphore("db").limit(2).spec(enforcing).create().await;
+    db.is_ready().await;
+    let written = || async { consul.limit(&db.lock_prefix()).await == Some(2) };
+    overwrite(consul, &db, 5).await;
+    testbed::eventually("the limit is written again", written).await;
+    overwrite(consul, &db, 5).await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(5));
+}

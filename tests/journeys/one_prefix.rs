@@ -72,3 +72,34 @@ async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders()
     x.is_gone().await;
     assert_eq!(bed.consul().list(&format!("{prefix}/")).await, []);
 }
+
+/// Neither knows what the other says, as in two clusters.
+#[tokio::test]
+async fn two_that_enforce_different_limits_do_not_fight() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("one-prefix-enforced").await;
+    let prefix = format!("shared/{}", team.name());
+    let enforcing = |name: &str, limit| {
+        let semaphore = team.semaphore(name).prefix(&prefix).limit(limit);
+        semaphore.spec(json!({ "limitPolicy": "Enforce" }))
+    };
+    let x = enforcing("x", 2).create().await;
+    x.is_ready().await;
+    // Each writes its own limit over the other's until one has been overwritten twice.
+    let y = enforcing("y", 3).create().await;
+    x.has_condition("Ready", "False", "LimitConflict").await;
+    y.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    y.is_ready().await;
+    let a = team.job("a").semaphore("x").create().await;
+    a.has_event("SlotWaiting").await;
+    let b = team.job("b").semaphore("y").create().await;
+    b.is_complete().await;
+    b.has_event("SlotReleased").await;
+    a.is_waiting().await;
+    assert_eq!(bed.consul().limit(&prefix).await, Some(3));
+    x.has_condition("Ready", "False", "LimitConflict").await;
+
+    // It has the word again when its spec says something new.
+    x.set_limit(3).await;
+    a.is_complete().await;
+}

@@ -7,6 +7,7 @@ use crate::{
     clock::{self, Moment},
     consul::{self, Entry},
     controller::events::Reason,
+    crash::{self, Point},
     semaphore::{
         Life, Plan, Uid,
         evidence::tenure,
@@ -77,10 +78,14 @@ impl Grantor {
         let Some(home) = &self.view.home else {
             return false;
         };
+        if transaction.removes_lock {
+            crash::reach(Point::LockUnused, &self.reference.namespace).await;
+        }
         let sent = Moment::now();
         let call = home.consul.transaction(&transaction.operations);
         match self.view.in_time(call).await {
             Ok(answer) => {
+                self.crash_after(transaction).await;
                 self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
                 true
@@ -104,7 +109,23 @@ impl Grantor {
         }
     }
 
+    async fn crash_after(&self, transaction: &Transaction) {
+        let grants = &transaction.grants;
+        for (point, reached) in [
+            (Point::LimitWritten, transaction.limit.is_some()),
+            (Point::Pruned, !transaction.prunes.is_empty()),
+            (Point::Released, !transaction.releases.is_empty()),
+            (Point::Granted, grants.iter().any(|grant| grant.starts)),
+            (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
+        ] {
+            if reached {
+                crash::reach(point, &self.reference.namespace).await;
+            }
+        }
+    }
+
     fn committed(&mut self, transaction: &Transaction, answer: &[Entry]) {
+        self.fenced |= transaction.writes_lock();
         for release in &transaction.releases {
             self.released(release);
         }
@@ -114,7 +135,7 @@ impl Grantor {
         if let Some(limit) = transaction.limit {
             let enforced = transaction.enforced;
             tracing::info!(semaphore = %self.reference, limit, enforced, "limit written");
-            self.enforced += u32::from(enforced);
+            self.defence.holds(enforced);
         }
         let prefix = self.settings.prefix.clone();
         for grant in &transaction.grants {

@@ -33,7 +33,7 @@ use super::{Context, home::Home, index::SemaphoreRef};
 use crate::{
     clock::Moment,
     consul::{self, Listing, SessionId, WatchOptions},
-    semaphore::{Agreement, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
+    semaphore::{Agreement, Defence, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
     telemetry::SemaphoreLabels,
 };
 
@@ -85,8 +85,10 @@ pub(super) struct Grantor {
     /// The running Jobs of which it was said that they go on without a slot.
     unheld: BTreeSet<Uid>,
     pub(super) writes: Writes,
-    /// How often the limit was enforced since the spec last changed.
-    pub(super) enforced: u32,
+    /// What became of the limit since the spec last changed.
+    pub(super) defence: Defence,
+    /// Whether `.lock` was written since a limit was last recorded as ours.
+    fenced: bool,
     pub(super) fencing_token: Option<u64>,
     /// How many Jobs are in line.
     pub(super) waiting: usize,
@@ -99,13 +101,15 @@ pub(super) struct Grantor {
 }
 
 impl Grantor {
-    /// Takes up a lock key. `fencing_token` is the greatest one that it is known to have granted.
+    /// Takes up a lock key. `fencing_token` is the greatest one that it is known to have granted,
+    /// `defence` what is known of its limit.
     pub(super) fn new(
         context: Arc<Context>,
         reference: SemaphoreRef,
         settings: Settings,
         home: Option<Home>,
         fencing_token: Option<u64>,
+        defence: Defence,
         wake: Arc<Notify>,
     ) -> Self {
         Self {
@@ -121,7 +125,8 @@ impl Grantor {
             orphans: Orphans::default(),
             unheld: BTreeSet::new(),
             writes: Writes::default(),
-            enforced: 0,
+            defence,
+            fenced: false,
             fencing_token,
             waiting: 0,
             told: false,
@@ -215,7 +220,7 @@ impl Grantor {
         conclusion
     }
 
-    fn conclude(&self, facts: &Facts, plan: Plan, before: Conclusion) -> Conclusion {
+    fn conclude(&mut self, facts: &Facts, plan: Plan, before: Conclusion) -> Conclusion {
         let Plan {
             applied,
             record,
@@ -224,6 +229,10 @@ impl Grantor {
             unheld,
             ..
         } = plan;
+        if agreement == Some(Agreement::Agreed) {
+            self.defence.holds(false);
+        }
+        self.fenced &= record.is_none();
         let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
         let lives = |life| Life::end(life).is_some_and(|end| end > facts.now);
         let mut kept = self.sessions.kept.iter();

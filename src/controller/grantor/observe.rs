@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grantor, sessions::Whose};
+use super::{Grantor, sessions::Whose, writes::Withheld};
 use crate::{
     clock::{self, Moment},
-    semaphore::{Job, Observed, Ours, Standing, Uid, evidence::LATE},
+    semaphore::{Job, Observed, Ours, Standing, evidence::LATE},
 };
 
 /// The facts of one round, owned.
@@ -14,8 +14,7 @@ pub(super) struct Facts {
     ours: Vec<Ours>,
     bound: Vec<Job>,
     line: Vec<Job>,
-    busy: BTreeSet<Uid>,
-    barred: BTreeSet<Uid>,
+    withheld: Withheld,
     closed: bool,
 }
 
@@ -27,7 +26,8 @@ impl Facts {
             time: clock::time(),
             settings: &grantor.settings,
             applied,
-            enforced: grantor.enforced,
+            defence: grantor.defence,
+            fenced: grantor.fenced,
             reading: grantor.view.reading.as_ref(),
             deaths: &grantor.view.deaths,
             evidence: &grantor.evidence,
@@ -35,8 +35,9 @@ impl Facts {
             bound: &self.bound,
             line: &self.line,
             sessions: &grantor.sessions.ahead,
-            busy: &self.busy,
-            barred: &self.barred,
+            busy: &self.withheld.busy,
+            barred: &self.withheld.barred,
+            immovable: &self.withheld.immovable,
             closed: self.closed,
             operations: grantor.view.capacity(),
         }
@@ -72,8 +73,9 @@ impl Grantor {
         self.adopt();
         self.sweep().await;
         let ours = self.ours().await;
-        let (busy, barred) = self.writes.withheld(now);
-        let head = self.view.capacity() + ours.len() + busy.len() + barred.len();
+        let withheld = self.writes.withheld(now);
+        let passed = ours.len() + withheld.busy.len() + withheld.barred.len();
+        let head = self.view.capacity() + passed;
         let slice = self
             .context
             .index
@@ -85,8 +87,7 @@ impl Grantor {
             ours,
             bound: slice.bound,
             line: slice.line,
-            busy,
-            barred,
+            withheld,
             closed: self.writes.is_closed(now),
         }
     }

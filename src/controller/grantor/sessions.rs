@@ -8,6 +8,7 @@ use super::Grantor;
 use crate::{
     consul::{self, Op, OpError, SessionId},
     controller::keeper::Session,
+    crash::{self, Point},
     semaphore::{
         Identity, Life, Reading, Standing, Uid,
         plan::{Release, Target, Transaction},
@@ -194,8 +195,12 @@ impl Grantor {
             self.settings.ttl,
         );
         let (job, wake) = (job.clone(), self.wake.clone());
+        let namespace = self.reference.namespace.clone();
         self.sessions.made.spawn(async move {
             let made = keeper.create(&home, name, ttl, wake).await;
+            if made.is_ok() {
+                crash::reach(Point::SessionMade, &namespace).await;
+            }
             (job, made)
         });
     }

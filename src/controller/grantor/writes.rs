@@ -20,6 +20,7 @@ use crate::{
         job::Kept,
         patch::{self, JobWrite, PatchError},
     },
+    crash::{self, Point},
     semaphore::{
         Standing, Uid,
         plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
@@ -28,6 +29,10 @@ use crate::{
 
 /// How long the API server may still do what it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);
+
+/// How long a Job is left alone that can't be changed at all: long beside the time for which it
+/// keeps a slot before that is known.
+const LEFT_ALONE: Duration = Duration::from_mins(10);
 
 /// After how many refusals of starts in a row it is not about the Jobs.
 const REFUSALS: u32 = 3;
@@ -64,6 +69,16 @@ impl Write {
         }
     }
 
+    /// The point after it.
+    fn point(&self) -> Point {
+        match self {
+            Self::Start(_) => Point::Started,
+            Self::Suspend(_) => Point::Suspended,
+            Self::GiveBack(_) => Point::GivenBack,
+            Self::Rename(_) => Point::Renamed,
+        }
+    }
+
     /// Whether the Job, read again, shows that the write was done though its answer was lost.
     fn is_done_in(&self, kept: &Kept) -> bool {
         let Self::Start(start) = self else {
@@ -81,10 +96,44 @@ pub(super) type Written = (Write, Result<Kept, PatchError>);
 #[derive(Debug)]
 struct Trouble {
     setback: Setback,
-    /// Whether the API server refused to have it started.
-    refused: bool,
-    /// Until when an earlier attempt to start it may still be carried out.
-    undecided: Option<Moment>,
+    refused: Option<Refused>,
+}
+
+/// What the API server refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// To have the Job started.
+    Start,
+    /// Also to have it told that it gives its slot back, since then.
+    GiveBack(Moment),
+    /// The same for so long that no start which was sent before can be on its way any more, also
+    /// not another replica's.
+    Everything,
+}
+
+impl Refused {
+    /// What is refused now that this write was refused, too.
+    fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
+        match (write, before) {
+            (Write::Start(_), _) => Some(Self::Start),
+            (Write::GiveBack(_), Some(Self::Start)) => Some(Self::GiveBack(now)),
+            (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
+                Some(Self::Everything)
+            }
+            (_, before) => before,
+        }
+    }
+}
+
+/// The Jobs that are not written to as they otherwise would be.
+#[derive(Debug, Default)]
+pub(super) struct Withheld {
+    /// They are being written to, or left alone for now.
+    pub(super) busy: BTreeSet<Uid>,
+    /// They can't be started for now, and give back the slot that they have.
+    pub(super) barred: BTreeSet<Uid>,
+    /// Those of them whose slot goes without their being told, because that is refused, too.
+    pub(super) immovable: BTreeSet<Uid>,
 }
 
 /// The writes that are under way, and what became of those before.
@@ -105,24 +154,32 @@ impl Writes {
         self.busy.contains(uid)
     }
 
-    /// The Jobs that are left alone for now, and those of them that gave, or give, their slot back
-    /// because they can't be started.
-    pub(super) fn withheld(&self, now: Moment) -> (BTreeSet<Uid>, BTreeSet<Uid>) {
-        let (mut busy, mut barred) = (self.busy.clone(), BTreeSet::new());
+    /// The Jobs that are left alone for now, or can't be started.
+    pub(super) fn withheld(&self, now: Moment) -> Withheld {
+        let mut withheld = Withheld {
+            busy: self.busy.clone(),
+            ..Withheld::default()
+        };
         for (uid, trouble) in &self.troubles {
-            let undecided = trouble.undecided.is_some_and(|until| until > now);
-            if trouble.refused && undecided {
-                busy.insert(uid.clone());
-            } else if trouble.setback.until > now {
-                let withheld = if trouble.refused {
-                    &mut barred
-                } else {
-                    &mut busy
-                };
-                withheld.insert(uid.clone());
+            let waits = trouble.setback.until > now;
+            match trouble.refused {
+                None | Some(Refused::GiveBack(_)) if waits => {
+                    withheld.busy.insert(uid.clone());
+                }
+                Some(Refused::Start) if waits => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::GiveBack(_)) => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::Everything) if waits => {
+                    withheld.barred.insert(uid.clone());
+                    withheld.immovable.insert(uid.clone());
+                }
+                _ => {}
             }
         }
-        (busy, barred)
+        withheld
     }
 
     /// Whether no Job is started for now, because one after another was refused.
@@ -139,9 +196,7 @@ impl Writes {
 
     /// When something is tried again.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
-        let troubles = self.troubles.values();
-        let jobs = troubles
-            .flat_map(|trouble| trouble.undecided.into_iter().chain([trouble.setback.until]));
+        let jobs = self.troubles.values().map(|trouble| trouble.setback.until);
         jobs.chain(self.closed.iter().map(|(setback, _)| setback.until))
     }
 
@@ -180,9 +235,12 @@ impl Grantor {
             timeout: self.patch_timeout(),
             deadline,
         };
-        let context = self.context.clone();
+        let (context, namespace) = (self.context.clone(), self.reference.namespace.clone());
         self.writes.under_way.spawn(async move {
             let written = patch::write(&context, job_write).await;
+            if written.is_ok() {
+                crash::reach(write.point(), &namespace).await;
+            }
             (write, written)
         });
     }
@@ -225,26 +283,27 @@ impl Grantor {
         tracing::warn!(job = %name, semaphore = %self.reference, message, "a write was refused");
         let note = format!("the API server refuses to have this Job changed: {message}");
         self.tell_job(name, uid, Reason::StartRefused, note);
-        let start = matches!(write, Write::Start(_));
-        if start {
+        if matches!(write, Write::Start(_)) {
             self.writes.refused(message, forbidden);
         }
-        self.note_trouble(write, start);
+        self.note_trouble(write, true);
     }
 
     fn note_trouble(&mut self, write: &Write, refused: bool) {
         let now = Moment::now();
         let before = self.writes.troubles.get(&write.job().uid);
-        let undecided = match write {
-            Write::Start(_) if !refused => Some(now + UNDECIDED),
-            _ => before.and_then(|before| before.undecided),
+        let mut setback = Setback::after(before.map(|before| &before.setback), now);
+        let known = before.and_then(|before| before.refused);
+        let refused = match write {
+            write if refused => Refused::after(known, write, now),
+            // Whether it is refused is not known any more.
+            Write::Start(_) => None,
+            _ => known,
         };
-        let setback = Setback::after(before.map(|before| &before.setback), now);
-        let trouble = Trouble {
-            setback,
-            refused,
-            undecided,
-        };
+        if refused == Some(Refused::Everything) {
+            setback.until = now + LEFT_ALONE;
+        }
+        let trouble = Trouble { setback, refused };
         self.writes
             .troubles
             .insert(write.job().uid.clone(), trouble);
@@ -252,7 +311,13 @@ impl Grantor {
 
     fn done(&mut self, write: &Write, kept: Kept) {
         let Target { name, uid, .. } = write.job();
-        self.writes.troubles.remove(uid);
+        match self.writes.troubles.get_mut(uid) {
+            // That it gives its slot back is no reason to start it at once.
+            Some(trouble) if trouble.refused.is_some() && matches!(write, Write::GiveBack(_)) => {
+                trouble.refused = Some(Refused::Start);
+            }
+            _ => drop(self.writes.troubles.remove(uid)),
+        }
         self.context.index.refresh(kept);
         let semaphore = &self.reference.name;
         let (reason, note) = match write {
@@ -305,5 +370,67 @@ impl Grantor {
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.tell_job(name, uid, reason, note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::Uid;
+
+    fn give_back() -> Write {
+        Write::GiveBack(GiveBack {
+            job: Target {
+                name: "a".into(),
+                uid: Uid::from("a"),
+                version: "1".into(),
+            },
+            session: "s".into(),
+            hold: false,
+        })
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
+        let first = Moment::from_boot(Duration::from_secs(100));
+        let again = |before, now| Refused::after(before, &give_back(), now);
+        let told = again(Some(Refused::Start), first);
+        assert_eq!(told, Some(Refused::GiveBack(first)));
+        let later = first + Duration::from_secs(59);
+        assert_eq!(again(told, later), told);
+        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
+        // One that was never refused a start holds its slot for another reason.
+        assert_eq!(again(None, later), None);
+    }
+
+    #[test]
+    fn what_is_withheld_follows_from_what_was_refused() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let withheld = |refused, at| {
+            let trouble = Trouble {
+                setback: Setback::after(None, now),
+                refused,
+            };
+            let writes = Writes {
+                troubles: HashMap::from([("a".into(), trouble)]),
+                ..Writes::default()
+            };
+            let Withheld {
+                busy,
+                barred,
+                immovable,
+            } = writes.withheld(at);
+            (busy.len(), barred.len(), immovable.len())
+        };
+        let later = now + Duration::from_hours(1);
+        for (refused, soon, then) in [
+            (None, (1, 0, 0), (0, 0, 0)),
+            (Some(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (Some(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (Some(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+        ] {
+            assert_eq!(withheld(refused, now), soon, "{refused:?}");
+            assert_eq!(withheld(refused, later), then, "{refused:?}, later");
+        }
     }
 }

@@ -17,6 +17,7 @@ use crate::{
         events::Reason,
         grantor::Conclusion,
     },
+    crash::{self, Point},
 };
 
 impl Overseer {
@@ -36,7 +37,7 @@ impl Overseer {
             }
             let finalizers = finalizers.chain([FINALIZER]).collect();
             let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
-                return;
+                return crash::reach(Point::FinalizerAdded, &self.reference.namespace).await;
             };
             tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set yet");
             let next = Setback::after(setback.as_ref(), Moment::now());

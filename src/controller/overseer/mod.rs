@@ -21,7 +21,15 @@ use super::{
     grantor::{Conclusion, Grantor},
     index::SemaphoreRef,
 };
-use crate::{api::ConsulSemaphore, clock::Moment, semaphore::Settings};
+use crate::{
+    api::{
+        ConsulSemaphore,
+        conditions::{ConditionType, Reason},
+    },
+    clock::Moment,
+    crash::{self, Point},
+    semaphore::{Defence, Settings},
+};
 
 /// When to try again to end what can't be ended yet.
 const SOON: Duration = Duration::from_secs(1);
@@ -70,6 +78,7 @@ impl Overseer {
             settings(&context, &semaphore),
             access.home(&context, &semaphore),
             status.fencing_token.and_then(|token| token.try_into().ok()),
+            defence(&semaphore),
             wake.clone(),
         );
         Self {
@@ -114,7 +123,7 @@ impl Overseer {
                 () = self.access.changed() => self.regain_access(),
                 Some(listing) = readings.recv() => self.grantor.view.note(listing),
                 () = self.grantor.progress() => {}
-                () = self.reporter.progress(), if self.recording.is_some() => self.confirm(),
+                () = self.reporter.progress(), if self.recording.is_some() => self.confirm().await,
                 () = sleep(next.since(Moment::now())) => {}
             }
             let conclusion = self.grantor.pass(&self.applied).await;
@@ -126,7 +135,7 @@ impl Overseer {
     async fn respec(&mut self) {
         let semaphore = self.specs.borrow_and_update().clone();
         if self.generation != semaphore.metadata.generation {
-            self.grantor.enforced = 0;
+            self.grantor.defence = Defence::default();
         }
         self.generation = semaphore.metadata.generation;
         self.grantor.settings = settings(&self.context, &semaphore);
@@ -151,12 +160,13 @@ impl Overseer {
     }
 
     /// The status has been written: a limit that it had to have may be in it now.
-    fn confirm(&mut self) {
+    async fn confirm(&mut self) {
         if let Some((_, applied)) = self
             .recording
             .take_if(|(number, _)| *number <= self.reporter.written())
         {
             self.applied = applied;
+            crash::reach(Point::LimitRecorded, &self.reference.namespace).await;
         }
     }
 
@@ -183,11 +193,25 @@ impl Overseer {
             grantor.next = grantor.next.min(hopeless.max(Moment::now() + SOON));
         }
         if conclusion.finished {
+            crash::reach(Point::LockRemoved, &self.reference.namespace).await;
             self.finish().await;
         } else if self.is_hopeless(&conclusion) {
             self.leave_behind().await;
         }
     }
+}
+
+/// What the status says of the limit.
+fn defence(semaphore: &ConsulSemaphore) -> Defence {
+    let status = semaphore.status.as_ref();
+    let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
+    let mut conditions = status.iter().flat_map(|status| &status.conditions);
+    let given_up = conditions.any(|condition| {
+        condition.type_ == ConditionType::LimitAgreed.as_str()
+            && condition.reason == Reason::LimitConflict.as_str()
+            && condition.observed_generation == semaphore.metadata.generation
+    });
+    Defence::resumed(recorded, given_up)
 }
 
 fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
@@ -203,5 +227,39 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         on_slot_lost: semaphore.spec.on_slot_lost,
         ttl: semaphore.spec.session.ttl.get(),
         lock_delay: semaphore.spec.session.lock_delay.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_operator_that_starts_goes_by_what_the_status_says_of_the_limit() {
+        let read = |applied: &[u32], reason: &str, generation: i64| {
+            let semaphore = serde_json::from_value(json!({
+                "apiVersion": "consul-semaphore.io/v1alpha1",
+                "kind": "ConsulSemaphore",
+                "metadata": { "name": "db", "generation": 7 },
+                "spec": { "limit": 3, "limitPolicy": "Enforce" },
+                "status": {
+                    "appliedLimits": applied,
+                    "held": 0, "heldHere": 0, "waiting": 0,
+                    "conditions": [{
+                        "type": "LimitAgreed", "status": "False", "reason": reason, "message": "",
+                        "observedGeneration": generation,
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }],
+                },
+            }));
+            defence(&semaphore.unwrap())
+        };
+        assert_eq!(read(&[5], "Starting", 7), Defence::default());
+        assert_eq!(read(&[3], "LimitsMatch", 7), Defence::resumed(true, false));
+        assert_eq!(read(&[3], "LimitConflict", 7), Defence::resumed(true, true));
+        let before = read(&[3], "LimitConflict", 6);
+        assert_eq!(before, Defence::resumed(true, false), "of an older spec");
     }
 }

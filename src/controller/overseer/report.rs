@@ -11,7 +11,7 @@ use crate::{
     },
     consul,
     controller::grantor::{Conclusion, Whose},
-    semaphore::{Agreement, ContenderBody, Job, Lock, Reading, limit::ENFORCEMENTS},
+    semaphore::{Agreement, ContenderBody, Job, Lock, Reading},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.
@@ -213,8 +213,8 @@ impl Overseer {
         let ours = self.grantor.settings.limit;
         if self.grantor.settings.policy == LimitPolicy::Enforce {
             return format!(
-                "Consul's limit is {theirs} and spec.limit is {ours}, which was written {ENFORCEMENTS} \
-                 times and overwritten every time. Nothing is granted: find out who writes {theirs}; \
+                "Consul's limit is {theirs} and spec.limit is {ours}, which was \
+                 overwritten every time. Nothing is granted: find out who writes {theirs}; \
                  a change of this spec has it enforced again"
             );
         }

@@ -25,6 +25,7 @@ use crate::{
         backoff::Setback,
         call::{CallError, call},
     },
+    crash::{self, Point},
 };
 
 /// How long changes of the status are collected.
@@ -62,6 +63,7 @@ impl Reporter {
         let namespace = semaphore.namespace().unwrap_or_default();
         let writer = Writer {
             api: Api::namespaced(context.client.clone(), &namespace),
+            namespace,
             name: semaphore.name_any(),
             uid: semaphore.uid(),
             written: semaphore.status.clone().unwrap_or_default(),
@@ -112,6 +114,7 @@ impl Reporter {
 
 struct Writer {
     api: Api<ConsulSemaphore>,
+    namespace: String,
     name: String,
     uid: Option<String>,
     written: ConsulSemaphoreStatus,
@@ -135,6 +138,7 @@ impl Writer {
                     next.wait().await;
                     continue;
                 }
+                crash::reach(Point::StatusWritten, &self.namespace).await;
                 setback = None;
                 self.written = status;
             }

@@ -15,7 +15,8 @@ mod lost;
 struct Facts {
     settings: Settings,
     applied: Vec<u32>,
-    enforced: u32,
+    defence: Defence,
+    fenced: bool,
     entries: Vec<Entry>,
     deaths: Deaths,
     evidence: Evidence,
@@ -25,6 +26,7 @@ struct Facts {
     sessions: BTreeMap<Uid, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
+    immovable: BTreeSet<Uid>,
     operations: usize,
 }
 
@@ -41,7 +43,8 @@ impl Facts {
         let mut facts = Self {
             settings: samples::settings(limit),
             applied: vec![limit],
-            enforced: 0,
+            defence: Defence::default(),
+            fenced: true,
             entries: Vec::new(),
             deaths: Deaths::default(),
             evidence: Evidence::default(),
@@ -51,6 +54,7 @@ impl Facts {
             sessions: BTreeMap::new(),
             busy: BTreeSet::new(),
             barred: BTreeSet::new(),
+            immovable: BTreeSet::new(),
             operations: 64,
         };
         facts.lock(limit, holders);
@@ -138,7 +142,8 @@ impl Facts {
             time: jiff::Timestamp::UNIX_EPOCH,
             settings: &self.settings,
             applied: &self.applied,
-            enforced: self.enforced,
+            defence: self.defence,
+            fenced: self.fenced,
             reading,
             deaths: &self.deaths,
             evidence: &self.evidence,
@@ -148,6 +153,7 @@ impl Facts {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            immovable: &self.immovable,
             closed: false,
             operations: self.operations,
         })
@@ -255,8 +261,33 @@ fn one_that_cannot_be_started_blocks_nobody() {
     facts.ours("sa", &waiting("a"), false);
     facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
     facts.barred.insert("a".into());
+    // Another replica may be about to start it: it is told first.
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
+    assert_eq!(plan.starts, []);
+    let [told] = &plan.give_backs[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+
+    let told = samples::job("a", Standing::Idle, None, Some("sa"));
+    facts.ours.clear();
+    facts.ours("sa", &told, true);
+    facts.line = vec![told, waiting("b")];
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+}
+
+#[test]
+fn one_that_cannot_even_be_told_blocks_nobody_either() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts.barred.insert("a".into());
+    facts.immovable.insert("a".into());
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+    assert_eq!(plan.give_backs, []);
 }
 
 #[test]
@@ -380,6 +411,23 @@ fn a_limit_is_recorded_before_it_is_written() {
 
     facts.lock(5, &[]);
     assert_eq!(facts.decide().applied, [5]);
+}
+
+#[test]
+fn a_limit_is_forgotten_only_when_no_write_of_it_can_come_any_more() {
+    // It was to be 3, the answer to that write was lost, and the spec says 5 again.
+    let mut facts = Facts::new(5, &[]);
+    facts.applied = vec![5, 3];
+    facts.fenced = false;
+    let plan = facts.decide();
+    assert_eq!(plan.agreement, Some(Agreement::Agreed));
+    assert_eq!(plan.applied, [5, 3]);
+    let written = plan.transaction.expect("the lock is written");
+    assert!(written.writes_lock() && written.limit.is_none());
+
+    facts.fenced = true;
+    let plan = facts.decide();
+    assert_eq!((plan.applied.clone(), plan.transaction), (vec![5], None));
 }
 
 #[test]

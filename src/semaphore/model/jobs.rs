@@ -37,7 +37,7 @@ pub(super) struct Object {
     deleting: bool,
     /// Whether it has had pods.
     ran: bool,
-    /// Whether the API server refuses to have it started, whoever asks: a webhook, a quota.
+    /// Whether the API server refuses to have it started: a webhook, a quota.
     pub(super) forbidden: bool,
     /// Whether its user suspended it while it ran after a grant, which is to put it on hold.
     pub(super) stopped_by_user: bool,
@@ -202,6 +202,13 @@ impl Jobs {
         let pods = self.pods.iter().filter(|pod| !pod.rogue);
         let started = started.map(|object| &object.uid);
         started.chain(pods.map(|pod| &pod.job))
+    }
+
+    /// A start is refused from now on. The Job itself does not change by it.
+    pub(super) fn forbid(&mut self, uid: &Uid) {
+        if let Some(object) = self.objects.get_mut(uid) {
+            object.forbidden = true;
+        }
     }
 
     /// Nothing stands in the way of a start any more.
@@ -415,13 +422,13 @@ impl Jobs {
         self.settle();
     }
 
-    /// A PATCH of the operator's.
-    pub(super) fn patch(&mut self, patch: &Patch) -> Answer {
+    /// A PATCH of the operator's. A webhook may let one replica do what it refuses another.
+    pub(super) fn patch(&mut self, patch: &Patch, favoured: bool) -> Answer {
         let target = patch.target();
         let Some(object) = self.objects.get(&target.uid) else {
             return Answer::Conflict;
         };
-        if object.forbidden && matches!(patch, Patch::Start(_)) {
+        if object.forbidden && !favoured && matches!(patch, Patch::Start(_)) {
             return Answer::Refused;
         }
         if object.version.to_string() != target.version {

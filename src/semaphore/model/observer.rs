@@ -15,7 +15,6 @@ use crate::{
     consul::{Entry, SessionId},
     semaphore::{
         LimitPolicy, Settings, Uid,
-        limit::ENFORCEMENTS,
         lock::SEMAPHORE_FLAGS,
         plan::{Start, Transaction},
     },
@@ -164,8 +163,8 @@ pub(super) struct Observer {
     /// The raft indexes at which each session was granted a slot: more than one if somebody took it
     /// out of `Holders` meanwhile.
     granted: BTreeMap<SessionId, Vec<u64>>,
-    /// How often each generation's limit was enforced.
-    enforced: BTreeMap<u64, u32>,
+    /// How often each generation's limit, once it was there, was overwritten and written again.
+    defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
     pub(super) limit_is_ours: bool,
 }
@@ -177,14 +176,14 @@ impl Observer {
             robbed,
             died,
             granted,
-            enforced,
+            defended,
             limit_is_ours,
         } = self;
         for (uid, robbed) in robbed {
             canon.word(uid);
             canon.moment(*robbed);
         }
-        canon.word(&(enforced, limit_is_ours));
+        canon.word(&(defended, limit_is_ours));
         for session in canon.sessions() {
             let died = died.get(&session);
             canon.word(&died.map(|died| now.since(*died) >= settings.lock_delay));
@@ -260,15 +259,14 @@ impl Observer {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
         }
         // A Job whose template still names its slot gives it back first: until then an older decision
-        // could start it, unless the API server refuses that.
+        // could start it.
         for release in transaction.releases.iter().filter(|release| release.held) {
             let bound = written
                 .jobs
                 .get(&release.identity.uid)
                 .is_some_and(|object| {
                     let granted = object.granted.as_ref();
-                    let startable = object.may_run() && !object.forbidden;
-                    startable && granted.is_some_and(|g| g.session == release.session)
+                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
                 });
             assert!(!bound, "released before it was given back: {release:?}");
         }
@@ -335,15 +333,17 @@ impl Observer {
         if before.is_some_and(|before| !ours(before)) {
             let policy = written.settings.policy;
             assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
-            let times = self.enforced.entry(written.generation).or_default();
-            *times += 1;
-            assert!(*times <= ENFORCEMENTS, "enforced its limit {times} times");
+            if let Some(times) = self.defended.get_mut(&written.generation) {
+                *times += 1;
+                assert!(*times < 2, "wrote its limit again {times} times");
+            }
         }
+        self.defended.entry(written.generation).or_default();
     }
 
     /// How often a limit was enforced is known to the process alone.
     pub(super) fn forget_enforcements(&mut self) {
-        self.enforced.clear();
+        self.defended.clear();
     }
 
     /// A Job is started in a slot that is its own, unless that was taken after the operator read,

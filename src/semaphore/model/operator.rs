@@ -24,7 +24,8 @@ use crate::{
     clock::Moment,
     consul::{Op, SessionId},
     semaphore::{
-        Deaths, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading, Standing, Uid, decide,
+        Agreement, Deaths, Defence, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading,
+        Standing, Uid, decide,
         plan::{Suspended, Target, Transaction},
     },
 };
@@ -60,10 +61,13 @@ pub(super) struct Operator {
     busy: BTreeSet<Uid>,
     jobs: Vec<Job>,
     reading: Option<Reading>,
-    enforced: u32,
-    /// The generation that it has enforced the limit of.
+    defence: Defence,
+    fenced: bool,
+    /// The generation that it has defended the limit of.
     generation: u64,
     pending: VecDeque<Step>,
+    /// Whether another replica has taken over.
+    pub(super) deposed: bool,
 }
 
 impl Operator {
@@ -106,15 +110,17 @@ impl Operator {
             busy,
             jobs,
             reading,
-            enforced,
+            defence,
+            fenced,
             generation: _,
             pending,
+            deposed,
         } = self;
         for (uid, session) in sessions {
             canon.word(uid);
             canon.session(session);
         }
-        canon.word(&(barred, enforced, pending.len()));
+        canon.word(&(barred, defence, fenced, deposed, pending.len()));
         for step in pending {
             step.trace(canon);
         }
@@ -239,7 +245,7 @@ impl Operator {
         let reading = self.reading.as_ref();
         if self.generation != outside.generation {
             self.generation = outside.generation;
-            self.enforced = 0;
+            self.defence = Defence::default();
         }
         if let Some(reading) = reading {
             self.deaths.observe(reading, outside.now());
@@ -275,7 +281,8 @@ impl Operator {
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
             settings,
             applied: &outside.applied,
-            enforced: self.enforced,
+            defence: self.defence,
+            fenced: self.fenced,
             reading,
             deaths: &self.deaths,
             evidence: &self.evidence,
@@ -285,6 +292,7 @@ impl Operator {
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
+            immovable: &BTreeSet::new(),
             closed: false,
             operations: outside.operations,
         };
@@ -295,6 +303,10 @@ impl Operator {
             Some(flaw) => flaw.spoil(plan),
             None => plan,
         };
+        if plan.agreement == Some(Agreement::Agreed) {
+            self.defence.holds(false);
+        }
+        self.fenced &= plan.record.is_none();
         self.adopt(&plan, outside);
         plan
     }
@@ -382,19 +394,20 @@ impl Operator {
             }
             Step::Transact(transaction) => {
                 let answer = done.then(|| outside.transact(&transaction, self.generation));
+                let went_through = matches!(answer, Some(Ok(_))) && !lost;
                 match answer {
                     Some(Ok(answer)) if !lost => {
                         self.went_through(outside, &transaction, &answer);
-                        true
                     }
-                    _ => {
-                        self.start_over();
-                        false
-                    }
+                    _ => self.start_over(),
                 }
+                if !done {
+                    outside.late.push((transaction, self.generation));
+                }
+                went_through
             }
             Step::Patch { patch, read } => {
-                let answer = done.then(|| outside.patch(&patch, read));
+                let answer = done.then(|| outside.patch(&patch, read, self.deposed));
                 if lost {
                     self.pending.push_front(Step::Patch { patch, read });
                     return false;
@@ -438,7 +451,10 @@ impl Operator {
         let read = outside.now();
         let reading = self.reading.take();
         self.reading = reading.map(|r| r.after(&transaction.operations, answer, read));
-        self.enforced += u32::from(transaction.enforced);
+        self.fenced |= transaction.writes_lock();
+        if transaction.limit.is_some() {
+            self.defence.holds(transaction.enforced);
+        }
         for grant in &transaction.grants {
             self.sessions.remove(&grant.job.uid);
         }
@@ -468,7 +484,7 @@ impl Step {
                 let _nobody_hears = outside.transact(transaction, outside.generation);
             }
             Self::Patch { patch, read } => {
-                outside.patch(patch, *read);
+                outside.patch(patch, *read, false);
             }
             Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
         }
@@ -527,6 +543,7 @@ fn trace_transaction(transaction: &Transaction, canon: &mut Canon) {
         prunes,
         limit,
         enforced,
+        removes_lock: _,
     } = transaction;
     canon.word(&('t', operations.len(), limit, enforced));
     for operation in operations {

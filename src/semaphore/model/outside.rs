@@ -39,6 +39,9 @@ pub(super) struct Outside {
     pub(super) seconds: u64,
     /// The Jobs in the order in which they were started.
     pub(super) started: Vec<Uid>,
+    /// The operator's transactions that did not get to Consul yet, with their generations. Nobody
+    /// waits for their answers.
+    pub(super) late: Vec<(Transaction, u64)>,
     pub(super) observer: Observer,
 }
 
@@ -56,6 +59,7 @@ impl Outside {
             away: false,
             seconds: 0,
             started: Vec::new(),
+            late: Vec::new(),
             observer: Observer::default(),
         }
     }
@@ -130,9 +134,17 @@ impl Outside {
         Ok(answer)
     }
 
+    /// A transaction that nobody waits for any more gets to Consul.
+    pub(super) fn land(&mut self) {
+        if let Some((transaction, generation)) = self.late.pop() {
+            // It may well be refused.
+            let _answer = self.transact(&transaction, generation);
+        }
+    }
+
     /// A PATCH of the operator's, decided on a reading of that time.
-    pub(super) fn patch(&mut self, patch: &Patch, read: Moment) -> Answer {
-        let answer = self.jobs.patch(patch);
+    pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
+        let answer = self.jobs.patch(patch, favoured);
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
             self.observer.started(start, &self.sight(), read);
             self.started.push(start.job.uid.clone());

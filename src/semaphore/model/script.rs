@@ -147,6 +147,7 @@ pub(super) fn operator() -> BoxedStrategy<Event> {
         20 => lost.prop_map(Event::Step),
         10 => Just(Event::Pass),
         1 => Just(Event::Crash),
+        1 => Just(Event::Land),
     ]
     .boxed()
 }

@@ -86,6 +86,8 @@ pub(super) enum Event {
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
     Depose,
     Straggle,
+    /// A transaction of which nothing was heard gets to Consul after all.
+    Land,
 
     Wait(u64),
 }
@@ -152,7 +154,8 @@ impl World {
                 self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
-                let deposed = std::mem::take(&mut self.operator);
+                let mut deposed = std::mem::take(&mut self.operator);
+                deposed.deposed = true;
                 self.stragglers.push(deposed);
                 self.operator.see_jobs(&self.outside);
                 self.outside.observer.forget_enforcements();
@@ -165,6 +168,7 @@ impl World {
                     }
                 }
             }
+            Event::Land => self.outside.land(),
             Event::Wait(seconds) => self.tick(*seconds),
             event => {
                 let clients = &mut self.clients;
@@ -315,7 +319,6 @@ fn by_users(outside: &mut Outside, event: &Event) {
             // Before the operator has taken its slot, the user's will is still to be done.
             object.stopped_by_user &= object.granted.is_some();
         }),
-        Event::Forbid(job) => edit(job, &|object| object.forbidden = true),
         Event::Touch(job) => edit(job, &|_| {}),
         Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
         Event::Suspend(job) => edit(job, &|object| {
@@ -335,6 +338,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
                 jobs.create(name, &asked_for, *priority);
             }
         }
+        Event::Forbid(job) => with_job(jobs, *job, Jobs::forbid),
         Event::Control => jobs.control(),
         Event::EndPod(choice) => {
             let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();

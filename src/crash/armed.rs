@@ -1,0 +1,175 @@
+//! What happens at the points that `CRASH_POINTS` arms.
+
+use std::{
+    fmt,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::sync::watch;
+
+use super::Point;
+
+/// The variable that arms points.
+const VARIABLE: &str = "CRASH_POINTS";
+
+/// Far longer than a signal to the own process takes to arrive.
+const ARRIVAL: Duration = Duration::from_millis(200);
+
+static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
+    let text = std::env::var(VARIABLE).ok()?;
+    match parse(&text) {
+        Ok((signal, places)) => Some(Armed {
+            signal,
+            places: Mutex::new(places),
+            past: watch::Sender::new(false),
+        }),
+        Err(error) => {
+            tracing::error!("{VARIABLE}: {error}: no point is armed");
+            None
+        }
+    }
+});
+
+/// Where to wait, and what happens when all wait.
+struct Armed {
+    signal: Signal,
+    /// Those that nobody waits at yet.
+    places: Mutex<Vec<Place>>,
+    /// Whether it has happened.
+    past: watch::Sender<bool>,
+}
+
+/// An armed point.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    point: Point,
+    namespace: String,
+    /// How often it is to be passed before.
+    passed: usize,
+}
+
+/// Gets to a point in the work for something of this namespace: waits there if it is armed.
+pub(crate) async fn reach(point: Point, namespace: &str) {
+    let Some(armed) = ARMED.as_ref() else { return };
+    if !armed.take(point, namespace) {
+        return;
+    }
+    tracing::info!(?point, namespace, "got to a crash point");
+    if armed.is_last() {
+        tracing::info!("all crash points are reached");
+        // An error would mean that this process does not exist.
+        let _ = kill_process(getpid(), armed.signal);
+        // It is sent to the whole process: this thread could run on for a moment.
+        std::thread::sleep(ARRIVAL);
+        armed.past.send_replace(true);
+    }
+    // The sender is a static: it is never dropped.
+    let _ = armed.past.subscribe().wait_for(|past| *past).await;
+}
+
+impl Armed {
+    /// Whether to wait here.
+    fn take(&self, point: Point, namespace: &str) -> bool {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = |place: &Place| place.point == point && place.namespace == namespace;
+        let Some(position) = places.iter().position(here) else {
+            return false;
+        };
+        if let Some(left) = places[position].passed.checked_sub(1) {
+            places[position].passed = left;
+            return false;
+        }
+        places.remove(position);
+        true
+    }
+
+    fn is_last(&self) -> bool {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places.is_empty()
+    }
+}
+
+impl fmt::Debug for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn parse(text: &str) -> Result<(Signal, Vec<Place>), String> {
+    let mut words = text.split_whitespace();
+    let signal = match words.next() {
+        Some("kill") => Signal::KILL,
+        Some("stop") => Signal::STOP,
+        other => return Err(format!("it starts with kill or stop, not {other:?}")),
+    };
+    let places: Vec<Place> = words.map(parse_place).collect::<Result<_, _>>()?;
+    if places.is_empty() {
+        return Err("it names no point".into());
+    }
+    Ok((signal, places))
+}
+
+fn parse_place(word: &str) -> Result<Place, String> {
+    let (place, time) = word.split_once('#').unwrap_or((word, "1"));
+    let (name, namespace) = place.split_once('@').unwrap_or((place, ""));
+    let mut points = Point::ALL.iter();
+    let point = points.find(|point| point.name() == name);
+    let time: usize = time.parse().map_err(|error| format!("{word}: {error}"))?;
+    Ok(Place {
+        point: *point.ok_or_else(|| format!("{word}: there is no such point"))?,
+        namespace: namespace.to_owned(),
+        passed: time.checked_sub(1).ok_or("the first time is #1")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(point: Point, namespace: &str, passed: usize) -> Place {
+        let namespace = namespace.to_owned();
+        Place {
+            point,
+            namespace,
+            passed,
+        }
+    }
+
+    #[test]
+    fn the_variable_is_read() {
+        let (signal, places) = parse("kill granted@a released@b#2 node-registered").unwrap();
+        assert_eq!(signal, Signal::KILL);
+        assert_eq!(
+            places,
+            [
+                place(Point::Granted, "a", 0),
+                place(Point::Released, "b", 1),
+                place(Point::NodeRegistered, "", 0),
+            ]
+        );
+        for wrong in ["", "kill", "end granted", "stop gone@a", "stop granted@a#0"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_named_time_counts_and_only_once() {
+        let armed = Armed {
+            signal: Signal::KILL,
+            places: Mutex::new(vec![place(Point::Granted, "a", 1)]),
+            past: watch::Sender::new(false),
+        };
+        let steps = [
+            (Point::Granted, "b"),
+            (Point::Released, "a"),
+            (Point::Granted, "a"),
+            (Point::Granted, "a"),
+            (Point::Granted, "a"),
+        ];
+        let taken = steps.map(|(point, namespace)| armed.take(point, namespace));
+        assert_eq!(taken, [false, false, false, true, false]);
+        assert!(armed.is_last());
+    }
+}

@@ -1,0 +1,92 @@
+//! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test
+//! has the operator killed or frozen. (After a finalizer is taken off there is none: nothing is left
+//! that could be done, or be forgotten.)
+//!
+//! A normal build knows their names nowhere and does nothing at them. With the cargo feature
+//! `crash-points` the environment variable `CRASH_POINTS` arms some:
+//! ```text
+//! CRASH_POINTS="kill granted@team-a released@team-b#2"
+//! ```
+//! is what to do (`kill`: end at once, as SIGKILL does; `stop`: SIGSTOP, so that SIGCONT wakes the
+//! process), and for each point the namespace whose work is meant (nothing for work that is done for
+//! no namespace) and the how manyth time (the first without a number). Work that gets to an armed
+//! point waits there; when all of them have been got to, it happens. So one process dies, or sleeps,
+//! at many points at once, each in a namespace of its own.
+
+#[cfg(feature = "crash-points")]
+mod armed;
+
+#[cfg(feature = "crash-points")]
+pub(crate) use armed::reach;
+
+macro_rules! points {
+    ($($(#[$doc:meta])+ $point:ident = $name:literal,)+) => {
+        /// A crash point.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub enum Point {
+            $($(#[$doc])+ $point,)+
+        }
+
+        impl Point {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$point,)+];
+
+            /// What `CRASH_POINTS` calls it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$point => $name,)+
+                }
+            }
+        }
+    };
+}
+
+points! {
+    /// Our node is in Consul's catalog; no session is on it yet. Of no namespace.
+    NodeRegistered = "node-registered",
+    /// A session is made; it has no contender yet.
+    SessionMade = "session-made",
+    /// The limit is in the status as ours; it is not in Consul yet.
+    LimitRecorded = "limit-recorded",
+    /// The limit is in Consul.
+    LimitWritten = "limit-written",
+    /// The status is written.
+    StatusWritten = "status-written",
+    /// The contender is locked and its session holds a slot, by one transaction; the Job waits.
+    Granted = "granted",
+    /// The evidence for the slot was found good; the PATCH that starts the Job is not sent yet.
+    StartAllowed = "start-allowed",
+    /// The Job is started; nobody has been told.
+    Started = "started",
+    /// An event is written.
+    EventWritten = "event-written",
+    /// A running Job that lost its slot holds one under another session.
+    Regranted = "regranted",
+    /// A running Job names its other session.
+    Renamed = "renamed",
+    /// A Job that lost its slot is suspended.
+    Suspended = "suspended",
+    /// A Job that no semaphore looks after is suspended.
+    StraySuspended = "stray-suspended",
+    /// A Job is told that it gives its slot back; the slot is still held.
+    GivenBack = "given-back",
+    /// The slot is free and the contender gone; its session lives, and nobody has been told.
+    Released = "released",
+    /// The session of a slot that was given back is destroyed. Of no namespace.
+    SessionDestroyed = "session-destroyed",
+    /// A dead holder is dropped.
+    Pruned = "pruned",
+    /// The finalizer is on a new semaphore; nothing of it is in Consul.
+    FinalizerAdded = "finalizer-added",
+    /// A deleted semaphore's lock is unused, and is about to be removed.
+    LockUnused = "lock-unused",
+    /// Nothing of a deleted semaphore is left in Consul; its finalizer is still on.
+    LockRemoved = "lock-removed",
+}
+
+/// Gets to a point in the work for something of this namespace.
+#[cfg(not(feature = "crash-points"))]
+#[inline]
+pub(crate) fn reach(_: Point, _: &str) -> std::future::Ready<()> {
+    std::future::ready(())
+}

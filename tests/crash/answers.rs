@@ -1,0 +1,335 @@
+//! Requests that come late, answers that are lost, and starts that are refused for good.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+use testbed::{Bed, Namespace, Operator, eventually, eventually_within, same};
+
+use crate::{
+    EXPIRY,
+    proxy::{Call, Fault, Proxy},
+    sessions,
+};
+
+#[tokio::test]
+async fn answers_come_late_or_never() {
+    let _turn = crate::turn().await;
+    let bed = Bed::builder().without_operator().start().await;
+    let consul = Proxy::before(bed.consul().address(), None).await;
+    let api = before_the_api_server(&bed).await;
+    let operator = behind(&bed, "distant", &consul, &api);
+    operator.start().await;
+    // One after another: each has the proxies for itself.
+    lost_answers_of_grant_and_release(&bed, &consul).await;
+    a_lost_answer_of_a_start(&bed, &api).await;
+    a_start_that_lands_late(&bed, &api).await;
+    a_limit_that_lands_late(&bed, &consul).await;
+    a_start_that_a_policy_refuses(&bed).await;
+    operator.stop().await;
+    a_replica_that_sees_late(&bed, &consul, &api).await;
+}
+
+/// The API server over plain HTTP: whoever may see a token may see this one.
+async fn before_the_api_server(bed: &Bed) -> Proxy {
+    let kubeconfig = std::fs::read_to_string(bed.operator_kubeconfig()).unwrap();
+    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig).unwrap();
+    let cluster = config.clusters[0].cluster.clone().unwrap();
+    let ca = match (
+        cluster.certificate_authority_data,
+        cluster.certificate_authority,
+    ) {
+        (Some(data), _) => {
+            use base64::Engine as _;
+            base64::prelude::BASE64_STANDARD.decode(data).unwrap()
+        }
+        (None, Some(file)) => std::fs::read(file).unwrap(),
+        (None, None) => panic!("no certificate in {kubeconfig}"),
+    };
+    Proxy::before(&cluster.server.unwrap(), Some(&ca)).await
+}
+
+/// An operator that has both behind proxies.
+fn behind(bed: &Bed, name: &str, consul: &Proxy, api: &Proxy) -> Operator {
+    let kubeconfig = std::fs::read_to_string(bed.operator_kubeconfig()).unwrap();
+    let mut config = kube::config::Kubeconfig::from_yaml(&kubeconfig).unwrap();
+    if let Some(cluster) = &mut config.clusters[0].cluster {
+        cluster.server = Some(api.url());
+    }
+    let path = bed.folder().path().join(format!("{name}.kubeconfig"));
+    std::fs::write(&path, serde_yaml_ng::to_string(&config).unwrap()).unwrap();
+    let env = [
+        ("KUBECONFIG", path.display().to_string()),
+        ("CONSUL_HTTP_ADDR", consul.url()),
+    ];
+    bed.another_operator(name, [""; 0], env)
+}
+
+/// Says what is done to the first request of this kind.
+fn once(
+    fault: Fault,
+    mut is: impl FnMut(&Call) -> bool + Send + 'static,
+) -> impl FnMut(&Call) -> Option<Fault> + Send {
+    let mut met = false;
+    move |call| {
+        let first = !met && is(call);
+        met |= first;
+        first.then_some(fault)
+    }
+}
+
+/// Whether a transaction has an operation of this verb on a key of this namespace.
+fn has(call: &Call, verb: &str, namespace: &str) -> bool {
+    let of = format!("/{namespace}/");
+    let mut operations = call.operations().into_iter();
+    operations.any(|(found, key, _)| found == verb && key.contains(&of))
+}
+
+/// Whether it starts this namespace's Job `a`.
+fn starts_a(call: &Call, namespace: &str) -> bool {
+    let of_a = format!("/namespaces/{namespace}/jobs/a?");
+    call.method == "PATCH"
+        && format!("{}?", call.path).contains(&of_a)
+        && call.json()["spec"]["suspend"] == false
+}
+
+async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
+    for verb in ["lock", "delete"] {
+        let team = bed.namespace("lost").await;
+        let short = json!({ "session": { "ttl": "10s" } });
+        let db = team.semaphore("db").limit(1).spec(short).create().await;
+        let prefix = db.lock_prefix();
+        let observer = bed.watch_limit(&prefix).await;
+        let name = team.name().to_owned();
+        consul.rule(once(Fault::AnswerLost, move |call| has(call, verb, &name)));
+        let mut jobs = Vec::new();
+        for name in ["a", "b", "c"] {
+            jobs.push(team.job(name).semaphore("db").create().await);
+        }
+        for job in &jobs {
+            job.is_complete().await;
+        }
+        assert_eq!(observer.seen().all_holders.len(), 3, "one slot a Job");
+        assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+        db.shows(json!({ "held": 0, "waiting": 0 })).await;
+        consul.all_pass();
+        // The session whose release nobody heard of may be left to expire.
+        eventually_within(EXPIRY, "no session is left", || async {
+            same(sessions(bed, team.name()).await, Vec::new())
+        })
+        .await;
+        assert_eq!(bed.consul().holders(&prefix).await, BTreeSet::new());
+    }
+}
+
+async fn a_lost_answer_of_a_start(bed: &Bed, api: &Proxy) {
+    let team = bed.namespace("lost-start").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let name = team.name().to_owned();
+    api.rule(once(Fault::AnswerLost, move |call| starts_a(call, &name)));
+    let a = team.job("a").semaphore("db").create().await;
+    a.is_complete().await;
+    a.has_event("SlotGranted").await;
+    a.has_event("SlotReleased").await;
+    api.has_met(1).await;
+    assert_eq!(a.pods().await.len(), 1, "started once");
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    api.all_pass();
+}
+
+async fn a_start_that_lands_late(bed: &Bed, api: &Proxy) {
+    let team = bed.namespace("late-start").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let name = team.name().to_owned();
+    api.rule(move |call| starts_a(call, &name).then_some(Fault::Late));
+    let a = team.job("a").semaphore("db").priority(1).create().await;
+    api.has_met(1).await;
+    // Nobody knows whether it will be started, so the slot stays its own.
+    let b = team.job("b").semaphore("db").runs("1h").create().await;
+    b.has_event("SlotWaiting").await;
+    assert_eq!(bed.consul().holders(&db.lock_prefix()).await.len(), 1);
+    b.is_waiting().await;
+
+    a.annotate("consul-semaphore.io/hold", Some("true")).await;
+    b.is_running().await;
+    assert_eq!(api.land().await, 409, "decided on an older version");
+    a.is_waiting().await;
+    api.all_pass();
+    a.annotate("consul-semaphore.io/hold", None).await;
+    b.delete().await;
+    a.is_complete().await;
+    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}
+
+async fn a_limit_that_lands_late(bed: &Bed, consul: &Proxy) {
+    let team = bed.namespace("late-limit").await;
+    let db = team.semaphore("db").limit(3).create().await;
+    db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    let name = team.name().to_owned();
+    consul.rule(move |call| {
+        let five = |(_, key, value): &(String, String, String)| {
+            key.contains(&format!("/{name}/")) && value.contains(r#""Limit":5"#)
+        };
+        call.operations().iter().any(five).then_some(Fault::Late)
+    });
+    db.set_limit(5).await;
+    consul.has_met(consul.met() + 1).await;
+    db.set_limit(3).await;
+    db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    assert_eq!(consul.land().await, 409, "the lock was written since");
+    consul.all_pass();
+    let a = team.job("a").semaphore("db").create().await;
+    a.is_complete().await;
+    db.is_ready().await;
+    assert_eq!(bed.consul().limit(&db.lock_prefix()).await, Some(3));
+}
+
+/// Somebody's policy, by which Jobs with the label `forbidden` are not started in this namespace.
+struct Policy {
+    name: String,
+    policies: Api<ValidatingAdmissionPolicy>,
+    bindings: Api<ValidatingAdmissionPolicyBinding>,
+}
+
+impl Policy {
+    async fn create(bed: &Bed, team: &Namespace) -> Self {
+        let this = Self {
+            name: team.name().to_owned(),
+            policies: Api::all(bed.client().clone()),
+            bindings: Api::all(bed.client().clone()),
+        };
+        let policy = json!({
+            "metadata": { "name": this.name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"],
+                    "operations": ["CREATE", "UPDATE"],
+                }] },
+                "validations": [{
+                    "expression": "object.spec.suspend || !('forbidden' in object.metadata.?labels.orValue({}))",
+                    "message": "this Job is not to be started",
+                }],
+            },
+        });
+        let binding = json!({
+            "metadata": { "name": this.name },
+            "spec": {
+                "policyName": this.name,
+                "validationActions": ["Deny"],
+                "matchResources": { "namespaceSelector": { "matchLabels": {
+                    "kubernetes.io/metadata.name": this.name,
+                } } },
+            },
+        });
+        let params = PostParams::default();
+        let policy = serde_json::from_value(policy).unwrap();
+        this.policies.create(&params, &policy).await.unwrap();
+        let binding = serde_json::from_value(binding).unwrap();
+        this.bindings.create(&params, &binding).await.unwrap();
+        // It takes the API server a moment to go by it.
+        let labels = json!({ "metadata": { "labels": { "forbidden": "" } } });
+        let probe = team.job("probe").with(labels).create().await;
+        eventually("the policy is in force", || async {
+            let changed = probe
+                .try_patch(json!({ "spec": { "suspend": false } }))
+                .await;
+            let _again = probe
+                .try_patch(json!({ "spec": { "suspend": true } }))
+                .await;
+            changed.is_err()
+        })
+        .await;
+        this
+    }
+
+    async fn delete(self) {
+        let params = DeleteParams::default();
+        self.bindings.delete(&self.name, &params).await.unwrap();
+        self.policies.delete(&self.name, &params).await.unwrap();
+    }
+}
+
+async fn a_start_that_a_policy_refuses(bed: &Bed) {
+    let team = bed.namespace("refused").await;
+    let policy = Policy::create(bed, &team).await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let labels = json!({ "metadata": { "labels": { "forbidden": "" } } });
+    let a = team
+        .job("a")
+        .semaphore("db")
+        .priority(1)
+        .with(labels)
+        .create()
+        .await;
+    let message = a.has_event("StartRefused").await;
+    assert!(message.contains("not to be started"), "{message}");
+    for name in ["b", "c"] {
+        let job = team.job(name).semaphore("db").create().await;
+        job.is_complete().await;
+    }
+    a.is_waiting().await;
+    policy.delete().await;
+    a.is_complete().await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}
+
+/// A second operator takes over that has not heard of Jobs for a while.
+async fn a_replica_that_sees_late(bed: &Bed, consul: &Proxy, api: &Proxy) {
+    let team = bed.namespace("sees-late").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let a = team
+        .job("a")
+        .semaphore("db")
+        .priority(1)
+        .runs("1h")
+        .create()
+        .await;
+    let b = team.job("b").semaphore("db").create().await;
+    let met = api.met();
+    api.rule(|call| {
+        let watches_jobs =
+            call.path.starts_with("/apis/batch/v1/jobs") && call.path.contains("watch=");
+        watches_jobs.then_some(Fault::Stalled)
+    });
+    let late = behind(bed, "late", consul, api);
+    // It has listed the Jobs as they are now, waiting, but has no slot to give: another program has.
+    let other = bed.consul().take_slot(&db.lock_prefix(), 1).await;
+    late.start().await;
+    api.has_met(met + 1).await;
+    bed.operator().start().await;
+    db.shows(json!({ "held": 1, "waiting": 2 })).await;
+    late.pause().await;
+    bed.consul().give_back(&db.lock_prefix(), &other).await;
+    a.is_running().await;
+    let (session, pods) = (a.session().await, a.pods().await.len());
+    bed.operator().kill().await;
+
+    late.resume().await;
+    eventually("it has found the slot", || async {
+        late.logs().contains(" adopted")
+    })
+    .await;
+    let c = team.job("c").semaphore("db").create().await;
+    api.all_pass();
+    api.flow();
+    c.has_event("SlotWaiting").await;
+    a.is_running().await;
+    b.is_waiting().await;
+    assert_eq!((a.session().await, a.pods().await.len()), (session, pods));
+    a.delete().await;
+    b.is_complete().await;
+    c.is_complete().await;
+    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+    late.stop().await;
+}

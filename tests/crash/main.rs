@@ -1,0 +1,149 @@
+//! The operator dies, and sleeps for longer than a TTL, at every crash point; its answers come late
+//! or never; two of it work at once. Real servers throughout.
+//!
+//! A scene is a crash point with a namespace of its own, in which work gets to that point. One
+//! operator process is armed with all points and dies, or sleeps, when every scene is at its own: so
+//! a round goes over all of them in the time of one. `scene.rs` says how work gets to each point.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+
+mod answers;
+mod proxy;
+mod scene;
+mod two_operators;
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use consul_semaphore_operator::crash::Point;
+use futures::future::join_all;
+use testbed::{Bed, Operator, eventually, eventually_within, same};
+use tokio::sync::{Mutex, MutexGuard};
+
+use self::scene::Scene;
+
+/// Consul ends a session between one TTL and two after its last renewal, and looks when it has time.
+const EXPIRY: Duration = Duration::from_mins(2);
+
+/// Each of these tests has some twenty semaphores at work at once: one after another they are fast.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
+
+#[tokio::test]
+async fn the_operator_dies_and_sleeps_at_every_point() {
+    let _turn = turn().await;
+    let bed = Bed::builder().without_operator().start().await;
+    it_dies(&bed).await;
+    it_sleeps_until_its_slots_are_gone(&bed).await;
+    it_sleeps_and_another_takes_over(&bed).await;
+}
+
+async fn it_dies(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "kill").await;
+    operator.ended().await;
+    assert_all_were_reached(&operator);
+
+    bed.operator().start().await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
+    bed.operator().stop().await;
+}
+
+async fn it_sleeps_until_its_slots_are_gone(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "stop").await;
+    operator.is_paused().await;
+    assert_all_were_reached(&operator);
+    all_sessions_end(bed).await;
+    let taken = join_all(scenes.iter().map(|scene| scene.slot_is_taken(bed))).await;
+
+    operator.resume().await;
+    let taken = scenes.iter().zip(taken);
+    let taken: Vec<_> = taken
+        .filter_map(|(scene, taken)| Some((scene, taken?)))
+        .collect();
+    assert!(taken.len() > 3, "many slept with a slot");
+    join_all(taken.iter().map(|(scene, taken)| scene.nothing_runs(taken))).await;
+    join_all(
+        taken
+            .iter()
+            .map(|(scene, taken)| taken.give_back(bed, scene)),
+    )
+    .await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
+    operator.stop().await;
+}
+
+async fn it_sleeps_and_another_takes_over(bed: &Bed) {
+    let (operator, scenes) = bring_to_their_points(bed, "stop").await;
+    operator.is_paused().await;
+    assert_all_were_reached(&operator);
+    all_sessions_end(bed).await;
+
+    bed.operator().start().await;
+    operator.resume().await;
+    join_all(scenes.iter().map(|scene| scene.comes_to_its_end(bed))).await;
+    operator.stop().await;
+    bed.operator().stop().await;
+}
+
+/// Starts an operator that waits at every point, and has work get to each of them.
+async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) {
+    static ROUND: AtomicU32 = AtomicU32::new(1);
+    let scenes = join_all(Point::ALL.iter().map(|point| Scene::new(bed, *point))).await;
+    let places: Vec<String> = scenes.iter().map(Scene::place).collect();
+    let points = format!("{what} {}", places.join(" "));
+    let round = ROUND.fetch_add(1, Ordering::Relaxed);
+    let name = format!("crashing-{round}");
+    let operator = bed.another_operator(&name, [""; 0], [("CRASH_POINTS", points)]);
+    // What is done once for all scenes must be waited for in its own.
+    let (first, others) = scenes.split_first().expect("there are points");
+    assert!(first.point == Point::NodeRegistered);
+    first.begin(bed).await;
+    operator.start().await;
+    eventually("the first point is reached", || async {
+        operator.logs().contains("got to a crash point")
+    })
+    .await;
+    join_all(others.iter().map(|scene| async move {
+        scene.begin(bed).await;
+        scene.gets_to_its_point(bed).await;
+    }))
+    .await;
+    (operator, scenes)
+}
+
+fn assert_all_were_reached(operator: &Operator) {
+    let logs = operator.logs();
+    for point in Point::ALL {
+        let reached = format!("got to a crash point point={} ", point.name());
+        assert_eq!(logs.matches(&reached).count(), 1, "{reached}");
+    }
+}
+
+/// Waits until Consul has ended every session of the operator's.
+async fn all_sessions_end(bed: &Bed) {
+    eventually_within(EXPIRY, "all sessions have ended", || async {
+        same(sessions(bed, "").await, Vec::new())
+    })
+    .await;
+}
+
+/// The names of the operator's sessions that are of this namespace, or of any.
+async fn sessions(bed: &Bed, namespace: &str) -> Vec<String> {
+    let sessions = bed.consul().sessions().await;
+    let names = sessions
+        .iter()
+        .filter_map(|session| session["Name"].as_str());
+    let own = names.filter(|name| {
+        name.starts_with("consul-semaphore-operator/")
+            && (namespace.is_empty() || name.contains(&format!("/{namespace}/")))
+    });
+    own.map(str::to_owned).collect()
+}
