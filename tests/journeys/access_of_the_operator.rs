@@ -26,7 +26,6 @@ async fn the_operator_may_do_no_more_than_it_needs() {
     let patches = [
         patch(&["job", "a", "--subresource=status"]),
         patch(&["cronjob", "a"]),
-        patch(&["pod", "a"]),
         patch(&["namespace", "default"]),
         patch(&["serviceaccount", "default"]),
         patch(&["role", "a"]),
