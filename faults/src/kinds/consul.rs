@@ -18,10 +18,11 @@ pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
     leader.end("KILL").await?;
+    strike.lasts(4).await;
+    // Not after an election: one of the other two may not have caught up from an earlier fault.
+    leader.start().await?;
     world.consul_leads().await?;
     drop(away);
-    strike.lasts(2).await;
-    leader.start().await?;
     Ok(Hit::Yes)
 }
 
