@@ -6,11 +6,9 @@ use consul_semaphore_operator::crash::Point;
 #[test]
 fn a_normal_build_has_no_crash_points() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_consul-semaphore-operator")).unwrap();
-    let has = |text: &str| {
-        program
-            .windows(text.len())
-            .any(|part| part == text.as_bytes())
-    };
+    // The standard library's search in a text is fast without optimization, too.
+    let program = String::from_utf8_lossy(&program);
+    let has = |text: &str| program.contains(text);
     assert!(has("CONSUL_HTTP_ADDR"), "texts can be found in it");
     let armed = cfg!(feature = "crash-points");
     assert_eq!(has("CRASH_POINTS"), armed);
