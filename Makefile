@@ -7,7 +7,7 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 
 demo dev: servers
 	@cargo build --locked --workspace --bins
-	@cargo run --locked --quiet --package testbed --bin bed -- $@
+	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
 # Real etcd, Kubernetes, Consul and kwok, built once into .servers.
 servers:

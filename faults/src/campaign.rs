@@ -70,7 +70,11 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         options.seed,
         file.display()
     ));
-    let world = Arc::new(World::start(&timeline).await.context("starting the bed")?);
+    let world = Arc::new(
+        Box::pin(World::start(&timeline))
+            .await
+            .context("starting the bed")?,
+    );
     create_namespace(&world).await?;
     let planted = planted::prove(&world).await?;
     say(&format!("planted and caught: {planted}"));

@@ -18,6 +18,7 @@
 //! The judge reads nothing but the timeline, so a campaign can be judged again.
 
 pub mod campaign;
+
 mod consul_record;
 mod etcd;
 pub mod judge;

@@ -169,7 +169,9 @@ impl Grantor {
             ..WatchOptions::default()
         };
         match &self.view.home {
-            Some(home) => home.consul.readings(&self.settings.prefix.folder(), options),
+            Some(home) => home
+                .consul
+                .readings(&self.settings.prefix.folder(), options),
             None => mpsc::channel(1).1,
         }
     }

@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use self::record::Sighting;
 use super::{Candidate, Settings, Standing, Term, Timing, board::Board};
-use crate::clock::Moment;
+use crate::clock::{self, Moment};
 
 /// The Lease's name.
 const NAME: &str = "consul-semaphore-operator";
@@ -232,7 +232,7 @@ impl LeaseCandidate {
 /// The wall clock, for those who read the record. Nothing is decided by it. To the microsecond, as
 /// it is stored.
 fn present() -> MicroTime {
-    let now = Timestamp::now();
+    let now = clock::time();
     MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
 }
 

@@ -14,14 +14,13 @@ mod state;
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
-    time::Instant,
 };
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
 use self::state::{Action, Next, Showing, State};
 use super::flaws::Flaw;
-use crate::semaphore::OnSlotLost;
+use crate::{clock::Moment, semaphore::OnSlotLost};
 
 /// How many steps a fair schedule may take to come to rest.
 const STEPS: usize = 150;
@@ -161,14 +160,14 @@ impl Model for Space {
 
 /// Looks at every state, and prints how many there are. Stops at the first that is wrong.
 fn check(name: &str, setup: Setup) {
-    let started = Instant::now();
+    let started = Moment::now();
     let checker = run(setup);
     let figures = format!(
         "{name}: {} states, {} steps, depth {}, {} s",
         checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),
-        started.elapsed().as_secs()
+        Moment::now().since(started).as_secs()
     );
     println!("{figures}");
     let mut discoveries = checker.discoveries();
@@ -187,10 +186,9 @@ fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
         return property.into();
     };
     let mut last = path.last_state().clone();
-    let mut told = format!("{property}, after\n");
-    for action in path.into_actions() {
-        told += &format!("  {action:?}\n");
-    }
+    let actions: Vec<_> = path.into_actions();
+    let actions = actions.iter().map(|action| format!("  {action:?}\n"));
+    let actions: Vec<String> = actions.collect();
     // What a fair schedule makes of it.
     for _ in 0..STEPS {
         let Next::State(next) = last.next() else {
@@ -198,8 +196,10 @@ fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
         };
         last = next;
     }
-    told += &format!("which ends in {last:?}");
-    told
+    format!(
+        "{property}, after\n{}which ends in {last:?}",
+        actions.concat()
+    )
 }
 
 fn run(setup: Setup) -> impl Checker<Space> {

@@ -398,7 +398,9 @@ impl Jobs {
         let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
         let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
         // The oldest of a Job ends first, and was asked first.
-        over.iter().for_each(|pod| self.end_pod(&pod.job));
+        for pod in &over {
+            self.end_pod(&pod.job);
+        }
     }
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.

@@ -272,8 +272,8 @@ impl Operator {
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
         let mut evidence = std::mem::take(&mut self.evidence);
-        let life = |session: &SessionId| self.life(outside, session);
-        evidence.observe(outside.now(), settings, &running, reading, &ours, life);
+        let known = |session: &SessionId| self.life(outside, session);
+        evidence.observe(outside.now(), settings, &running, reading, &ours, known);
         self.evidence = evidence;
         let reading = self.reading.as_ref();
         let observed = Observed {
