@@ -233,7 +233,7 @@ impl Raw {
             "spec": { "suspend": false, "template": { "metadata": {
                 "labels": { "example.com/holder": "true" },
                 "annotations": {
-                    "example.com/lock-key": format!("{}/.lock", self.prefix),
+                    "example.com/lock-key": format!("{}/{session}", self.prefix),
                     "example.com/session": session,
                     "example.com/lock-index": "1",
                     "example.com/fencing-token": "123456",

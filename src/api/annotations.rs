@@ -10,7 +10,8 @@ pub const PRIORITY: &str = "consul-semaphore.io/priority";
 pub const HOLD: &str = "consul-semaphore.io/hold";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds, or held, the slot.
 pub const SESSION: &str = "consul-semaphore.io/session";
-/// On the pod template, by the grant: the lock key, the `Key` of Consul's sequencer.
+/// On the pod template, by the grant: the `Key` of Consul's sequencer, which the session has locked.
+/// It is the contender key; nobody locks the `.lock` of a semaphore.
 pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
 /// On the pod template, by the grant: the `LockIndex` of Consul's sequencer.
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";

@@ -127,7 +127,11 @@ fn explain(stray: &Stray) -> (Reason, String, Duration) {
         None => {
             let wanted = stray.kept.job.wants.as_deref().unwrap_or_default();
             let note = format!(
-                "this Job stays suspended: there is no ConsulSemaphore {wanted} in its namespace"
+                "this Job stays suspended: there is no ConsulSemaphore {wanted} in namespace {}. Make \
+                 one of that name there, or correct the annotation {}; one of another namespace can't \
+                 be used",
+                stray.kept.namespace,
+                crate::api::annotations::SEMAPHORE
             );
             (Reason::NoSemaphore, note, GRACE)
         }

@@ -92,10 +92,8 @@ fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
     if template.get(annotations::GRANTED_TO)? != uid {
         return None;
     }
-    Some(Granted {
-        lock_key: template.get(annotations::LOCK_KEY)?.clone(),
-        session: template.get(annotations::SESSION)?.as_str().into(),
-    })
+    let key = template.get(annotations::LOCK_KEY)?;
+    Some(Granted::by(key, template.get(annotations::SESSION)?))
 }
 
 /// How long the pods may take to end: Kubernetes' default where the template does not say.
@@ -349,7 +347,7 @@ mod tests {
         let granted = unsuspended(|job| {
             job["spec"]["template"]["metadata"]["annotations"] = json!({
                 "consul-semaphore.io/granted-to": "u",
-                "consul-semaphore.io/lock-key": "p/.lock",
+                "consul-semaphore.io/lock-key": "p/s",
                 "consul-semaphore.io/session": "s",
             });
         });
@@ -362,7 +360,7 @@ mod tests {
             waiting(|job| {
                 job["spec"]["template"]["metadata"]["annotations"] = json!({
                     "consul-semaphore.io/granted-to": uid,
-                    "consul-semaphore.io/lock-key": "p/.lock",
+                    "consul-semaphore.io/lock-key": "p/s",
                     "consul-semaphore.io/session": "s",
                 });
             })

@@ -31,7 +31,7 @@ pub(super) fn start(start: &Start) -> Value {
             "template": { "metadata": {
                 "labels": { (a::HOLDER_LABEL): a::HOLDER_VALUE },
                 "annotations": {
-                    (a::LOCK_KEY): slot.lock_key(),
+                    (a::LOCK_KEY): slot.key(),
                     (a::SESSION): slot.session(),
                     (a::LOCK_INDEX): slot.lock_index().to_string(),
                     (a::FENCING_TOKEN): slot.fencing_token().to_string(),

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     api::{ConsulSemaphore, annotations},
     clock::Moment,
+    semaphore::lock_key_of,
     telemetry::{Health, Part, SemaphoreLabels},
 };
 
@@ -122,11 +123,10 @@ async fn watch_pods(context: Arc<Context>) {
                 continue;
             }
         };
-        let lock_key = pod.annotations().get(annotations::LOCK_KEY);
-        if let (Some(uid), Some(lock_key)) = (controller_uid(pod.labels()), lock_key) {
-            context
-                .index
-                .pod_ended(&pod.namespace().unwrap_or_default(), lock_key, &uid);
+        let key = pod.annotations().get(annotations::LOCK_KEY);
+        if let (Some(uid), Some(key)) = (controller_uid(pod.labels()), key) {
+            let namespace = pod.namespace().unwrap_or_default();
+            context.index.pod_ended(&namespace, &lock_key_of(key), &uid);
         }
     }
 }

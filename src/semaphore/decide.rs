@@ -260,7 +260,7 @@ impl<'a> Pass<'a> {
 
     fn start(&mut self, job: &Job, session: SessionId) {
         if let Some(contender) = self.reading.contender(&session) {
-            let slot = Slot::new(self.lock_key.clone(), session, contender);
+            let slot = Slot::new(session, contender);
             self.plan.starts.push(Start {
                 job: job.into(),
                 slot,

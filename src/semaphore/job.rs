@@ -2,6 +2,7 @@
 
 use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 
+use super::reading::LOCK;
 use crate::{clock::Moment, consul::SessionId};
 
 /// A Job's uid.
@@ -52,6 +53,23 @@ pub struct Granted {
     pub lock_key: String,
     /// The session that held the slot.
     pub session: SessionId,
+}
+
+impl Granted {
+    /// Reads the sequencer of a grant: the key that the session locked is a contender, and the lock
+    /// key is beside it.
+    pub fn by(key: &str, session: &str) -> Self {
+        Self {
+            lock_key: lock_key_of(key),
+            session: session.into(),
+        }
+    }
+}
+
+/// The lock key beside a contender key.
+pub fn lock_key_of(contender: &str) -> String {
+    let prefix = contender.rsplit_once('/').map_or("", |(prefix, _)| prefix);
+    format!("{prefix}/{LOCK}")
 }
 
 /// A Job in the line: the order of this type is the order of the line.

@@ -37,7 +37,7 @@ pub use decide::{Observed, decide};
 pub use evidence::{Evidence, Life};
 pub use fate::Ours;
 pub use identity::{Cluster, ContenderBody, Identity};
-pub use job::{Granted, Job, Place, Standing, Uid};
+pub use job::{Granted, Job, Place, Standing, Uid, lock_key_of};
 pub use limit::{Agreement, Defence};
 pub use lock::Lock;
 pub use plan::Plan;

@@ -33,31 +33,33 @@ impl From<&Job> for Target {
     }
 }
 
-/// A slot that Consul says is held: its lock key, index and session are the sequencer.
+/// A slot that Consul says is held. Its key, index and session are a sequencer
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>): what a client looks
+/// up to see that the lock is still the one that it was given.
 ///
 /// There is one way to make it, from an entry of Consul's for the contender key, so nothing that
 /// needs a slot can be done without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    lock_key: String,
+    key: String,
     session: SessionId,
     lock_index: u64,
     fencing_token: u64,
 }
 
 impl Slot {
-    pub(super) fn new(lock_key: String, session: SessionId, contender: &Entry) -> Self {
+    pub(super) fn new(session: SessionId, contender: &Entry) -> Self {
         Self {
-            lock_key,
+            key: contender.key.clone(),
             session,
             lock_index: contender.lock_index,
             fencing_token: contender.modify_index,
         }
     }
 
-    /// The semaphore's lock key.
-    pub fn lock_key(&self) -> &str {
-        &self.lock_key
+    /// The contender key, which the session has locked.
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// The session that holds the slot.
@@ -184,7 +186,6 @@ impl Transaction {
     pub fn starts(
         &self,
         answer: &[Entry],
-        lock_key: &str,
         contender_key: impl Fn(&SessionId) -> String,
     ) -> Vec<Start> {
         let granted = self.grants.iter().filter(|grant| grant.starts);
@@ -192,7 +193,7 @@ impl Transaction {
             .filter_map(|grant| {
                 let key = contender_key(&grant.session);
                 let contender = answer.iter().find(|entry| entry.key == key)?;
-                let slot = Slot::new(lock_key.to_owned(), grant.session.clone(), contender);
+                let slot = Slot::new(grant.session.clone(), contender);
                 Some(Start {
                     job: grant.job.clone(),
                     slot,

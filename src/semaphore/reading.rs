@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The name of the lock key below a prefix.
-const LOCK: &str = ".lock";
+pub(super) const LOCK: &str = ".lock";
 
 /// The keys of a semaphore at a prefix: `a/b` stands for `a/b/.lock` and the contenders beside it.
 impl Prefix {

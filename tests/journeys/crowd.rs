@@ -67,7 +67,8 @@ async fn two_semaphores_do_not_mind_each_other() {
         } else {
             &mail
         };
-        assert_eq!(lock_key, format!("{}/.lock", expected.lock_prefix()));
+        let prefix = format!("{}/", expected.lock_prefix());
+        assert!(lock_key.starts_with(&prefix), "{lock_key}");
     }
     for (semaphore, limit, observer) in [(&db, 2, &observers[0]), (&mail, 1, &observers[1])] {
         nothing_is_left(&bed, &team, semaphore).await;

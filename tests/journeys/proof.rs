@@ -50,7 +50,8 @@ pub(crate) async fn grant_of(job: &Job) -> Option<Grant> {
 pub(crate) async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
     // Boxed, because a story is a long future already.
     let grant = Box::pin(grant_on_both_job_and_pods(job)).await;
-    assert_eq!(grant.lock_key, format!("{}/.lock", db.lock_prefix()));
+    let contender = format!("{}/{}", db.lock_prefix(), grant.session);
+    assert_eq!(grant.lock_key, contender);
     Box::pin(is_held_in_consul(bed, db, job, &grant)).await;
     grant
 }
@@ -81,12 +82,13 @@ async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) 
         holders.contains(&grant.session),
         "{grant:?} is not in {holders:?}"
     );
-    let contender = consul.kv(&format!("{prefix}/{}", grant.session)).await;
+    // As a workload would check its sequencer.
+    let contender = consul.kv(&grant.lock_key).await;
     let contender = contender.expect("a holder has a contender");
     assert_eq!(contender.session.as_ref(), Some(&grant.session));
     assert_eq!(contender.flags, testbed::SEMAPHORE_FLAGS);
-    // The sequencer, and the raft index of the grant.
     assert_eq!(contender.lock_index, grant.lock_index);
+    // The raft index of the grant.
     assert_eq!(contender.modify_index, grant.fencing_token);
     let body = contender.json();
     assert_eq!(

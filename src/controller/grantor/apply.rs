@@ -147,7 +147,7 @@ impl Grantor {
             self.granted(grant);
         }
         let key = |session: &_| prefix.contender_key(session);
-        for start in transaction.starts(answer, &prefix.lock_key(), key) {
+        for start in transaction.starts(answer, key) {
             self.start(start);
         }
     }

@@ -334,7 +334,10 @@ impl Grantor {
                 ..
             }) => (
                 Reason::RanWithoutSlot,
-                format!("suspended because it ran without a slot of {semaphore}"),
+                format!(
+                    "suspended because it ran without a slot of {semaphore}; it is in line now. \
+                     Jobs are made with spec.suspend: true"
+                ),
             ),
             Write::Suspend(Suspend {
                 why: Suspended::SlotLost,

@@ -124,7 +124,8 @@ impl Overseer {
         if let Some(Lock::Unreadable(why)) = self.lock() {
             let message = format!(
                 "the key {} can't be used as a semaphore: {why}. Nothing is granted, and it is left \
-                 as it is; delete the key once nobody uses it, or choose another prefix",
+                 as it is. Delete the key once nobody uses it, or make another ConsulSemaphore with \
+                 another prefix; scripts need `consul lock -n <limit>`",
                 self.grantor.settings.prefix.lock_key()
             );
             return not(Reason::LockConflict, message);
@@ -133,7 +134,8 @@ impl Overseer {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
         if self.grantor.settings.paused {
-            let message = "spec.paused is true: nothing more is granted; running Jobs go on";
+            let message = "spec.paused is true: nothing more is granted; running Jobs go on. Set it to false \
+                           to go on granting";
             return not(Reason::Paused, message.into());
         }
         if let Some(refusal) = self.grantor.writes.refusal() {
@@ -259,7 +261,11 @@ impl Overseer {
             (None, _) if self.grantor.settings.terminating => Reason::Terminating,
             (None, _) => Reason::Starting,
         };
-        let message = "it is not known while the lock key can't be read";
+        let message = match reason {
+            Reason::Terminating => "nobody looks after the limit of what is being deleted",
+            Reason::Starting => "Consul has not answered yet",
+            _ => "it is not known while the lock key can't be read",
+        };
         Finding::new(condition, ConditionStatus::Unknown, reason, message)
     }
 }

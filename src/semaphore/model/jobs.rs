@@ -442,10 +442,7 @@ impl Jobs {
                 object.suspend = false;
                 object.rogue = false;
                 object.stopped_by_user = false;
-                object.granted = Some(Granted {
-                    lock_key: start.slot.lock_key().into(),
-                    session: start.slot.session().clone(),
-                });
+                object.granted = Some(Granted::by(start.slot.key(), start.slot.session().as_str()));
                 object.reported = Some(start.slot.session().clone());
             }
             Patch::Suspend(suspend) => {

@@ -459,7 +459,7 @@ impl Operator {
             self.sessions.remove(&grant.job.uid);
         }
         let contender_key = |session: &SessionId| prefix.contender_key(session);
-        let starts = transaction.starts(answer, &prefix.lock_key(), contender_key);
+        let starts = transaction.starts(answer, contender_key);
         for start in starts.into_iter().rev() {
             let patch = Patch::Start(start);
             self.pending.push_front(Step::Patch { patch, read });
