@@ -20,7 +20,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
 use self::state::{Action, Next, Showing, State};
 use super::flaws::Flaw;
-use crate::{clock::Moment, semaphore::OnSlotLost};
+use crate::semaphore::OnSlotLost;
 
 /// How many steps a fair schedule may take to come to rest.
 const STEPS: usize = 150;
@@ -160,14 +160,12 @@ impl Model for Space {
 
 /// Looks at every state, and prints how many there are. Stops at the first that is wrong.
 fn check(name: &str, setup: Setup) {
-    let started = Moment::now();
     let checker = run(setup);
     let figures = format!(
-        "{name}: {} states, {} steps, depth {}, {} s",
+        "{name}: {} states, {} steps, depth {}",
         checker.unique_state_count(),
         checker.state_count(),
-        checker.max_depth(),
-        Moment::now().since(started).as_secs()
+        checker.max_depth()
     );
     println!("{figures}");
     let mut discoveries = checker.discoveries();
