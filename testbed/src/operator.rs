@@ -69,7 +69,7 @@ impl Operator {
         }))
     }
 
-    /// Starts it, and waits until `/readyz` answers 200.
+    /// Starts it, and waits until `/readyz` answers 200 and some replica leads.
     #[track_caller]
     pub fn start(&self) -> impl Future<Output = ()> {
         story(Location::caller(), self.try_start())
@@ -192,10 +192,18 @@ impl Operator {
                             .timeout(Duration::from_secs(5))
                             .send()
                             .await;
-                        answer
-                            .and_then(reqwest::Response::error_for_status)
-                            .map(drop)
-                            .map_err(|error| error.to_string())
+                        let answer = answer.and_then(reqwest::Response::error_for_status);
+                        let body = match answer {
+                            Ok(answer) => answer.text().await,
+                            Err(error) => Err(error),
+                        };
+                        let body = body.map_err(|error| error.to_string())?;
+                        // A replica that stands by is ready, and nobody does the work yet.
+                        if body.contains("nobody leads") {
+                            Err(body)
+                        } else {
+                            Ok(())
+                        }
                     })
                     .await?;
                 Ok(Running { process, address })
