@@ -1,5 +1,5 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
-# make test proves that it works, make test-broken that it does when things break; make lint and make deny say what else a change must pass.
+# make test proves that it works, make test-broken that it does when it dies at any step; make lint and make deny say what else a change must pass.
 .PHONY: demo dev servers test test-broken faults bench lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
@@ -14,15 +14,10 @@ servers:
 	@testbed/servers/build
 
 test: servers
-	cargo build --locked --workspace --bins
-	cargo test --locked --workspace
+	@tests/run suites outages
 
-# What takes long: servers that are away, an operator that dies at every step, a short fault campaign.
 test-broken: servers
-	cargo build --locked --workspace --bins
-	cargo test --locked --workspace --test outages -- --test-threads=5
-	cargo test --locked --workspace --test short
-	cargo test --locked --features crash-points --test crash
+	@tests/run crash
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers

@@ -63,6 +63,8 @@ pub(super) struct Session {
     consul: Client,
     life: Arc<Mutex<Life>>,
     renewing: AbortHandle,
+    /// Whether it is renewed on when the lead is lost.
+    matters: bool,
     keeper: Keeper,
 }
 
@@ -70,6 +72,11 @@ impl Session {
     /// What is known of it.
     pub(super) fn life(&self) -> Life {
         *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing depends on it: when the lead is lost it expires. Nobody would adopt it.
+    pub(super) fn expire(mut self) {
+        self.matters = false;
     }
 
     /// The client that may end it.
@@ -81,7 +88,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let mut left = self.keeper.left();
-        if left.leaving {
+        if left.leaving && self.matters {
             left.renewing.insert(self.id.clone(), self.renewing.clone());
         } else {
             self.renewing.abort();
@@ -202,6 +209,7 @@ impl Keeper {
             consul,
             life,
             renewing,
+            matters: true,
             keeper: self.clone(),
         }
     }

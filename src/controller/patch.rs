@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::batch::v1 as batch;
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    batch::v1 as batch,
+};
 use kube::{
-    Api,
-    api::{Patch, PatchParams},
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -110,7 +113,7 @@ pub(super) enum PatchError {
     Refused {
         /// Its words.
         message: String,
-        /// Whether it is not this Job, but that the operator may write to none.
+        /// Whether it is not about this Job: the operator may write to none.
         forbidden: bool,
     },
     /// It may have been done, or not.
@@ -166,7 +169,8 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
             Some((404 | 409, _)) => None,
             Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
                 message: message.to_owned(),
-                forbidden: matches!(code, 401 | 403),
+                forbidden: matches!(code, 401 | 403)
+                    && may_write(&context.client, &namespace).await == Some(false),
             }),
             _ => Some(PatchError::Unanswered(error.to_string())),
         },
@@ -182,6 +186,32 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
         Some(failed) if same => Err(failed),
         // Another version answers the question; so does another Job under the same name.
         _ => Err(PatchError::Outdated(now.map(Box::new))),
+    }
+}
+
+/// Whether the operator may write to Jobs of a namespace at all; `None` if that can't be found out.
+/// Admission policies and webhooks refuse one Job or another with 403, too: only the API server's
+/// authorizer can tell which it was.
+pub(super) async fn may_write(client: &Client, namespace: &str) -> Option<bool> {
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some("batch".to_owned()),
+                resource: Some("jobs".to_owned()),
+                verb: Some("patch".to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    match call(reviews.create(&PostParams::default(), &review)).await {
+        Ok(review) => Some(review.status?.allowed),
+        // It does not even know who asks.
+        Err(error) if matches!(error.refusal(), Some((401, _))) => Some(false),
+        Err(_) => None,
     }
 }
 

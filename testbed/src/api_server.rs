@@ -29,7 +29,7 @@ use crate::{
     tls, tools,
 };
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// The admin's token. It is worth nothing outside of a loopback port that lives for minutes.
 const ADMIN_TOKEN: &str = "admin";

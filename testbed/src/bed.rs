@@ -21,6 +21,7 @@ use crate::{
     link::Link,
     namespace::{Cluster, Namespace},
     operator::{Operator, OperatorOptions, Place},
+    proxy::Proxy,
     story::story,
     tools,
 };
@@ -155,11 +156,31 @@ impl Bed {
         let direct = &self.servers.place.kubeconfig;
         story(Location::caller(), async move {
             let link = Link::start(kubeconfig::server(direct)?).await?;
-            let by_link = kubeconfig::by_way_of(direct, link.address())?;
-            let name = format!("{}.kubeconfig", link.address().replace(':', "-"));
-            let path = self.folder().write(&name, by_link)?;
-            Ok((link, path))
+            let kubeconfig = self.by_way_of("https", link.address())?;
+            Ok((link, kubeconfig))
         })
+    }
+
+    /// A proxy before Kubernetes, and the operator's kubeconfig that goes by it. It speaks HTTP:
+    /// whoever may see a token may see this one.
+    #[track_caller]
+    pub fn proxy_to_kubernetes(&self) -> impl Future<Output = (Proxy, PathBuf)> {
+        let direct = &self.servers.place.kubeconfig;
+        story(Location::caller(), async move {
+            let server = format!("https://{}", kubeconfig::server(direct)?);
+            let authority = kubeconfig::authority(direct)?;
+            let proxy = Proxy::before(server, Some(&authority)).await?;
+            let kubeconfig = self.by_way_of("http", &proxy.address())?;
+            Ok((proxy, kubeconfig))
+        })
+    }
+
+    /// The operator's kubeconfig for an API server that is reached at another address.
+    fn by_way_of(&self, scheme: &str, address: &str) -> Result<PathBuf> {
+        let url = format!("{scheme}://{address}");
+        let kubeconfig = kubeconfig::by_way_of(&self.servers.place.kubeconfig, &url)?;
+        let name = format!("{}.kubeconfig", address.replace(':', "-"));
+        self.folder().write(&name, kubeconfig)
     }
 
     /// A way to Consul that can be cut.

@@ -15,7 +15,7 @@ use crate::{
     wait,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Consul servers that keep their data and their ports: each can be killed and started again, paused
 /// and resumed. End when they are dropped.

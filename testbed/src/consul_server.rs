@@ -14,7 +14,7 @@ use crate::{
     story::story,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A Consul agent in development mode, on free ports of loopback. What it knows is in its memory.
 ///

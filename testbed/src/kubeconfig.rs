@@ -51,10 +51,17 @@ pub(crate) fn server(kubeconfig: &Path) -> Result<String> {
     Ok(address.context("a kubeconfig without a server")?.to_owned())
 }
 
-/// The same kubeconfig, for a server that is reached at another address (`host:port`).
-pub(crate) fn by_way_of(kubeconfig: &Path, address: &str) -> Result<String> {
+/// Who signs the server's certificate (PEM), of a kubeconfig that was made here.
+pub(crate) fn authority(kubeconfig: &Path) -> Result<Vec<u8>> {
+    let config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
+    let data = config["clusters"][0]["cluster"]["certificate-authority-data"].as_str();
+    Ok(BASE64_STANDARD.decode(data.context("a kubeconfig without an authority")?)?)
+}
+
+/// The same kubeconfig, for a server that is reached at another URL.
+pub(crate) fn by_way_of(kubeconfig: &Path, url: &str) -> Result<String> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(kubeconfig)?)?;
-    config["clusters"][0]["cluster"]["server"] = format!("https://{address}").into();
+    config["clusters"][0]["cluster"]["server"] = url.into();
     Ok(config.to_string())
 }
 

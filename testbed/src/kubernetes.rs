@@ -19,7 +19,7 @@ use crate::{
     story::story,
 };
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 const STAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stages.yaml");
 

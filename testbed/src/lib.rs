@@ -24,7 +24,7 @@
 //! | [`Operator`] | started, stopped, killed, started again |
 //! | [`Consul`] | Consul as an observer or a troublemaker sees it; [`Consul::start`] for one alone |
 //! | [`ConsulCluster`] | Consul servers that can be lost and come back |
-//! | [`ConsulProxy`] | what is between somebody and Consul: refuses, delays, holds, counts |
+//! | [`Proxy`] | what is between somebody and Consul or Kubernetes: refuses, delays, holds, loses, counts |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
 //! | [`Link`] | a way to a server that can be cut |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
@@ -51,7 +51,6 @@ mod bed;
 mod bed_builder;
 mod consul;
 mod consul_cluster;
-mod consul_proxy;
 mod consul_server;
 mod env;
 mod folder;
@@ -67,6 +66,7 @@ mod operator;
 mod ports;
 mod process;
 mod programs;
+mod proxy;
 mod semaphore;
 mod story;
 mod tls;
@@ -78,7 +78,6 @@ pub use bed::Bed;
 pub use bed_builder::BedBuilder;
 pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
 pub use consul_cluster::ConsulCluster;
-pub use consul_proxy::{ConsulCall, ConsulProxy, Fault};
 pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use folder::Folder;
 pub use job::Job;
@@ -89,5 +88,6 @@ pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;
 pub use programs::{faketime, operator as operator_program, servers};
+pub use proxy::{Call, Fault, Proxy};
 pub use semaphore::Semaphore;
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};

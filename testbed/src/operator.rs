@@ -14,7 +14,7 @@ use crate::{
     tls, wait,
 };
 
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// An operator on a bed: started, stopped, killed, started again. Clones are the same operator.
 ///

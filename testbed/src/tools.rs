@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{env::Env, programs};
 
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Runs kubectl and returns what it prints; what it complains about is the error.
 pub(crate) async fn kubectl<A: AsRef<OsStr>>(

@@ -9,8 +9,9 @@ use anyhow::{Result, bail};
 
 use crate::story::story;
 
-/// How long [`eventually`] waits. Far more than anything takes: a machine may be busy.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+/// How long [`eventually`] waits. Far more than anything takes: a machine may be busy. Less than a
+/// semaphore's usual TTL, so that what only the end of a session brings is not taken for a success.
+pub const PATIENCE: Duration = Duration::from_secs(100);
 
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -57,7 +58,7 @@ pub fn same<T: PartialEq + Debug>(seen: T, expected: T) -> Result<T, String> {
     }
 }
 
-/// Looks until the condition is met, at most a minute, and panics with the last seen state if it never is.
+/// Looks until the condition is met, at most for [`PATIENCE`], and panics with the last seen state if it never is.
 ///
 /// ```ignore
 /// eventually("two Jobs hold a slot", || async { same(bed.consul().holders("jobs").await.len(), 2) }).await;

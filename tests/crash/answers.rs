@@ -1,6 +1,10 @@
 //! Requests that come late, answers that are lost, and starts that are refused for good.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -10,21 +14,17 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, eventually, eventually_within, same};
+use testbed::{Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within, same};
 
-use crate::{
-    EXPIRY,
-    proxy::{Call, Fault, Proxy},
-    sessions,
-};
+use crate::{ALWAYS_ACTIVE, EXPIRY, sessions};
 
 #[tokio::test]
 async fn answers_come_late_or_never() {
     let _turn = crate::turn().await;
-    let bed = Bed::builder().without_operator().start().await;
-    let consul = Proxy::before(bed.consul().address(), None).await;
-    let api = before_the_api_server(&bed).await;
-    let operator = behind(&bed, "distant", &consul, &api);
+    let bed = crate::bed().await;
+    let consul = Proxy::start(bed.consul().address()).await;
+    let (api, kubeconfig) = bed.proxy_to_kubernetes().await;
+    let operator = behind(&bed, "distant", &consul, &kubeconfig);
     operator.start().await;
     // One after another: each has the proxies for itself.
     lost_answers_of_grant_and_release(&bed, &consul).await;
@@ -33,55 +33,35 @@ async fn answers_come_late_or_never() {
     a_limit_that_lands_late(&bed, &consul).await;
     a_start_that_a_policy_refuses(&bed).await;
     operator.stop().await;
-    a_replica_that_sees_late(&bed, &consul, &api).await;
-}
-
-/// The API server over plain HTTP: whoever may see a token may see this one.
-async fn before_the_api_server(bed: &Bed) -> Proxy {
-    let kubeconfig = std::fs::read_to_string(bed.operator_kubeconfig()).unwrap();
-    let config = kube::config::Kubeconfig::from_yaml(&kubeconfig).unwrap();
-    let cluster = config.clusters[0].cluster.clone().unwrap();
-    let ca = match (
-        cluster.certificate_authority_data,
-        cluster.certificate_authority,
-    ) {
-        (Some(data), _) => {
-            use base64::Engine as _;
-            base64::prelude::BASE64_STANDARD.decode(data).unwrap()
-        }
-        (None, Some(file)) => std::fs::read(file).unwrap(),
-        (None, None) => panic!("no certificate in {kubeconfig}"),
-    };
-    Proxy::before(&cluster.server.unwrap(), Some(&ca)).await
+    let late = behind(&bed, "late", &consul, &kubeconfig);
+    a_replica_that_sees_late(&bed, &late, &api).await;
 }
 
 /// An operator that has both behind proxies.
-fn behind(bed: &Bed, name: &str, consul: &Proxy, api: &Proxy) -> Operator {
-    let kubeconfig = std::fs::read_to_string(bed.operator_kubeconfig()).unwrap();
-    let mut config = kube::config::Kubeconfig::from_yaml(&kubeconfig).unwrap();
-    if let Some(cluster) = &mut config.clusters[0].cluster {
-        cluster.server = Some(api.url());
-    }
-    let path = bed.folder().path().join(format!("{name}.kubeconfig"));
-    std::fs::write(&path, serde_yaml_ng::to_string(&config).unwrap()).unwrap();
+fn behind(bed: &Bed, name: &str, consul: &Proxy, kubeconfig: &Path) -> Operator {
     let env = [
-        ("KUBECONFIG", path.display().to_string()),
-        ("CONSUL_HTTP_ADDR", consul.url()),
+        ("KUBECONFIG", kubeconfig.display().to_string()),
+        ("CONSUL_HTTP_ADDR", consul.address()),
     ];
-    bed.another_operator(name, [""; 0], env)
+    bed.another_operator(name, ALWAYS_ACTIVE, env)
 }
 
-/// Says what is done to the first request of this kind.
+/// Does this to the first call of a kind.
 fn once(
     fault: Fault,
-    mut is: impl FnMut(&Call) -> bool + Send + 'static,
-) -> impl FnMut(&Call) -> Option<Fault> + Send {
-    let mut met = false;
-    move |call| {
-        let first = !met && is(call);
-        met |= first;
-        first.then_some(fault)
-    }
+    is: impl Fn(&Call) -> bool + Send + Sync + 'static,
+) -> impl Fn(&Call) -> Option<Fault> + Send + Sync {
+    let met = AtomicBool::new(false);
+    move |call| (is(call) && !met.swap(true, Ordering::Relaxed)).then(|| fault.clone())
+}
+
+/// Waits until so many calls have met with a fault.
+async fn has_met(proxy: &Proxy, count: usize) {
+    eventually("the fault has happened", || async {
+        let met = proxy.met();
+        if met >= count { Ok(()) } else { Err(met) }
+    })
+    .await;
 }
 
 /// Whether a transaction has an operation of this verb on a key of this namespace.
@@ -93,9 +73,10 @@ fn has(call: &Call, verb: &str, namespace: &str) -> bool {
 
 /// Whether it starts this namespace's Job `a`.
 fn starts_a(call: &Call, namespace: &str) -> bool {
-    let of_a = format!("/namespaces/{namespace}/jobs/a?");
     call.method == "PATCH"
-        && format!("{}?", call.path).contains(&of_a)
+        && call
+            .path
+            .ends_with(&format!("/namespaces/{namespace}/jobs/a"))
         && call.json()["spec"]["suspend"] == false
 }
 
@@ -107,7 +88,7 @@ async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
         let prefix = db.lock_prefix();
         let observer = bed.watch_limit(&prefix).await;
         let name = team.name().to_owned();
-        consul.rule(once(Fault::AnswerLost, move |call| has(call, verb, &name)));
+        consul.faults(once(Fault::AnswerLost, move |call| has(call, verb, &name)));
         let mut jobs = Vec::new();
         for name in ["a", "b", "c"] {
             jobs.push(team.job(name).semaphore("db").create().await);
@@ -118,7 +99,7 @@ async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
         assert_eq!(observer.seen().all_holders.len(), 3, "one slot a Job");
         assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
         db.shows(json!({ "held": 0, "waiting": 0 })).await;
-        consul.all_pass();
+        consul.heal();
         // The session whose release nobody heard of may be left to expire.
         eventually_within(EXPIRY, "no session is left", || async {
             same(sessions(bed, team.name()).await, Vec::new())
@@ -131,26 +112,26 @@ async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
 async fn a_lost_answer_of_a_start(bed: &Bed, api: &Proxy) {
     let team = bed.namespace("lost-start").await;
     let db = team.semaphore("db").limit(1).create().await;
-    let name = team.name().to_owned();
-    api.rule(once(Fault::AnswerLost, move |call| starts_a(call, &name)));
+    let (name, before) = (team.name().to_owned(), api.met());
+    api.faults(once(Fault::AnswerLost, move |call| starts_a(call, &name)));
     let a = team.job("a").semaphore("db").create().await;
     a.is_complete().await;
     a.has_event("SlotGranted").await;
     a.has_event("SlotReleased").await;
-    api.has_met(1).await;
+    has_met(api, before + 1).await;
     assert_eq!(a.pods().await.len(), 1, "started once");
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
-    api.all_pass();
+    api.heal();
 }
 
 async fn a_start_that_lands_late(bed: &Bed, api: &Proxy) {
     let team = bed.namespace("late-start").await;
     let db = team.semaphore("db").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
-    let name = team.name().to_owned();
-    api.rule(move |call| starts_a(call, &name).then_some(Fault::Late));
+    let (name, before) = (team.name().to_owned(), api.met());
+    api.faults(move |call| starts_a(call, &name).then_some(Fault::Stray));
     let a = team.job("a").semaphore("db").priority(1).create().await;
-    api.has_met(1).await;
+    has_met(api, before + 1).await;
     // Nobody knows whether it will be started, so the slot stays its own.
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     b.has_event("SlotWaiting").await;
@@ -161,7 +142,7 @@ async fn a_start_that_lands_late(bed: &Bed, api: &Proxy) {
     b.is_running().await;
     assert_eq!(api.land().await, 409, "decided on an older version");
     a.is_waiting().await;
-    api.all_pass();
+    api.heal();
     a.annotate("consul-semaphore.io/hold", None).await;
     b.delete().await;
     a.is_complete().await;
@@ -172,19 +153,19 @@ async fn a_limit_that_lands_late(bed: &Bed, consul: &Proxy) {
     let team = bed.namespace("late-limit").await;
     let db = team.semaphore("db").limit(3).create().await;
     db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
-    let name = team.name().to_owned();
-    consul.rule(move |call| {
+    let (name, before) = (team.name().to_owned(), consul.met());
+    consul.faults(move |call| {
         let five = |(_, key, value): &(String, String, String)| {
             key.contains(&format!("/{name}/")) && value.contains(r#""Limit":5"#)
         };
-        call.operations().iter().any(five).then_some(Fault::Late)
+        call.operations().iter().any(five).then_some(Fault::Stray)
     });
     db.set_limit(5).await;
-    consul.has_met(consul.met() + 1).await;
+    has_met(consul, before + 1).await;
     db.set_limit(3).await;
     db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
     assert_eq!(consul.land().await, 409, "the lock was written since");
-    consul.all_pass();
+    consul.heal();
     let a = team.job("a").semaphore("db").create().await;
     a.is_complete().await;
     db.is_ready().await;
@@ -284,7 +265,7 @@ async fn a_start_that_a_policy_refuses(bed: &Bed) {
 }
 
 /// A second operator takes over that has not heard of Jobs for a while.
-async fn a_replica_that_sees_late(bed: &Bed, consul: &Proxy, api: &Proxy) {
+async fn a_replica_that_sees_late(bed: &Bed, late: &Operator, api: &Proxy) {
     let team = bed.namespace("sees-late").await;
     let db = team.semaphore("db").limit(1).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
@@ -297,16 +278,14 @@ async fn a_replica_that_sees_late(bed: &Bed, consul: &Proxy, api: &Proxy) {
         .await;
     let b = team.job("b").semaphore("db").create().await;
     let met = api.met();
-    api.rule(|call| {
-        let watches_jobs =
-            call.path.starts_with("/apis/batch/v1/jobs") && call.path.contains("watch=");
-        watches_jobs.then_some(Fault::Stalled)
+    api.faults(|call| {
+        let watches_jobs = call.path == "/apis/batch/v1/jobs" && call.query.contains("watch=");
+        watches_jobs.then_some(Fault::AnswerHeld)
     });
-    let late = behind(bed, "late", consul, api);
     // It has listed the Jobs as they are now, waiting, but has no slot to give: another program has.
     let other = bed.consul().take_slot(&db.lock_prefix(), 1).await;
     late.start().await;
-    api.has_met(met + 1).await;
+    has_met(api, met + 1).await;
     bed.operator().start().await;
     db.shows(json!({ "held": 1, "waiting": 2 })).await;
     late.pause().await;
@@ -321,8 +300,7 @@ async fn a_replica_that_sees_late(bed: &Bed, consul: &Proxy, api: &Proxy) {
     })
     .await;
     let c = team.job("c").semaphore("db").create().await;
-    api.all_pass();
-    api.flow();
+    api.heal();
     c.has_event("SlotWaiting").await;
     a.is_running().await;
     b.is_waiting().await;

@@ -12,7 +12,6 @@
 )]
 
 mod answers;
-mod proxy;
 mod scene;
 mod two_operators;
 
@@ -31,6 +30,16 @@ use self::scene::Scene;
 /// Consul ends a session between one TTL and two after its last renewal, and looks when it has time.
 const EXPIRY: Duration = Duration::from_mins(2);
 
+/// What every operator here is started with: nothing but Consul's word keeps it from doing another
+/// one's work, and one that slept goes on as if nothing had been.
+const ALWAYS_ACTIVE: [&str; 2] = ["--leader-election", "off"];
+
+/// A bed of which no operator runs.
+async fn bed() -> Bed {
+    let bed = Bed::builder().operator_args(ALWAYS_ACTIVE);
+    bed.without_operator().start().await
+}
+
 /// Each of these tests has some twenty semaphores at work at once: one after another they are fast.
 async fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::const_new(());
@@ -40,7 +49,7 @@ async fn turn() -> MutexGuard<'static, ()> {
 #[tokio::test]
 async fn the_operator_dies_and_sleeps_at_every_point() {
     let _turn = turn().await;
-    let bed = Bed::builder().without_operator().start().await;
+    let bed = bed().await;
     it_dies(&bed).await;
     it_sleeps_until_its_slots_are_gone(&bed).await;
     it_sleeps_and_another_takes_over(&bed).await;
@@ -101,7 +110,7 @@ async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) 
     let points = format!("{what} {}", places.join(" "));
     let round = ROUND.fetch_add(1, Ordering::Relaxed);
     let name = format!("crashing-{round}");
-    let operator = bed.another_operator(&name, [""; 0], [("CRASH_POINTS", points)]);
+    let operator = bed.another_operator(&name, ALWAYS_ACTIVE, [("CRASH_POINTS", points)]);
     // What is done once for all scenes must be waited for in its own.
     let (first, others) = scenes.split_first().expect("there are points");
     assert!(first.point == Point::NodeRegistered);

@@ -8,8 +8,10 @@ use std::{
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use testbed::{Bed, Consul};
+use testbed::Consul;
 use tokio::task::JoinSet;
+
+use crate::ALWAYS_ACTIVE;
 
 /// How many Jobs each of the three semaphores has.
 const JOBS: usize = 50;
@@ -17,8 +19,9 @@ const JOBS: usize = 50;
 #[tokio::test]
 async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     let _turn = crate::turn().await;
-    let bed = Bed::start().await;
-    let second = bed.another_operator("second", [""; 0], []);
+    let bed = crate::bed().await;
+    bed.operator().start().await;
+    let second = bed.another_operator("second", ALWAYS_ACTIVE, []);
     second.start().await;
     let team = bed.namespace("two-operators").await;
     let mut observers = Vec::new();

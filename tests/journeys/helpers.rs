@@ -1,12 +1,17 @@
 //! Steps that several journeys share and the bed does not have.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     ResourceExt as _,
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, eventually, same};
+use testbed::{Bed, Job, Namespace, eventually, eventually_within, same};
+
+/// How long the Job controller and kwok may take: after an outage they come back when they like.
+const OTHERS: Duration = Duration::from_mins(3);
 
 /// Waits until a Job has a warning of this reason, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {
@@ -27,7 +32,7 @@ pub(crate) async fn finish(team: &Namespace, job: &Job) {
     let (pods, params) = (team.api::<Pod>(), PatchParams::default());
     let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
     // Again and again: a pod may not be there yet, and kwok may be about to say that it runs.
-    eventually("its pods have ended", || async {
+    eventually_within(OTHERS, "its pods have ended", || async {
         for pod in job.pods().await {
             let patch = pods.patch_status(&pod.name_any(), &params, &ended).await;
             patch.map_err(|error| error.to_string())?;

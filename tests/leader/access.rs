@@ -1,14 +1,28 @@
-//! The election in a Consul that denies by default: the rule that the README adds suffices, and
-//! what is missing without it is said.
+//! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are
+//! shipped, or that the README adds, suffice, and what is missing without them is said.
 
 use serde_json::json;
-use testbed::{Bed, Consul, eventually};
+use testbed::{Bed, Consul, Operator, eventually};
 
 use crate::{helpers::cluster_id, load::Load, replicas::leader_of};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 const OWN: &str = "5ec2e75e-1111-4222-8333-444444444444";
 const ELECTION: &str = r#"key_prefix "service/consul-semaphore-operator/" { policy = "write" }"#;
+
+/// Waits until the log says, in one line with these words, why the election does not work.
+async fn is_named(operator: &Operator, words: &[&str]) {
+    eventually("what is missing is named", || async {
+        let logs = operator.logs();
+        let mut lines = logs.lines();
+        let named = lines.any(|line| {
+            line.contains("the leader election does not work")
+                && words.iter().all(|word| line.contains(word))
+        });
+        named.then_some(()).ok_or(logs)
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn one_rule_more_is_needed_for_a_lock_in_consul() {
@@ -29,14 +43,8 @@ async fn one_rule_more_is_needed_for_a_lock_in_consul() {
     let a = bed.another_operator("a", ["--leader-election", "consul"], own);
 
     let allowed = async {
-        eventually("the missing rule is named", || async {
-            let logs = a.logs();
-            let named = logs.contains("the leader election does not work")
-                && logs.contains("service/consul-semaphore-operator/")
-                && logs.contains("lacks permission");
-            named.then_some(()).ok_or(logs)
-        })
-        .await;
+        let key = "service/consul-semaphore-operator/";
+        is_named(&a, &[key, "lacks permission"]).await;
         let path = format!("acl/policy/{}", policy["ID"].as_str().expect("its id"));
         let rules = format!("{usual}\n{ELECTION}");
         let policy = json!({ "Name": "operator", "Rules": rules });
@@ -48,4 +56,35 @@ async fn one_rule_more_is_needed_for_a_lock_in_consul() {
     load.goes_on().await;
     load.was_kept().await;
     assert!(!a.logs().contains(OWN), "no token in the log");
+}
+
+/// Whoever leaves out the Role for the Lease is told so, and by which right; and nothing is to be
+/// restarted once it is there.
+#[tokio::test]
+async fn a_right_that_is_missing_for_the_lease_is_named() {
+    const NAMESPACE: &str = "consul-semaphore-system";
+    let role = "consul-semaphore-operator-leader-election";
+    let shipped = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/config/rbac/leader_election_role.yaml"
+    );
+    let bed = Bed::builder().without_operator().start().await;
+    let kubectl = |args: Vec<&'static str>| {
+        let bed = &bed;
+        async move { bed.kubectl([vec!["-n", NAMESPACE], args].concat()).await }
+    };
+    kubectl(vec!["delete", "rolebinding", role]).await;
+    let a = bed.another_operator("a", [""; 0], []);
+
+    let allowed = async {
+        let lease = "Lease consul-semaphore-system/consul-semaphore-operator";
+        let leases = r#"resource \"leases\" in API group"#;
+        is_named(&a, &[lease, "cannot", leases]).await;
+        kubectl(vec!["apply", "-f", shipped]).await;
+    };
+    tokio::join!(a.start(), allowed);
+    leader_of(&[&a]).await;
+    let mut load = Load::start(&bed, "120s").await;
+    load.goes_on().await;
+    load.was_kept().await;
 }

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use testbed::{
-    Bed, ConsulCall, ConsulProxy, Fault, Namespace, Operator, eventually, eventually_within, same,
-};
+use testbed::{Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within, same};
 
 use crate::{
     helpers::finish,
@@ -15,7 +13,7 @@ use crate::{
 
 struct Stage {
     bed: Bed,
-    proxy: ConsulProxy,
+    proxy: Proxy,
     operator: Operator,
     team: Namespace,
     reacquires: Held,
@@ -26,7 +24,7 @@ struct Stage {
 impl Stage {
     async fn new() -> Self {
         let bed = Bed::builder().without_operator().start().await;
-        let proxy = ConsulProxy::start(bed.consul().address()).await;
+        let proxy = Proxy::start(bed.consul().address()).await;
         let address = [("CONSUL_HTTP_ADDR", proxy.address())];
         let operator = bed.another_operator("behind-proxy", [""; 0], address);
         operator.start().await;
@@ -49,7 +47,7 @@ impl Stage {
     /// Faults until the evidence has ended, and what is shown meanwhile; then all comes back.
     async fn the_evidence_ends(
         &mut self,
-        rule: impl Fn(&ConsulCall) -> Option<Fault> + Send + Sync + 'static,
+        rule: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static,
         reasons: &[&str],
     ) {
         let losses = self.losses().await;
@@ -138,7 +136,7 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
         (500, "No cluster leader", "NoLeader"),
         (403, "ACL not found", "PermissionDenied"),
     ] {
-        let refused = move |_: &ConsulCall| Some(Fault::Refused(status, text));
+        let refused = move |_: &Call| Some(Fault::Refused(status, text));
         stage.the_evidence_ends(refused, &[reason]).await;
     }
     stage

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use testbed::{
-    Bed, Consul, ConsulCluster, ConsulProxy, Fault, Namespace, Operator, SEMAPHORE_FLAGS,
+    Bed, Consul, ConsulCluster, Fault, Namespace, Operator, Proxy, SEMAPHORE_FLAGS,
     eventually_within, same,
 };
 
@@ -21,7 +21,7 @@ const AWAY: [&str; 4] = [
 
 struct Stage {
     cluster: ConsulCluster,
-    proxies: Vec<ConsulProxy>,
+    proxies: Vec<Proxy>,
     bed: Bed,
     operator: Operator,
     team: Namespace,
@@ -36,9 +36,9 @@ impl Stage {
         let cluster = Consul::cluster(3).await;
         let mut proxies = Vec::new();
         for server in cluster.servers() {
-            proxies.push(ConsulProxy::start(server.address()).await);
+            proxies.push(Proxy::start(server.address()).await);
         }
-        let addresses: Vec<_> = proxies.iter().map(ConsulProxy::address).collect();
+        let addresses: Vec<_> = proxies.iter().map(Proxy::address).collect();
         let own = (
             "CONSUL_HTTP_ADDR".to_owned(),
             cluster.servers()[0].address().to_owned(),

@@ -52,9 +52,13 @@ async fn away_for_a_minute(bed: &Bed) {
     nothing_is_left(bed, &team, &held.db).await;
 }
 
-/// The operator sleeps, much happens, and the versions that it knows are gone when it wakes: 410.
+/// The operator sleeps, much happens, and the versions that it knows are gone when it wakes: 410. It
+/// stands for no election: with a lead that is lost its watches would be, too.
 async fn watches_begin_again_after_a_compaction(bed: &Bed) {
-    let (server, operator) = (bed.kubernetes().expect("the bed's own"), bed.operator());
+    let server = bed.kubernetes().expect("the bed's own");
+    bed.operator().stop().await;
+    let operator = &bed.another_operator("alone", ["--leader-election", "off"], []);
+    operator.start().await;
     let team = bed.namespace("compaction").await;
     let held = Held::new(bed, &team, "Reacquire", "120s").await;
     let job = |name| team.job(name).semaphore(held.db.name()).runs("1h");
@@ -86,6 +90,8 @@ async fn watches_begin_again_after_a_compaction(bed: &Bed) {
     holders_are(bed, &held.db, [&grant]).await;
     finish(&team, &new).await;
     nothing_is_left(bed, &team, &held.db).await;
+    operator.stop().await;
+    bed.operator().start().await;
 }
 
 /// Somebody writes to the Jobs without end: conflicts are no reason to give up, nor to start twice.

@@ -8,6 +8,7 @@ mod apply;
 mod observe;
 mod orphans;
 mod proofs;
+mod refusals;
 mod sessions;
 mod view;
 mod writes;
@@ -267,7 +268,7 @@ impl Grantor {
                     .iter()
                     .map(|trouble| trouble.setback.until),
             )
-            .chain(self.writes.due())
+            .chain(self.writes.refusals.due())
             .chain(self.proofs.values().filter_map(Proof::due));
         // What was due when the facts were gathered has been seen to.
         let next = times.filter(|time| *time > observed).min();

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grantor, sessions::Whose, writes::Withheld};
+use super::{Grantor, refusals::Withheld, sessions::Whose};
 use crate::{
     clock::{self, Moment},
+    controller::patch,
     semaphore::{Job, Observed, Ours, Standing, evidence::LATE},
 };
 
@@ -73,6 +74,10 @@ impl Grantor {
         self.adopt();
         self.sweep().await;
         let ours = self.ours().await;
+        if self.writes.refusals.is_to_ask(now) {
+            let may_write = patch::may_write(&self.context.client, &self.reference.namespace).await;
+            self.writes.refusals.answered(may_write, Moment::now());
+        }
         let withheld = self.writes.withheld(now);
         let passed = ours.len() + withheld.busy.len() + withheld.barred.len();
         let head = self.view.capacity() + passed;
@@ -88,7 +93,7 @@ impl Grantor {
             bound: slice.bound,
             line: slice.line,
             withheld,
-            closed: self.writes.is_closed(now),
+            closed: self.writes.refusals.is_closed(now),
         }
     }
 

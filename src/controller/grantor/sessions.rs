@@ -43,6 +43,17 @@ pub(in crate::controller) struct Sessions {
     whose: HashMap<SessionId, Whose>,
 }
 
+impl Drop for Sessions {
+    /// Those made ahead have no contender by which anybody would find them again.
+    fn drop(&mut self) {
+        for session in self.ahead.values() {
+            if let Some(session) = self.kept.remove(session) {
+                session.expire();
+            }
+        }
+    }
+}
+
 impl Sessions {
     /// For whom a session was made, as far as that is known.
     pub(in crate::controller) fn whose(&self, session: &SessionId) -> Option<&Whose> {

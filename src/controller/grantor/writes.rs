@@ -1,20 +1,19 @@
 //! Writes to Jobs: each is begun by a pass, goes on beside the passes, and its outcome is the cause
 //! of another one.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::Grantor;
+use super::{
+    Grantor,
+    refusals::{Refusals, Withheld},
+};
 use crate::{
     api::annotations,
     clock::Moment,
     controller::{
-        backoff::Setback,
         call::CALL_TIMEOUT,
         events::Reason,
         job::Kept,
@@ -26,16 +25,6 @@ use crate::{
         plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
     },
 };
-
-/// How long the API server may still do what it has not answered: its own bound on a request.
-const UNDECIDED: Duration = Duration::from_mins(1);
-
-/// How long a Job is left alone that can't be changed at all: long beside the time for which it
-/// keeps a slot before that is known.
-const LEFT_ALONE: Duration = Duration::from_mins(10);
-
-/// After how many refusals of starts in a row it is not about the Jobs.
-const REFUSALS: u32 = 3;
 
 /// A write to a Job.
 #[derive(Clone, Debug)]
@@ -51,7 +40,7 @@ pub(super) enum Write {
 }
 
 impl Write {
-    fn job(&self) -> &Target {
+    pub(super) fn job(&self) -> &Target {
         match self {
             Self::Start(Start { job, .. })
             | Self::Suspend(Suspend { job, .. })
@@ -92,60 +81,12 @@ impl Write {
 /// How a write ended.
 pub(super) type Written = (Write, Result<Kept, PatchError>);
 
-/// A Job that could not be written to.
-#[derive(Debug)]
-struct Trouble {
-    setback: Setback,
-    refused: Option<Refused>,
-}
-
-/// What the API server refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Refused {
-    /// To have the Job started.
-    Start,
-    /// Also to have it told that it gives its slot back, since then.
-    GiveBack(Moment),
-    /// The same for so long that no start which was sent before can be on its way any more, also
-    /// not another replica's.
-    Everything,
-}
-
-impl Refused {
-    /// What is refused now that this write was refused, too.
-    fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
-        match (write, before) {
-            (Write::Start(_), _) => Some(Self::Start),
-            (Write::GiveBack(_), Some(Self::Start)) => Some(Self::GiveBack(now)),
-            (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
-                Some(Self::Everything)
-            }
-            (_, before) => before,
-        }
-    }
-}
-
-/// The Jobs that are not written to as they otherwise would be.
-#[derive(Debug, Default)]
-pub(super) struct Withheld {
-    /// They are being written to, or left alone for now.
-    pub(super) busy: BTreeSet<Uid>,
-    /// They can't be started for now, and give back the slot that they have.
-    pub(super) barred: BTreeSet<Uid>,
-    /// Those of them whose slot goes without their being told, because that is refused, too.
-    pub(super) immovable: BTreeSet<Uid>,
-}
-
 /// The writes that are under way, and what became of those before.
 #[derive(Default)]
 pub(in crate::controller) struct Writes {
     pub(super) under_way: JoinSet<Written>,
     busy: BTreeSet<Uid>,
-    troubles: HashMap<Uid, Trouble>,
-    /// How many starts were refused in a row.
-    refusals: u32,
-    /// Why no Job is started for now, and until when.
-    closed: Option<(Setback, String)>,
+    pub(in crate::controller) refusals: Refusals,
 }
 
 impl Writes {
@@ -156,62 +97,9 @@ impl Writes {
 
     /// The Jobs that are left alone for now, or can't be started.
     pub(super) fn withheld(&self, now: Moment) -> Withheld {
-        let mut withheld = Withheld {
-            busy: self.busy.clone(),
-            ..Withheld::default()
-        };
-        for (uid, trouble) in &self.troubles {
-            let waits = trouble.setback.until > now;
-            match trouble.refused {
-                None | Some(Refused::GiveBack(_)) if waits => {
-                    withheld.busy.insert(uid.clone());
-                }
-                Some(Refused::Start) if waits => {
-                    withheld.barred.insert(uid.clone());
-                }
-                Some(Refused::GiveBack(_)) => {
-                    withheld.barred.insert(uid.clone());
-                }
-                Some(Refused::Everything) if waits => {
-                    withheld.barred.insert(uid.clone());
-                    withheld.immovable.insert(uid.clone());
-                }
-                _ => {}
-            }
-        }
+        let mut withheld = self.refusals.withheld(now);
+        withheld.busy.extend(self.busy.iter().cloned());
         withheld
-    }
-
-    /// Whether no Job is started for now, because one after another was refused.
-    pub(super) fn is_closed(&self, now: Moment) -> bool {
-        self.closed
-            .as_ref()
-            .is_some_and(|(setback, _)| setback.until > now)
-    }
-
-    /// What the API server said when it refused one start after another.
-    pub(in crate::controller) fn refusal(&self) -> Option<&str> {
-        self.closed.as_ref().map(|(_, message)| message.as_str())
-    }
-
-    /// When something is tried again.
-    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
-        let jobs = self.troubles.values().map(|trouble| trouble.setback.until);
-        jobs.chain(self.closed.iter().map(|(setback, _)| setback.until))
-    }
-
-    fn started(&mut self) {
-        self.refusals = 0;
-        self.closed = None;
-    }
-
-    /// A refusal of every start is no reason to try them all, one after another.
-    fn refused(&mut self, message: String, forbidden: bool) {
-        self.refusals = self.refusals.saturating_add(1);
-        if forbidden || self.refusals >= REFUSALS {
-            let before = self.closed.as_ref().map(|(setback, _)| setback);
-            self.closed = Some((Setback::after(before, Moment::now()), message));
-        }
     }
 }
 
@@ -255,7 +143,7 @@ impl Grantor {
                 self.done(&write, *kept);
             }
             Err(PatchError::Outdated(now)) => {
-                self.writes.troubles.remove(&uid);
+                self.writes.refusals.forget(&uid);
                 match now {
                     Some(now) => self.context.index.refresh(*now),
                     None => self.context.index.remove(&uid),
@@ -268,11 +156,11 @@ impl Grantor {
             Err(PatchError::Unanswered(why)) => {
                 let job = &write.job().name;
                 tracing::warn!(%job, semaphore = %self.reference, why, "a write is to be repeated");
-                self.note_trouble(&write, false);
+                self.writes.refusals.failed(&write, false, Moment::now());
             }
         }
         let index = &self.context.index;
-        self.writes.troubles.retain(|uid, _| {
+        self.writes.refusals.retain(|uid| {
             let job = index.job(uid);
             job.is_some_and(|job| !matches!(job.standing, Standing::Finished { .. }))
         });
@@ -283,46 +171,20 @@ impl Grantor {
         tracing::warn!(job = %name, semaphore = %self.reference, message, "a write was refused");
         let note = format!("the API server refuses to have this Job changed: {message}");
         self.tell_job(name, uid, Reason::StartRefused, note);
+        let (refusals, now) = (&mut self.writes.refusals, Moment::now());
         if matches!(write, Write::Start(_)) {
-            self.writes.refused(message, forbidden);
+            refusals.start_refused(message, forbidden, now);
         }
-        self.note_trouble(write, true);
-    }
-
-    fn note_trouble(&mut self, write: &Write, refused: bool) {
-        let now = Moment::now();
-        let before = self.writes.troubles.get(&write.job().uid);
-        let mut setback = Setback::after(before.map(|before| &before.setback), now);
-        let known = before.and_then(|before| before.refused);
-        let refused = match write {
-            write if refused => Refused::after(known, write, now),
-            // Whether it is refused is not known any more.
-            Write::Start(_) => None,
-            _ => known,
-        };
-        if refused == Some(Refused::Everything) {
-            setback.until = now + LEFT_ALONE;
-        }
-        let trouble = Trouble { setback, refused };
-        self.writes
-            .troubles
-            .insert(write.job().uid.clone(), trouble);
+        refusals.failed(write, true, now);
     }
 
     fn done(&mut self, write: &Write, kept: Kept) {
         let Target { name, uid, .. } = write.job();
-        match self.writes.troubles.get_mut(uid) {
-            // That it gives its slot back is no reason to start it at once.
-            Some(trouble) if trouble.refused.is_some() && matches!(write, Write::GiveBack(_)) => {
-                trouble.refused = Some(Refused::Start);
-            }
-            _ => drop(self.writes.troubles.remove(uid)),
-        }
+        self.writes.refusals.done(write);
         self.context.index.refresh(kept);
         let semaphore = &self.reference.name;
         let (reason, note) = match write {
             Write::Start(start) => {
-                self.writes.started();
                 let session = start.slot.session();
                 (
                     Reason::SlotGranted,
@@ -363,67 +225,5 @@ impl Grantor {
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.tell_job(name, uid, reason, note);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::semaphore::Uid;
-
-    fn give_back() -> Write {
-        Write::GiveBack(GiveBack {
-            job: Target {
-                name: "a".into(),
-                uid: Uid::from("a"),
-                version: "1".into(),
-            },
-            session: "s".into(),
-            hold: false,
-        })
-    }
-
-    #[test]
-    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
-        let first = Moment::from_boot(Duration::from_secs(100));
-        let again = |before, now| Refused::after(before, &give_back(), now);
-        let told = again(Some(Refused::Start), first);
-        assert_eq!(told, Some(Refused::GiveBack(first)));
-        let later = first + Duration::from_secs(59);
-        assert_eq!(again(told, later), told);
-        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
-        // One that was never refused a start holds its slot for another reason.
-        assert_eq!(again(None, later), None);
-    }
-
-    #[test]
-    fn what_is_withheld_follows_from_what_was_refused() {
-        let now = Moment::from_boot(Duration::from_secs(100));
-        let withheld = |refused, at| {
-            let trouble = Trouble {
-                setback: Setback::after(None, now),
-                refused,
-            };
-            let writes = Writes {
-                troubles: HashMap::from([("a".into(), trouble)]),
-                ..Writes::default()
-            };
-            let Withheld {
-                busy,
-                barred,
-                immovable,
-            } = writes.withheld(at);
-            (busy.len(), barred.len(), immovable.len())
-        };
-        let later = now + Duration::from_hours(1);
-        for (refused, soon, then) in [
-            (None, (1, 0, 0), (0, 0, 0)),
-            (Some(Refused::Start), (0, 1, 0), (0, 0, 0)),
-            (Some(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
-            (Some(Refused::Everything), (0, 1, 1), (0, 0, 0)),
-        ] {
-            assert_eq!(withheld(refused, now), soon, "{refused:?}");
-            assert_eq!(withheld(refused, later), then, "{refused:?}, later");
-        }
     }
 }

@@ -138,7 +138,7 @@ impl Overseer {
                            to go on granting";
             return not(Reason::Paused, message.into());
         }
-        if let Some(refusal) = self.grantor.writes.refusal() {
+        if let Some(refusal) = self.grantor.writes.refusals.message() {
             let message = format!(
                 "the API server refuses one start after another: {refusal}. Nothing is granted \
                  until it takes one; the operator needs to patch Jobs"

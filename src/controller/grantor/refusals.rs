@@ -1,0 +1,307 @@
+//! What the API server refused to have done to Jobs, and what follows from it: for each of them, and
+//! for all when it is about none of them.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use super::writes::Write;
+use crate::{clock::Moment, controller::backoff::Setback, semaphore::Uid};
+
+/// How long the API server may still do what it has not answered: its own bound on a request.
+const UNDECIDED: Duration = Duration::from_mins(1);
+
+/// How long a Job is left alone that can't be changed at all: long beside the time for which it
+/// keeps a slot before that is known.
+const LEFT_ALONE: Duration = Duration::from_mins(10);
+
+/// After how many refusals of starts in a row it is not about the Jobs.
+const IN_A_ROW: u32 = 3;
+
+/// A Job that could not be written to.
+#[derive(Debug)]
+struct Trouble {
+    setback: Setback,
+    refused: Option<Refused>,
+}
+
+/// What the API server refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// To have the Job started.
+    Start,
+    /// Also to have it told that it gives its slot back, since then.
+    GiveBack(Moment),
+    /// The same for so long that no start which was sent before can be on its way any more, also
+    /// not another replica's.
+    Everything,
+}
+
+impl Refused {
+    /// What is refused now that this write was refused, too.
+    fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
+        match (write, before) {
+            (Write::Start(_), _) => Some(Self::Start),
+            (Write::GiveBack(_), Some(Self::Start)) => Some(Self::GiveBack(now)),
+            (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
+                Some(Self::Everything)
+            }
+            (_, before) => before,
+        }
+    }
+}
+
+/// The Jobs that are not written to as they otherwise would be.
+#[derive(Debug, Default)]
+pub(super) struct Withheld {
+    /// They are being written to, or left alone for now.
+    pub(super) busy: BTreeSet<Uid>,
+    /// They can't be started for now, and give back the slot that they have.
+    pub(super) barred: BTreeSet<Uid>,
+    /// Those of them whose slot goes without their being told, because that is refused, too.
+    pub(super) immovable: BTreeSet<Uid>,
+}
+
+/// No Job is started for now.
+struct Closed {
+    /// When the next one may be tried, or what forbids all of them is asked about again.
+    setback: Setback,
+    /// What the API server said.
+    message: String,
+    /// Whether the operator may write to no Job: none is tried before it may.
+    forbidden: bool,
+}
+
+/// The Jobs that could not be written to, and whether any can be started.
+#[derive(Default)]
+pub(in crate::controller) struct Refusals {
+    troubles: HashMap<Uid, Trouble>,
+    /// How many starts were refused in a row.
+    in_a_row: u32,
+    closed: Option<Closed>,
+}
+
+impl Refusals {
+    /// The Jobs that are left alone for now, or can't be started.
+    pub(super) fn withheld(&self, now: Moment) -> Withheld {
+        let mut withheld = Withheld::default();
+        for (uid, trouble) in &self.troubles {
+            let waits = trouble.setback.until > now;
+            match trouble.refused {
+                None | Some(Refused::GiveBack(_)) if waits => {
+                    withheld.busy.insert(uid.clone());
+                }
+                Some(Refused::Start) if waits => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::GiveBack(_)) => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::Everything) if waits => {
+                    withheld.barred.insert(uid.clone());
+                    withheld.immovable.insert(uid.clone());
+                }
+                _ => {}
+            }
+        }
+        withheld
+    }
+
+    /// Whether no Job is started for now, because one after another was refused or all would be.
+    pub(super) fn is_closed(&self, now: Moment) -> bool {
+        let closed = self.closed.as_ref();
+        closed.is_some_and(|closed| closed.forbidden || closed.setback.until > now)
+    }
+
+    /// Whether it is time to ask again if the operator may write to Jobs.
+    pub(super) fn is_to_ask(&self, now: Moment) -> bool {
+        let closed = self.closed.as_ref();
+        closed.is_some_and(|closed| closed.forbidden && closed.setback.until <= now)
+    }
+
+    /// Takes note of the answer. That it might not is held against no Job: once it may, all are as
+    /// they were, in the same order.
+    pub(super) fn answered(&mut self, may_write: Option<bool>, now: Moment) {
+        match (may_write, &mut self.closed) {
+            (Some(false), Some(closed)) => {
+                closed.setback = Setback::after(Some(&closed.setback), now);
+            }
+            // Nobody can say: a start will show it.
+            (None, Some(closed)) => closed.forbidden = false,
+            (_, closed) => {
+                *closed = None;
+                self.troubles.clear();
+            }
+        }
+    }
+
+    /// What the API server said when it refused one start after another.
+    pub(in crate::controller) fn message(&self) -> Option<&str> {
+        let closed = self.closed.as_ref();
+        closed.map(|closed| closed.message.as_str())
+    }
+
+    /// When something is tried again.
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
+        let jobs = self.troubles.values().map(|trouble| trouble.setback.until);
+        jobs.chain(self.closed.iter().map(|closed| closed.setback.until))
+    }
+
+    /// Takes note of a write that was done.
+    pub(super) fn done(&mut self, write: &Write) {
+        let uid = &write.job().uid;
+        match self.troubles.get_mut(uid) {
+            // That it gives its slot back is no reason to start it at once.
+            Some(trouble) if trouble.refused.is_some() && matches!(write, Write::GiveBack(_)) => {
+                trouble.refused = Some(Refused::Start);
+            }
+            _ => self.forget(uid),
+        }
+        if matches!(write, Write::Start(_)) {
+            self.in_a_row = 0;
+            self.closed = None;
+        }
+    }
+
+    /// Forgets what is known of a Job: it has changed.
+    pub(super) fn forget(&mut self, uid: &Uid) {
+        self.troubles.remove(uid);
+    }
+
+    /// Forgets all Jobs but these.
+    pub(super) fn retain(&mut self, matters: impl Fn(&Uid) -> bool) {
+        self.troubles.retain(|uid, _| matters(uid));
+    }
+
+    /// Takes note that a start was refused. A refusal of every start is no reason to try them all,
+    /// one after another.
+    pub(super) fn start_refused(&mut self, message: String, forbidden: bool, now: Moment) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if forbidden || self.in_a_row >= IN_A_ROW {
+            let before = self.closed.as_ref().map(|closed| &closed.setback);
+            self.closed = Some(Closed {
+                setback: Setback::after(before, now),
+                message,
+                forbidden,
+            });
+        }
+    }
+
+    /// Takes note of a write that was not done. One that was not refused may be done yet.
+    pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Moment) {
+        let before = self.troubles.get(&write.job().uid);
+        let mut setback = Setback::after(before.map(|before| &before.setback), now);
+        let known = before.and_then(|before| before.refused);
+        let refused = match write {
+            write if refused => Refused::after(known, write, now),
+            // Whether it is refused is not known any more.
+            Write::Start(_) => None,
+            _ => known,
+        };
+        if refused == Some(Refused::Everything) {
+            setback.until = now + LEFT_ALONE;
+        }
+        let trouble = Trouble { setback, refused };
+        self.troubles.insert(write.job().uid.clone(), trouble);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::plan::{GiveBack, Target};
+
+    fn give_back() -> Write {
+        Write::GiveBack(GiveBack {
+            job: Target {
+                name: "a".into(),
+                uid: Uid::from("a"),
+                version: "1".into(),
+            },
+            session: "s".into(),
+            hold: false,
+        })
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
+        let first = Moment::from_boot(Duration::from_secs(100));
+        let again = |before, now| Refused::after(before, &give_back(), now);
+        let told = again(Some(Refused::Start), first);
+        assert_eq!(told, Some(Refused::GiveBack(first)));
+        let later = first + Duration::from_secs(59);
+        assert_eq!(again(told, later), told);
+        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
+        // One that was never refused a start holds its slot for another reason.
+        assert_eq!(again(None, later), None);
+    }
+
+    #[test]
+    fn what_is_withheld_follows_from_what_was_refused() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let withheld = |refused, at| {
+            let trouble = Trouble {
+                setback: Setback::after(None, now),
+                refused,
+            };
+            let refusals = Refusals {
+                troubles: HashMap::from([("a".into(), trouble)]),
+                ..Refusals::default()
+            };
+            let Withheld {
+                busy,
+                barred,
+                immovable,
+            } = refusals.withheld(at);
+            (busy.len(), barred.len(), immovable.len())
+        };
+        let later = now + Duration::from_hours(1);
+        for (refused, soon, then) in [
+            (None, (1, 0, 0), (0, 0, 0)),
+            (Some(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (Some(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (Some(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+        ] {
+            assert_eq!(withheld(refused, now), soon, "{refused:?}");
+            assert_eq!(withheld(refused, later), then, "{refused:?}, later");
+        }
+    }
+
+    #[test]
+    fn that_all_starts_are_forbidden_is_held_against_no_job() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let setback = Setback::after(None, now);
+        let refused = Some(Refused::Everything);
+        let mut refusals = Refusals::default();
+        refusals
+            .troubles
+            .insert("a".into(), Trouble { setback, refused });
+        refusals.start_refused("no".to_owned(), true, now);
+
+        // It is over when the API server says so, however long that takes.
+        let later = now + Duration::from_hours(1);
+        assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
+        refusals.answered(Some(false), later);
+        assert!(refusals.is_closed(later) && !refusals.is_to_ask(later));
+        assert!(!refusals.withheld(now).barred.is_empty());
+        refusals.answered(Some(true), later);
+        assert!(!refusals.is_closed(later));
+        assert!(refusals.withheld(now).barred.is_empty());
+        assert_eq!(refusals.message(), None);
+    }
+
+    #[test]
+    fn refusals_of_some_jobs_close_nothing_for_long() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let mut refusals = Refusals::default();
+        for _ in 1..IN_A_ROW {
+            refusals.start_refused("no".to_owned(), false, now);
+            assert!(!refusals.is_closed(now));
+        }
+        refusals.start_refused("no".to_owned(), false, now);
+        assert!(refusals.is_closed(now));
+        let later = now + Duration::from_mins(2);
+        assert!(!refusals.is_closed(later) && !refusals.is_to_ask(later));
+    }
+}

@@ -1,0 +1,165 @@
+//! What people see: the status, the columns and the explanations.
+
+use consul_semaphore_operator::api::{
+    ConsulSemaphoreStatus, HolderStatus, QueueStatus,
+    conditions::{self, ConditionType, Finding, Reason},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+use serde_json::json;
+use testbed::{ApiServer, eventually};
+use tokio::process::Command;
+
+use crate::semaphores::Semaphores;
+
+pub(crate) async fn is_what_the_operator_reports(api: &Semaphores, server: &ApiServer) {
+    keeps_the_status(api).await;
+    shows_columns(api, server).await;
+    explains_fields(server).await;
+}
+
+/// The status that the operator applies is kept whole, and what it leaves out the next time is gone.
+async fn keeps_the_status(api: &Semaphores) {
+    let name = api.accept(json!({ "limit": 3 })).await.name_any();
+    for status in [a_status(), ConsulSemaphoreStatus::default()] {
+        let written = api.apply_status(&name, &status).await;
+        assert_eq!(written.status, Some(status));
+        assert_eq!(
+            written.metadata.generation,
+            Some(1),
+            "a status is no change of the spec"
+        );
+    }
+}
+
+async fn shows_columns(api: &Semaphores, server: &ApiServer) {
+    let name = api.accept(json!({ "limit": 3 })).await.name_any();
+    api.apply_status(&name, &a_status()).await;
+    let table = kubectl(server, &["get", "csem", &name])
+        .await
+        .expect("a table");
+    let rows: Vec<Vec<_>> = table
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        rows[0],
+        ["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "AGE"],
+        "{table}"
+    );
+    assert_eq!(
+        rows[1][..6],
+        [&name, "3", "4", "5", "False", "LimitConflict"],
+        "{table}"
+    );
+
+    let names = kubectl(server, &["get", "consul", "--output=name"])
+        .await
+        .expect("the category");
+    assert!(
+        names.contains(&format!("consulsemaphore.consul-semaphore.io/{name}")),
+        "{names}"
+    );
+}
+
+async fn explains_fields(server: &ApiServer) {
+    for (field, words) in [
+        (
+            "csem",
+            "A semaphore in Consul whose slots the Jobs of this namespace wait for.",
+        ),
+        (
+            "csem.spec.limit",
+            "How many may hold a slot at once, from 1 to 5000.",
+        ),
+        ("csem.spec.limitPolicy", "ENUM: Refuse Enforce"),
+        (
+            "csem.spec.prefix",
+            "The default is semaphores/<namespace>/<name>. Can't be changed, added or removed later.",
+        ),
+        (
+            "csem.spec.session.ttl",
+            "from 10s to 24h, such as 120s, 2m or 1h30m.",
+        ),
+        ("csem.spec.consul.namespace", "Needs Consul Enterprise"),
+        ("csem.status.queue.since", "When it came in line."),
+    ] {
+        // What explains is published a moment after the resource.
+        let args = ["explain", field];
+        let text = eventually("the field is explained", || kubectl(server, &args)).await;
+        let text: Vec<_> = text.split_whitespace().collect();
+        assert!(
+            text.join(" ").contains(words),
+            "{field}: {}",
+            text.join(" ")
+        );
+    }
+}
+
+/// What kubectl prints; its error when it fails.
+async fn kubectl(server: &ApiServer, args: &[&str]) -> Result<String, String> {
+    let kubeconfig = server.kubeconfig();
+    let output = Command::new(testbed::servers().join("kubectl"))
+        .args(args)
+        .arg("--request-timeout=30s")
+        .env_clear()
+        .env("KUBECONFIG", kubeconfig)
+        // Where it looks for settings, and keeps what it has learned about the server.
+        .env("HOME", kubeconfig.parent().expect("a folder"))
+        .kill_on_drop(true)
+        .output()
+        .await
+        .map_err(|error| error.to_string())?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(text(&output.stderr))
+    }
+}
+
+fn a_status() -> ConsulSemaphoreStatus {
+    let now = Timestamp::from_second(1_800_000_000).expect("a time");
+    let findings = [
+        Finding::new(
+            ConditionType::Ready,
+            false,
+            Reason::LimitConflict,
+            "Consul holds limit 4",
+        ),
+        Finding::new(
+            ConditionType::ConsulReachable,
+            true,
+            Reason::Reachable,
+            "Consul answers",
+        ),
+    ];
+    let known = HolderStatus {
+        session: "s-1".to_owned(),
+        holder: Some("prod-eu batch/migrate".to_owned()),
+        since: Some(Time(now)),
+        never_expires: false,
+    };
+    let unknown = HolderStatus {
+        session: "s-2".to_owned(),
+        holder: None,
+        since: None,
+        never_expires: false,
+    };
+    ConsulSemaphoreStatus {
+        observed_generation: Some(1),
+        limit: Some(4),
+        applied_limits: vec![3],
+        fencing_token: Some(i64::MAX),
+        held: 4,
+        held_here: 2,
+        waiting: 5,
+        holders: vec![known, unknown],
+        queue: vec![QueueStatus {
+            job: "migrate-2".to_owned(),
+            since: Some(Time(now)),
+        }],
+        conditions: conditions::merge(&[], &findings, Some(1), now),
+    }
+}

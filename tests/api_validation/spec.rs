@@ -1,0 +1,131 @@
+//! What the operator does for a semaphore: limits, policies and times.
+
+use consul_semaphore_operator::api::{LockDelay, Ttl};
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use crate::semaphores::Semaphores;
+
+pub(crate) async fn is_checked(api: &Semaphores) {
+    fills_in_defaults(api).await;
+    checks_the_limit(api).await;
+    checks_the_limit_policy(api).await;
+    checks_what_a_lost_slot_means(api).await;
+    checks_the_ttl(api).await;
+    checks_the_lock_delay(api).await;
+}
+
+async fn fills_in_defaults(api: &Semaphores) {
+    let full = json!({
+        "limit": 3, "limitPolicy": "Refuse", "onSlotLost": "Reacquire", "paused": false,
+        "session": { "ttl": "120s", "lockDelay": "15s" },
+    });
+    for sparse in [
+        json!({ "limit": 3 }),
+        json!({ "limit": 3, "session": {} }),
+        json!({ "limit": 3, "session": null, "prefix": null, "consul": null, "limitPolicy": null, "paused": null }),
+    ] {
+        let made = api
+            .create(&sparse)
+            .await
+            .expect("only the limit is required");
+        assert_eq!(made.data["spec"], full, "{sparse}");
+    }
+    api.refuse([json!({})], "spec.limit", "Required value")
+        .await;
+
+    let bare = api.accept(json!({ "limit": 3 })).await;
+    let default = format!("semaphores/default/{}", bare.name_any());
+    assert_eq!(bare.prefix().as_str(), default);
+}
+
+async fn checks_the_limit(api: &Semaphores) {
+    for limit in [json!(1), json!(2), json!(5000), json!(3.0)] {
+        api.accept(json!({ "limit": limit })).await;
+    }
+    let low = [0, -1, i64::from(i32::MIN)].map(|limit| json!({ "limit": limit }));
+    api.refuse(low, "spec.limit", "greater than or equal to 1")
+        .await;
+    let high = [5001, i64::from(i32::MAX), i64::MAX].map(|limit| json!({ "limit": limit }));
+    api.refuse(high, "spec.limit", "less than or equal to 5000")
+        .await;
+    let other = [json!("3"), json!(1.5), json!(true)].map(|limit| json!({ "limit": limit }));
+    api.refuse(other, "spec.limit", "must be of type int").await;
+}
+
+async fn checks_the_limit_policy(api: &Semaphores) {
+    for policy in ["Refuse", "Enforce"] {
+        api.accept(json!({ "limit": 1, "limitPolicy": policy }))
+            .await;
+    }
+    let unknown =
+        ["", "refuse", "Ignore"].map(|policy| json!({ "limit": 1, "limitPolicy": policy }));
+    let allowed = r#"supported values: "Refuse", "Enforce""#;
+    api.refuse(unknown, "spec.limitPolicy", allowed).await;
+}
+
+async fn checks_what_a_lost_slot_means(api: &Semaphores) {
+    for policy in ["Reacquire", "Suspend", "Continue"] {
+        api.accept(json!({ "limit": 1, "onSlotLost": policy }))
+            .await;
+    }
+    let unknown =
+        ["", "suspend", "Ignore"].map(|policy| json!({ "limit": 1, "onSlotLost": policy }));
+    let allowed = r#"supported values: "Reacquire", "Suspend", "Continue""#;
+    api.refuse(unknown, "spec.onSlotLost", allowed).await;
+}
+
+async fn checks_the_ttl(api: &Semaphores) {
+    let spec = |ttl: &str| json!({ "limit": 1, "session": { "ttl": ttl } });
+    for ttl in ["10s", "120s", "2m", "1h30m", "90m", "24h", "1h60s", "None"] {
+        let made = api.accept(spec(ttl)).await;
+        assert_eq!(Ok(made.spec.session.ttl), ttl.parse());
+    }
+    let invalid = [
+        "", "0", "9s", "5s", "24h1s", "25h", "99999h", "999999s", "120", "abc", "-120s", "+120s",
+        "1.5h", "10.5s", "12000ms", "1d", "2 m", "2m\n", "none", "١٢٠s",
+    ];
+    let taken: Vec<_> = invalid
+        .iter()
+        .filter(|ttl| ttl.parse::<Ttl>().is_ok())
+        .collect();
+    assert!(
+        taken.is_empty(),
+        "the operator agrees with the API server, but not on {taken:?}"
+    );
+    let allowed = "ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m, or None";
+    api.refuse(invalid.map(spec), "spec.session.ttl", allowed)
+        .await;
+
+    let too_long = [spec(&"1s".repeat(20))];
+    api.refuse(too_long, "spec.session.ttl", "may not be more than 32")
+        .await;
+    let number = [json!({ "limit": 1, "session": { "ttl": 120 } })];
+    api.refuse(number, "spec.session.ttl", "must be of type string")
+        .await;
+}
+
+async fn checks_the_lock_delay(api: &Semaphores) {
+    let spec = |delay: &str| json!({ "limit": 1, "session": { "lockDelay": delay } });
+    for delay in ["0s", "1s", "15s", "60s", "1m", "0h0m60s"] {
+        let made = api.accept(spec(delay)).await;
+        assert_eq!(Ok(made.spec.session.lock_delay), delay.parse());
+    }
+    let invalid = [
+        "", "0", "61s", "1m1s", "2m", "1h", "-1s", "1.5s", "100ms", "None", "1d",
+    ];
+    let taken: Vec<_> = invalid
+        .iter()
+        .filter(|delay| delay.parse::<LockDelay>().is_ok())
+        .collect();
+    assert!(
+        taken.is_empty(),
+        "the operator agrees with the API server, but not on {taken:?}"
+    );
+    let allowed = "lockDelay must be whole seconds from 0s to 60s, such as 15s or 1m";
+    api.refuse(invalid.map(spec), "spec.session.lockDelay", allowed)
+        .await;
+    let number = [json!({ "limit": 1, "session": { "lockDelay": 15 } })];
+    api.refuse(number, "spec.session.lockDelay", "must be of type string")
+        .await;
+}
