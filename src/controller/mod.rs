@@ -6,10 +6,12 @@
 //! again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
-//! `keeper` renews sessions, `events` writes events, and `intake` looks after Jobs that no
-//! semaphore wants. `home` says where in Consul a semaphore lives, and `secret` reads the token of
-//! one that brings its own. `call` and `backoff` bound all of it.
+//! `keeper` renews sessions, `events` writes events, `intake` looks after Jobs that no semaphore
+//! wants, and `advisor` tells those whose annotations nobody reads. `home` says where in Consul a
+//! semaphore lives, and `secret` reads the token of one that brings its own. `watching` says how the
+//! watches do. `call` and `backoff` bound all of it.
 
+mod advisor;
 mod backoff;
 mod call;
 mod events;
@@ -23,6 +25,7 @@ mod overseer;
 mod patch;
 mod secret;
 mod watches;
+mod watching;
 
 use std::{sync::Arc, time::Duration};
 
@@ -68,6 +71,8 @@ struct Context {
     /// restart of a Consul agent ends them.
     node: Arc<str>,
     tenancy: Tenancy,
+    /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
+    lease: Option<Duration>,
     keeper: Keeper,
     index: Index,
     events: Events,
@@ -104,6 +109,7 @@ pub async fn run(
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
     let keeper = Keeper::new(telemetry.metrics.clone());
+    let lease = settings.election.waits();
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
@@ -125,6 +131,7 @@ pub async fn run(
         consul,
         node: node.into(),
         tenancy: settings.tenancy,
+        lease,
         keeper,
         telemetry,
     };
@@ -139,6 +146,7 @@ struct Posting {
     consul: consul::Client,
     node: Arc<str>,
     tenancy: Tenancy,
+    lease: Option<Duration>,
     keeper: Keeper,
     telemetry: Telemetry,
 }
@@ -158,6 +166,7 @@ impl Posting {
             consul: term.consul(&self.consul),
             node: self.node.clone(),
             tenancy: self.tenancy.clone(),
+            lease: self.lease,
             keeper: self.keeper.clone(),
             index: Index::default(),
             events,
