@@ -1,4 +1,4 @@
-//! The election in a Consul that denies by default: the rule that the README adds suffices, and
+//! The election in a Consul that denies by default: the rule that docs/operations.md adds suffices, and
 //! what is missing without it is said.
 
 use serde_json::json;
