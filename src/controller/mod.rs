@@ -40,7 +40,8 @@ use crate::{
     consul::{self, Observer},
     leader::{self, Standing, Term},
     semaphore::Cluster,
-    telemetry::{Metrics, Telemetry},
+    telemetry::{Health, Metrics, Telemetry},
+    text::one_line,
 };
 
 /// How many Jobs are written to at once, over all semaphores.
@@ -100,7 +101,7 @@ pub async fn run(
     )?;
     let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
-        cluster = cluster(&client, settings.cluster_name) => cluster,
+        cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
     drop(client);
@@ -192,9 +193,11 @@ impl Posting {
 }
 
 /// Which cluster this is: asked until it is answered.
-async fn cluster(client: &Client, name: Option<String>) -> Cluster {
+async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
     let namespaces: Api<Namespace> = Api::all(client.clone());
+    let part = health.part("cluster");
     let mut setback: Option<Setback> = None;
+    let mut told = None;
     loop {
         let problem = match call(namespaces.get("kube-system")).await {
             Ok(Namespace { metadata, .. }) => match metadata.uid {
@@ -206,10 +209,17 @@ async fn cluster(client: &Client, name: Option<String>) -> Cluster {
             },
             Err(error) => error.to_string(),
         };
-        tracing::warn!(
-            problem,
-            "the namespace kube-system can't be read: trying again"
-        );
+        if told.as_ref() != Some(&problem) {
+            tracing::warn!(
+                problem,
+                "the namespace kube-system can't be read: trying again"
+            );
+            let problem = one_line(&problem, 400);
+            part.not_ready(format!(
+                "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
+            ));
+        }
+        told = Some(problem);
         let next = Setback::after(setback.as_ref(), crate::clock::Moment::now());
         setback = Some(next);
         next.wait().await;

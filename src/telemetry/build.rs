@@ -20,7 +20,8 @@ pub const CONSUL: &str = "v1.20.5";
 pub fn version() -> String {
     let commit = match option_env!("BUILD_COMMIT") {
         Some(commit) => format!(" (commit {commit})"),
-        None => " (a development build)".to_owned(),
+        None if cfg!(debug_assertions) => " (a development build)".to_owned(),
+        None => String::new(),
     };
     format!(
         "consul-semaphore-operator {VERSION}{commit}\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"

@@ -26,6 +26,7 @@ impl Overseer {
     /// off. A semaphore that is being deleted without it can't be kept any more.
     pub(super) async fn ensure_finalizer(&mut self) {
         let mut setback: Option<Setback> = None;
+        let mut told = false;
         loop {
             let semaphore = self.specs.borrow_and_update().clone();
             let finalizers = semaphore.finalizers().iter().map(String::as_str);
@@ -40,7 +41,9 @@ impl Overseer {
             let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
                 return crash::reach(Point::FinalizerAdded, &self.reference.namespace).await;
             };
-            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set yet");
+            if error.is_refused_for_good() && !std::mem::replace(&mut told, true) {
+                tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set: nothing is done for it");
+            }
             let next = Setback::after(setback.as_ref(), Moment::now());
             setback = Some(next);
             tokio::select! {
