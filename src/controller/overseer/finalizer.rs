@@ -173,7 +173,7 @@ fn why_left_to_others(reading: &Reading) -> Option<String> {
         Lock::Absent { .. } => None,
         Lock::Unreadable(why) => Some(format!("it is no semaphore's ({why})")),
         Lock::Semaphore { body, .. } => Some(format!(
-            "others use it ({} slots held, {contenders} sessions that hold or wait)",
+            "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
             body.held()
         )),
     }

@@ -53,6 +53,8 @@ pub(super) struct Overseer {
     reporter: Reporter,
     shown: Shown,
     readiness: Readiness,
+    /// What was said of the TTL.
+    warning: Option<String>,
     /// Whether it was said what is left in Consul.
     left_behind: bool,
     /// Whether the way to Consul is another one since the prefix began to be watched.
@@ -98,6 +100,7 @@ impl Overseer {
             recording: None,
             shown: Shown::default(),
             readiness: Readiness::default(),
+            warning: None,
             left_behind: false,
             moved: false,
             finished: false,
@@ -155,7 +158,9 @@ impl Overseer {
     /// Says once of a TTL that a change of the leader may outlast it.
     fn warn_of_short_ttl(&mut self) {
         let (ttl, lease) = (self.grantor.settings.ttl, self.context.lease);
-        let Some(note) = short_ttl(ttl, lease) else {
+        let note = short_ttl(ttl, lease);
+        let told = std::mem::replace(&mut self.warning, note.clone());
+        let Some(note) = note.filter(|_| told != self.warning) else {
             return;
         };
         tracing::warn!(semaphore = %self.reference, "{note}");

@@ -53,10 +53,10 @@ impl Overseer {
             status == ConditionStatus::True,
             reason.as_str(),
         );
-        let (semaphore, message) = (&self.reference, &ready.message);
+        let (semaphore, why) = (&self.reference, &ready.message);
         match self.readiness.note(ready) {
-            Some(Line::NotReady) => tracing::warn!(%semaphore, %reason, message, "not ready"),
-            Some(Line::AtRest) => tracing::info!(%semaphore, %reason, message, "not ready"),
+            Some(Line::NotReady) => tracing::warn!(%semaphore, %reason, why, "not ready"),
+            Some(Line::AtRest) => tracing::info!(%semaphore, %reason, why, "not ready"),
             Some(Line::Ready) => tracing::info!(%semaphore, "ready again"),
             None => {}
         }
