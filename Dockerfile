@@ -6,7 +6,7 @@ FROM rust:1.95-alpine AS build
 RUN apk add --no-cache ca-certificates musl-dev
 WORKDIR /src
 COPY . .
-ARG GIT_COMMIT=unknown
+ARG GIT_COMMIT=
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     GIT_COMMIT="$GIT_COMMIT" cargo build --locked --release --package consul-semaphore-operator \

@@ -36,12 +36,29 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
+    #[command(after_help = ENVIRONMENT)]
     Run(Box<Run>),
     /// Print the CustomResourceDefinition as YAML
     Crd,
     /// Print the version, and the Kubernetes and Consul it is tested with
     Version,
 }
+
+/// What has no flag.
+const ENVIRONMENT: &str = "\
+Environment without a flag, with the meaning that it has for Consul's own tools:
+  CONSUL_HTTP_TOKEN        the token, where there is no file
+  CONSUL_HTTP_SSL          true for https:// to addresses without a scheme
+  CONSUL_HTTP_SSL_VERIFY   false to trust any certificate of Consul's
+  CONSUL_CAPATH            a folder of certificate authorities, instead of CONSUL_CACERT
+  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY
+                           the client's certificate and its key
+  CONSUL_TLS_SERVER_NAME   the name that Consul's certificate must bear
+  CONSUL_HTTP_AUTH         user:password for a proxy before Consul
+  CONSUL_NAMESPACE, CONSUL_PARTITION
+                           of Consul Enterprise
+
+And KUBECONFIG: the cluster, where the operator does not run in one.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
@@ -143,17 +160,17 @@ fn some_identity() -> String {
 
 /// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Consul (all CONSUL_* variables of Consul's own tools are read)")]
+#[command(next_help_heading = "Consul (see the environment below, too)")]
 pub(crate) struct ConsulFlags {
-    /// Consul's address, or several joined by commas; instead of CONSUL_HTTP_ADDR
+    /// Consul's address, or several joined by commas: host:port, http://, https:// or unix:// [env: CONSUL_HTTP_ADDR] [default: http://127.0.0.1:8500]
     #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
     pub(crate) address: Vec<consul::Address>,
 
-    /// A file with the token, read again when it changes; instead of CONSUL_HTTP_TOKEN_FILE and CONSUL_HTTP_TOKEN
+    /// A file with the token, read again when it changes; goes before CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
     #[arg(long = "consul-token-file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// The certificate authority that Consul's certificate is checked against; instead of CONSUL_CACERT and CONSUL_CAPATH
+    /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
 }

@@ -155,9 +155,29 @@ fn version_says_what_it_is_tested_with() {
         &said,
         &[
             env!("CARGO_PKG_VERSION"),
-            telemetry::COMMIT,
             telemetry::KUBERNETES,
             telemetry::CONSUL,
+        ],
+    );
+}
+
+#[test]
+fn help_tells_of_every_environment_variable_and_default() {
+    let output = operator(&["run", "--help"], &[]);
+    assert!(output.status.success());
+    assert_says(
+        &text(output.stdout),
+        &[
+            "[env: CONSUL_HTTP_ADDR]",
+            "[default: http://127.0.0.1:8500]",
+            "[env: CONSUL_HTTP_TOKEN_FILE]",
+            "[env: CONSUL_CACERT]",
+            "CONSUL_HTTP_TOKEN ",
+            "CONSUL_CAPATH",
+            "CONSUL_CLIENT_CERT",
+            "CONSUL_TLS_SERVER_NAME",
+            "CONSUL_NAMESPACE",
+            "KUBECONFIG",
         ],
     );
 }

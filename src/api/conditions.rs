@@ -96,6 +96,8 @@ pub enum Reason {
     LimitConflict,
     /// The lock key belongs to another use, or can't be read.
     LockConflict,
+    /// `.lock` is larger than what Consul takes in a transaction.
+    LockTooLarge,
     /// The prefix is not one that this namespace may use.
     PrefixNotAllowed,
     /// The token that the spec names can't be read.
@@ -133,6 +135,7 @@ impl Reason {
             Self::LimitsMatch => "LimitsMatch",
             Self::LimitConflict => "LimitConflict",
             Self::LockConflict => "LockConflict",
+            Self::LockTooLarge => "LockTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
             Self::TokenNotFound => "TokenNotFound",
             Self::StartsRefused => "StartsRefused",

@@ -5,6 +5,7 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | [`advice`] | what is wrong with annotations that nobody reads |
 //! | [`annotations`] | what users ask for on a Job, and the names that a grant writes |
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
@@ -12,6 +13,7 @@
 //! | [`Prefix`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
 //! | [`tenancy`] | which prefixes a namespace may use |
 
+pub mod advice;
 pub mod annotations;
 pub mod conditions;
 pub mod crd;

@@ -31,6 +31,13 @@ impl CallError {
             Self::Silent(_) => None,
         }
     }
+
+    /// Whether the API server will say the same again: a refusal that is neither about another
+    /// version of the object nor about too many requests.
+    pub(super) fn is_refused_for_good(&self) -> bool {
+        let code = self.refusal().map(|(code, _)| code);
+        code.is_some_and(|code| (400..500).contains(&code) && code != 409 && code != 429)
+    }
 }
 
 /// Makes a call that may take [`CALL_TIMEOUT`]. The client's own repetitions are within that time.

@@ -1,16 +1,24 @@
 //! Events on Jobs and semaphores, written one after another beside everything else.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::{
+    api::{core::v1::ObjectReference, events::v1 as api},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
 use kube::{
-    Client,
+    Api, Client,
+    api::PostParams,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use tokio::sync::mpsc;
 
-use super::call::call;
+use super::call::{CallError, call};
 use crate::{
+    clock,
     crash::{self, Point},
     semaphore::Uid,
     telemetry::Metrics,
@@ -46,8 +54,10 @@ pub(super) enum Reason {
     ManagedElsewhere,
     /// The semaphore can't be read.
     InvalidSemaphore,
-    /// The semaphore was deleted while Consul could not be used.
+    /// The semaphore was deleted, and something of it is left in Consul.
     LeftBehind,
+    /// The sessions' TTL is too short for a change of the leader.
+    ShortTtl,
 }
 
 impl Reason {
@@ -62,7 +72,8 @@ impl Reason {
             | Self::Malformed
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore
-            | Self::LeftBehind => true,
+            | Self::LeftBehind
+            | Self::ShortTtl => true,
         }
     }
 }
@@ -70,14 +81,22 @@ impl Reason {
 /// Where events are handed in; clones share one queue.
 #[derive(Clone)]
 pub(super) struct Events {
-    queue: mpsc::Sender<(ObjectReference, Event)>,
+    queue: mpsc::Sender<Due>,
     metrics: Metrics,
+}
+
+/// An event that is to be written.
+struct Due {
+    about: ObjectReference,
+    event: Event,
+    /// Whether it is written once for all times, not counted each time.
+    once: bool,
 }
 
 impl Events {
     /// The queue, and the task that writes its events until every handle to it is gone.
     pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
-        let (queue, mut due) = mpsc::channel::<(ObjectReference, Event)>(QUEUE);
+        let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
             controller: crate::api::GROUP.into(),
             instance: std::env::var("HOSTNAME").ok(),
@@ -88,9 +107,14 @@ impl Events {
             last: HashMap::new(),
         };
         let write = async move {
-            while let Some((about, event)) = due.recv().await {
-                let recorder = told.recorder(&about, &event);
-                match call(recorder.publish(&event, &about)).await {
+            while let Some(Due { about, event, once }) = due.recv().await {
+                let written = if once {
+                    told.once(&about, event).await
+                } else {
+                    let recorder = told.recorder(&about, &event);
+                    call(recorder.publish(&event, &about)).await
+                };
+                match written {
                     Ok(()) => {
                         let namespace = about.namespace.as_deref().unwrap_or_default();
                         crash::reach(Point::EventWritten, namespace).await;
@@ -104,19 +128,33 @@ impl Events {
 
     /// Tells something about a Job, which may be gone by now.
     pub(super) fn job(&self, namespace: &str, name: &str, uid: &Uid, reason: Reason, note: String) {
-        let about = ObjectReference {
-            api_version: Some("batch/v1".into()),
-            kind: Some("Job".into()),
-            namespace: Some(namespace.into()),
-            name: Some(name.into()),
-            uid: Some(uid.to_string()),
-            ..ObjectReference::default()
-        };
-        self.tell(about, reason, note);
+        self.tell(job(namespace, name, uid), reason, note);
+    }
+
+    /// Tells something about a Job, and not again while its event is there, also by another
+    /// replica or after a restart.
+    pub(super) fn job_once(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &Uid,
+        reason: Reason,
+        note: String,
+    ) {
+        self.put(job(namespace, name, uid), reason, note, true);
     }
 
     /// Tells something about an object.
     pub(super) fn tell(&self, about: ObjectReference, reason: Reason, note: String) {
+        self.put(about, reason, note, false);
+    }
+
+    /// Tells something about an object, and not again while its event is there.
+    pub(super) fn tell_once(&self, about: ObjectReference, reason: Reason, note: String) {
+        self.put(about, reason, note, true);
+    }
+
+    fn put(&self, about: ObjectReference, reason: Reason, note: String, once: bool) {
         let event = Event {
             type_: if reason.is_warning() {
                 EventType::Warning
@@ -128,9 +166,40 @@ impl Events {
             action: "Reconcile".into(),
             secondary: None,
         };
-        if self.queue.try_send((about, event)).is_err() {
+        if self.queue.try_send(Due { about, event, once }).is_err() {
             self.metrics.events_dropped();
         }
+    }
+
+    /// A queue that nobody writes from, and what is put into it.
+    #[cfg(test)]
+    pub(super) fn heard() -> (Self, Heard) {
+        let (queue, due) = mpsc::channel(QUEUE);
+        let metrics = Metrics::default();
+        (Self { queue, metrics }, Heard(due))
+    }
+}
+
+/// What is put into a queue, for tests.
+#[cfg(test)]
+pub(super) struct Heard(mpsc::Receiver<Due>);
+
+#[cfg(test)]
+impl Heard {
+    /// The note of the next event, if there is one.
+    pub(super) fn next(&mut self) -> Option<String> {
+        self.0.try_recv().ok()?.event.note
+    }
+}
+
+fn job(namespace: &str, name: &str, uid: &Uid) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("batch/v1".into()),
+        kind: Some("Job".into()),
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        uid: Some(uid.to_string()),
+        ..ObjectReference::default()
     }
 }
 
@@ -159,6 +228,49 @@ impl Told {
             *last = fresh();
         }
         &last.1
+    }
+
+    /// Writes an event whose name says what it tells of whom: if it is there, it has been told.
+    async fn once(&self, about: &ObjectReference, event: Event) -> Result<(), CallError> {
+        let namespace = about.namespace.clone().unwrap_or_default();
+        let mut of = DefaultHasher::new();
+        (&about.uid, &event.reason, &event.note).hash(&mut of);
+        let name: String = about
+            .name
+            .iter()
+            .flat_map(|name| name.chars())
+            .take(200)
+            .collect();
+        let name = name.trim_end_matches(['.', '-']);
+        let event = api::Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:016x}", of.finish())),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            action: Some(event.action),
+            reason: Some(event.reason),
+            note: event.note,
+            type_: Some(match event.type_ {
+                EventType::Normal => "Normal".into(),
+                EventType::Warning => "Warning".into(),
+            }),
+            event_time: Some(MicroTime(clock::time())),
+            regarding: Some(about.clone()),
+            reporting_controller: Some(self.reporter.controller.clone()),
+            reporting_instance: Some(
+                self.reporter
+                    .instance
+                    .clone()
+                    .unwrap_or_else(|| self.reporter.controller.clone()),
+            ),
+            ..api::Event::default()
+        };
+        let events: Api<api::Event> = Api::namespaced(self.client.clone(), &namespace);
+        match call(events.create(&PostParams::default(), &event)).await {
+            Err(error) if error.refusal().is_some_and(|(code, _)| code == 409) => Ok(()),
+            written => written.map(drop),
+        }
     }
 }
 

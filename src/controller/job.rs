@@ -161,6 +161,12 @@ fn standing(job: &batch::Job, started: bool) -> Standing {
     }
 }
 
+/// Whether nothing more is to come of a Job: it has ended, or is being deleted.
+pub(super) fn is_over(job: &batch::Job) -> bool {
+    let ended = |type_: &str| condition(job, type_).is_some_and(|is| is.status == "True");
+    job.metadata.deletion_timestamp.is_some() || ended("Complete") || ended("Failed")
+}
+
 /// When it came in line: when it was made, or when it was suspended if it has had a slot before.
 fn since(job: &batch::Job, had_a_slot: bool) -> i64 {
     let suspended = condition(job, "Suspended")

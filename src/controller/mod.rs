@@ -7,9 +7,11 @@
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
 //! `keeper` renews sessions, `events` writes events, `intake` tells Jobs that no semaphore wants,
-//! and `ungranted` suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads the token of
-//! one that brings its own. `call` and `backoff` bound all of it.
+//! `advisor` those whose annotations nobody reads, and `ungranted` suspends what runs without a
+//! grant. `home` says where in Consul a semaphore lives, and `secret` reads the token of one that
+//! brings its own. `watching` says how the watches do. `call` and `backoff` bound all of it.
 
+mod advisor;
 mod backoff;
 mod call;
 mod events;
@@ -24,6 +26,7 @@ mod patch;
 mod secret;
 mod ungranted;
 mod watches;
+mod watching;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +41,8 @@ use crate::{
     consul::{self, Observer},
     leader::{self, Standing, Term},
     semaphore::Cluster,
-    telemetry::{Metrics, Telemetry},
+    telemetry::{Health, Metrics, Telemetry},
+    text::one_line,
 };
 
 /// How many Jobs are written to at once, over all semaphores.
@@ -69,6 +73,8 @@ struct Context {
     /// restart of a Consul agent ends them.
     node: Arc<str>,
     tenancy: Tenancy,
+    /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
+    lease: Option<Duration>,
     keeper: Keeper,
     index: Index,
     events: Events,
@@ -96,7 +102,7 @@ pub async fn run(
     )?;
     let client = Client::try_from(kubernetes.clone()).context("the API server")?;
     let cluster = tokio::select! {
-        cluster = cluster(&client, settings.cluster_name) => cluster,
+        cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
     drop(client);
@@ -105,6 +111,7 @@ pub async fn run(
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
     let keeper = Keeper::new(telemetry.metrics.clone());
+    let lease = settings.election.waits();
     let election = leader::Election {
         settings: settings.election,
         kubernetes: kubernetes.clone(),
@@ -126,6 +133,7 @@ pub async fn run(
         consul,
         node: node.into(),
         tenancy: settings.tenancy,
+        lease,
         keeper,
         telemetry,
     };
@@ -140,6 +148,7 @@ struct Posting {
     consul: consul::Client,
     node: Arc<str>,
     tenancy: Tenancy,
+    lease: Option<Duration>,
     keeper: Keeper,
     telemetry: Telemetry,
 }
@@ -159,6 +168,7 @@ impl Posting {
             consul: term.consul(&self.consul),
             node: self.node.clone(),
             tenancy: self.tenancy.clone(),
+            lease: self.lease,
             keeper: self.keeper.clone(),
             index: Index::default(),
             events,
@@ -184,9 +194,11 @@ impl Posting {
 }
 
 /// Which cluster this is: asked until it is answered.
-async fn cluster(client: &Client, name: Option<String>) -> Cluster {
+async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
     let namespaces: Api<Namespace> = Api::all(client.clone());
+    let part = health.part("cluster");
     let mut setback: Option<Setback> = None;
+    let mut told = None;
     loop {
         let problem = match call(namespaces.get("kube-system")).await {
             Ok(Namespace { metadata, .. }) => match metadata.uid {
@@ -198,10 +210,17 @@ async fn cluster(client: &Client, name: Option<String>) -> Cluster {
             },
             Err(error) => error.to_string(),
         };
-        tracing::warn!(
-            problem,
-            "the namespace kube-system can't be read: trying again"
-        );
+        if told.as_ref() != Some(&problem) {
+            tracing::warn!(
+                problem,
+                "the namespace kube-system can't be read: trying again"
+            );
+            let problem = one_line(&problem, 400);
+            part.not_ready(format!(
+                "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
+            ));
+        }
+        told = Some(problem);
         let next = Setback::after(setback.as_ref(), crate::clock::Moment::now());
         setback = Some(next);
         next.wait().await;

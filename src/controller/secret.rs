@@ -104,8 +104,10 @@ impl Reader {
             };
             told.send_if_modified(|state| {
                 let other = state.problem != problem;
-                if let Some(problem) = problem.as_ref().filter(|_| other) {
-                    tracing::warn!(semaphore = %self.of, problem, "no token can be read");
+                // Without a token the semaphore is not ready, which is told there.
+                let still = other && self.cell.is_set();
+                if let Some(problem) = problem.as_ref().filter(|_| still) {
+                    tracing::warn!(semaphore = %self.of, problem, "the token that was there before is still used");
                 }
                 state.problem.clone_from(&problem);
                 state.tokens += u64::from(news);

@@ -22,18 +22,20 @@ use tokio::{
 
 use super::{
     Context,
+    advisor::Advisor,
     events::Reason,
     index::SemaphoreRef,
     intake,
     job::{Kept, controller_uid},
     overseer::Overseer,
     ungranted,
+    watching::Watching,
 };
 use crate::{
     api::{ConsulSemaphore, annotations},
     clock::Moment,
     semaphore::lock_key_of,
-    telemetry::{Health, Part, SemaphoreLabels},
+    telemetry::{Health, SemaphoreLabels},
 };
 
 /// How many objects a list asks for at once.
@@ -57,11 +59,12 @@ pub(super) async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let (jobs_part, semaphores_part) = (health.part("jobs"), health.part("consulsemaphores"));
+    let begin = |what| Watching::begin(what, health, &context.metrics);
+    let (jobs, pods, semaphores) = (begin("jobs"), begin("pods"), begin("consulsemaphores"));
     let (synced, jobs_synced) = watch::channel(false);
-    tasks.spawn(watch_jobs(context.clone(), jobs_part, synced));
-    tasks.spawn(watch_pods(context.clone()));
-    tasks.spawn(watch_semaphores(context, semaphores_part, jobs_synced));
+    tasks.spawn(watch_jobs(context.clone(), jobs, synced));
+    tasks.spawn(watch_pods(context.clone(), pods));
+    tasks.spawn(watch_semaphores(context, semaphores, jobs_synced));
     let worked = tokio::select! {
         () = shutdown => Ok(()),
         // None of them ends by itself.
@@ -75,38 +78,72 @@ fn config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
+/// The next event of a watch; what it says of the watch itself is told. `None` when it ends.
+async fn next<K>(
+    events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
+    watching: &mut Watching,
+) -> Option<Event<K>> {
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event?,
+            () = watching.quiet() => {
+                watching.works();
+                continue;
+            }
+        };
+        match event {
+            // That a list begins does not say that it can be had.
+            Ok(Event::Init) => return Some(Event::Init),
+            Ok(Event::InitDone) => {
+                watching.synced();
+                return Some(Event::InitDone);
+            }
+            Ok(event) => {
+                watching.works();
+                return Some(event);
+            }
+            Err(error) => watching.failed(&error),
+        }
+    }
+}
+
 /// Feeds the Jobs into the index. Only what concerns the operator is kept of them.
-async fn watch_jobs(context: Arc<Context>, part: Part, synced: watch::Sender<bool>) {
+async fn watch_jobs(context: Arc<Context>, mut watching: Watching, synced: watch::Sender<bool>) {
     let jobs: Api<batch::Job> = Api::all(context.client.clone());
     let mut events = std::pin::pin!(watcher(jobs, config()).default_backoff());
-    while let Some(event) = events.next().await {
+    let mut advisor = Advisor::new(context.events.clone());
+    while let Some(event) = next(&mut events, &mut watching).await {
         match event {
-            Ok(Event::Init) => context.index.list_begins(),
-            Ok(Event::InitDone) => {
-                context.index.list_ends();
-                synced.send_replace(true);
-                part.ready();
+            Event::Init => {
+                context.index.list_begins();
+                advisor.list_begins();
             }
-            Ok(Event::Apply(job) | Event::InitApply(job)) => {
+            Event::InitDone => {
+                context.index.list_ends();
+                advisor.list_ends();
+                synced.send_replace(true);
+            }
+            Event::Apply(job) | Event::InitApply(job) => {
+                advisor.look(&job);
                 if let Some(uid) = job.metadata.uid.as_deref() {
                     context
                         .index
                         .put(&uid.into(), Kept::read(&job, Moment::now()));
                 }
             }
-            Ok(Event::Delete(job)) => {
+            Event::Delete(job) => {
                 if let Some(uid) = job.metadata.uid.as_deref() {
                     context.index.remove(&uid.into());
+                    advisor.forget(uid);
                 }
             }
-            Err(error) => complain("Jobs", &error),
         }
     }
 }
 
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
-async fn watch_pods(context: Arc<Context>) {
+async fn watch_pods(context: Arc<Context>, mut watching: Watching) {
     let pods: Api<Pod> = Api::all(context.client.clone());
     let holders = format!(
         "{}={}",
@@ -114,15 +151,11 @@ async fn watch_pods(context: Arc<Context>) {
         annotations::HOLDER_VALUE
     );
     let mut events = std::pin::pin!(watcher(pods, config().labels(&holders)).default_backoff());
-    while let Some(event) = events.next().await {
+    while let Some(event) = next(&mut events, &mut watching).await {
         let pod = match event {
-            Ok(Event::Delete(pod)) => pod,
-            Ok(Event::Apply(pod) | Event::InitApply(pod)) if has_ended(&pod) => pod,
-            Ok(_) => continue,
-            Err(error) => {
-                complain("pods", &error);
-                continue;
-            }
+            Event::Delete(pod) => pod,
+            Event::Apply(pod) | Event::InitApply(pod) if has_ended(&pod) => pod,
+            _ => continue,
         };
         let key = pod.annotations().get(annotations::LOCK_KEY);
         if let (Some(uid), Some(key)) = (controller_uid(pod.labels()), key) {
@@ -142,7 +175,7 @@ struct AtWork {
 /// Has an overseer for each semaphore. They begin when all Jobs are known.
 async fn watch_semaphores(
     context: Arc<Context>,
-    part: Part,
+    watching: Watching,
     mut jobs_synced: watch::Receiver<bool>,
 ) {
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
@@ -155,7 +188,7 @@ async fn watch_semaphores(
         at_work: HashMap::new(),
         tasks: JoinSet::new(),
     }
-    .run(events, part)
+    .run(events, watching)
     .await;
 }
 
@@ -169,28 +202,28 @@ impl Overseers {
     async fn run(
         mut self,
         events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
-        part: Part,
+        mut watching: Watching,
     ) {
         let mut events = std::pin::pin!(events);
         let mut listed: Option<Vec<SemaphoreRef>> = None;
         let mut intake = false;
         loop {
             let event = tokio::select! {
-                event = events.next() => event,
+                event = next(&mut events, &mut watching) => event,
                 Some(ended) = self.tasks.join_next() => match ended {
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     _ => continue,
                 },
             };
             match event {
-                Some(Ok(Event::Init)) => listed = Some(Vec::new()),
-                Some(Ok(Event::InitApply(semaphore))) => {
+                Some(Event::Init) => listed = Some(Vec::new()),
+                Some(Event::InitApply(semaphore)) => {
                     if let Some(listed) = &mut listed {
                         listed.push(SemaphoreRef::of(&semaphore));
                     }
                     self.put(semaphore);
                 }
-                Some(Ok(Event::InitDone)) => {
+                Some(Event::InitDone) => {
                     let listed = listed.take().unwrap_or_default();
                     let gone: Vec<_> = self
                         .at_work
@@ -202,15 +235,13 @@ impl Overseers {
                         self.remove(reference);
                     }
                     self.context.index.semaphores_are_known();
-                    part.ready();
                     if !std::mem::replace(&mut intake, true) {
                         self.tasks.spawn(intake::run(self.context.clone()));
                         self.tasks.spawn(ungranted::run(self.context.clone()));
                     }
                 }
-                Some(Ok(Event::Apply(semaphore))) => self.put(semaphore),
-                Some(Ok(Event::Delete(semaphore))) => self.remove(&SemaphoreRef::of(&semaphore)),
-                Some(Err(error)) => complain("ConsulSemaphores", &error),
+                Some(Event::Apply(semaphore)) => self.put(semaphore),
+                Some(Event::Delete(semaphore)) => self.remove(&SemaphoreRef::of(&semaphore)),
                 None => return,
             }
         }
@@ -279,8 +310,4 @@ fn has_ended(pod: &Pod) -> bool {
         .as_ref()
         .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn complain(what: &str, error: &watcher::Error) {
-    tracing::warn!(what, %error, "the watch is to be started again");
 }

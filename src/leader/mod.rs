@@ -65,6 +65,13 @@ pub struct Settings {
     pub lease: Duration,
 }
 
+impl Settings {
+    /// How long the others wait for a leader that is gone; `None` where there is no election.
+    pub fn waits(&self) -> Option<Duration> {
+        (self.mode != Mode::Off).then_some(self.lease)
+    }
+}
+
 /// What is needed to hold an election.
 pub struct Election {
     /// How it is set up.

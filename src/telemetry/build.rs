@@ -3,10 +3,11 @@
 /// The operator's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The git commit it was built from, where the build was told: `GIT_COMMIT=$(git rev-parse HEAD) cargo build`.
-pub const COMMIT: &str = match option_env!("GIT_COMMIT") {
-    Some(commit) if !commit.is_empty() => commit,
-    _ => "unknown",
+/// The git commit it was built from, as `build.rs` finds it out: that of a release build, or what
+/// `GIT_COMMIT` named when it was built.
+pub const COMMIT: &str = match option_env!("BUILD_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
 };
 
 /// The Kubernetes that the tests run against, as `testbed/servers/kubernetes/go.mod` pins it.
@@ -17,8 +18,13 @@ pub const CONSUL: &str = "v1.20.5";
 
 /// What `version` prints.
 pub fn version() -> String {
+    let commit = match option_env!("BUILD_COMMIT") {
+        Some(commit) => format!(" (commit {commit})"),
+        None if cfg!(debug_assertions) => " (a development build)".to_owned(),
+        None => String::new(),
+    };
     format!(
-        "consul-semaphore-operator {VERSION} (commit {COMMIT})\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"
+        "consul-semaphore-operator {VERSION}{commit}\ntested with Kubernetes {KUBERNETES} and Consul {CONSUL}\n"
     )
 }
 

@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal as _};
 use super::lines::OneLine;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
-/// What is logged when nothing else is asked for: our own lines, and warnings of the libraries.
-pub const DEFAULT_FILTER: &str =
-    "info,kube=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
+/// What is logged when nothing else is asked for: our own lines, and warnings of the libraries, but
+/// for what kube says of each failed call beside the error that it returns, which we tell.
+pub const DEFAULT_FILTER: &str = "info,kube=warn,kube_runtime::watcher=off,kube_client::client=off,\
+     kube_client::client::tls=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
 
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

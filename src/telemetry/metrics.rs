@@ -2,7 +2,11 @@
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
 //! bounded: the namespaces and names of the semaphores that exist, and words of this program.
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -48,6 +52,18 @@ struct Reason {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Readiness {
+    namespace: String,
+    semaphore: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Resource {
+    resource: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
     kind: &'static str,
     result: &'static str,
@@ -77,6 +93,10 @@ struct Inner {
     held: Family<SemaphoreLabels, Gauge>,
     waiting: Family<SemaphoreLabels, Gauge>,
     limit: Family<SemaphoreLabels, Gauge>,
+    ready: Family<Readiness, Gauge>,
+    /// The reason that each semaphore shows in `ready`.
+    reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
+    watch_errors: Family<Resource, Counter>,
     sessions: Gauge,
     leader: Gauge,
     consul_calls: Family<Call, Counter>,
@@ -117,7 +137,13 @@ impl Metrics {
             ),
             held: make.plain("held_slots", "Slots held, by whomever and wherever"),
             waiting: make.plain("waiting_jobs", "Jobs of this cluster in line"),
-            limit: make.plain("limit_slots", "Slots that Consul allows"),
+            limit: make.plain("limit_slots", "Slots that Consul allows; not there while that is unknown"),
+            ready: make.plain(
+                "ready",
+                "1 while slots can be granted and released, else 0, with the reason of the condition Ready",
+            ),
+            reasons: Mutex::default(),
+            watch_errors: make.plain("watch_errors", "Watches of the API server that failed and were begun again"),
             sessions: make.plain("sessions", "Consul sessions that are kept renewed"),
             leader: make.plain("leader", "1 while this replica leads, and works"),
             consul_calls: make.plain("consul_calls", "Calls to Consul, by kind and result"),
@@ -166,20 +192,52 @@ impl Metrics {
         self.0.losses.get_or_create(semaphore).inc();
     }
 
-    /// What a pass saw of a semaphore: its holders everywhere, its Jobs in line here, and its limit.
-    pub fn semaphore(&self, semaphore: &SemaphoreLabels, held: usize, waiting: usize, limit: u32) {
+    /// What a pass saw of a semaphore: its Jobs in line here, and what its lock says of its holders
+    /// everywhere and of its limit, if that is known.
+    pub fn semaphore(
+        &self,
+        semaphore: &SemaphoreLabels,
+        waiting: usize,
+        held_and_limit: Option<(usize, u32)>,
+    ) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.0.held.get_or_create(semaphore).set(gauge(held));
         self.0.waiting.get_or_create(semaphore).set(gauge(waiting));
-        self.0.limit.get_or_create(semaphore).set(i64::from(limit));
+        if let Some((held, limit)) = held_and_limit {
+            self.0.held.get_or_create(semaphore).set(gauge(held));
+            self.0.limit.get_or_create(semaphore).set(i64::from(limit));
+        } else {
+            self.0.held.remove(semaphore);
+            self.0.limit.remove(semaphore);
+        }
         // A rate needs a zero to start from, or the first grant is never seen.
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             drop(counters.get_or_create(semaphore));
         }
     }
 
+    /// Whether slots of a semaphore can be granted and released, and the reason, a word of a bounded
+    /// vocabulary. There is one series for each semaphore.
+    pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
+        let of = |reason| readiness(semaphore, reason);
+        self.0.ready.get_or_create(&of(reason)).set(ready.into());
+        let before = self.reasons().insert(semaphore.clone(), reason);
+        if let Some(before) = before.filter(|before| *before != reason) {
+            self.0.ready.remove(&of(before));
+        }
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, HashMap<SemaphoreLabels, &'static str>> {
+        self.0
+            .reasons
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A semaphore is gone: its series go too.
     pub fn forget(&self, semaphore: &SemaphoreLabels) {
+        if let Some(reason) = self.reasons().remove(semaphore) {
+            self.0.ready.remove(&readiness(semaphore, reason));
+        }
         for gauges in [&self.0.held, &self.0.waiting, &self.0.limit] {
             gauges.remove(semaphore);
         }
@@ -213,6 +271,14 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
+    /// A watch of this resource failed, and is begun again.
+    pub fn watch_failed(&self, resource: &'static str) {
+        self.0
+            .watch_errors
+            .get_or_create(&Resource { resource })
+            .inc();
+    }
+
     /// A Kubernetes event was not written, because its queue was full.
     pub fn events_dropped(&self) {
         self.0.events_dropped.inc();
@@ -226,6 +292,18 @@ impl Metrics {
             tracing::error!(%error, "metrics cannot be encoded");
         }
         page
+    }
+}
+
+fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> Readiness {
+    let SemaphoreLabels {
+        namespace,
+        semaphore,
+    } = semaphore.clone();
+    Readiness {
+        namespace,
+        semaphore,
+        reason,
     }
 }
 
@@ -322,7 +400,8 @@ mod tests {
             SemaphoreLabels::new("batch", "reports"),
         );
         for semaphore in [&migrations, &reports] {
-            metrics.semaphore(semaphore, 2, 5, 3);
+            metrics.semaphore(semaphore, 5, Some((2, 3)));
+            metrics.ready(semaphore, true, "Reconciled");
         }
         let labels = "{namespace=\"batch\",semaphore=\"migrations\"}";
         assert_eq!(
@@ -336,6 +415,8 @@ mod tests {
                 format!("{PREFIX}_limit_slots{labels} 3"),
             ]
         );
+        metrics.semaphore(&migrations, 5, None);
+        assert_eq!(lines(&metrics, &format!("_slots{labels}")), [""; 0]);
         metrics.granted(&migrations, Duration::from_hours(25));
         metrics.released(&migrations);
         metrics.lost(&migrations);
@@ -347,6 +428,27 @@ mod tests {
         metrics.forget(&migrations);
         assert_eq!(lines(&metrics, "migrations"), Vec::<String>::new());
         assert!(!lines(&metrics, "reports").is_empty());
+    }
+
+    #[test]
+    fn a_semaphore_is_ready_or_not_for_one_reason() {
+        let metrics = Metrics::new();
+        let semaphore = SemaphoreLabels::new("batch", "db");
+        let series = |reason: &str, ready: i64| {
+            let labels = format!("namespace=\"batch\",semaphore=\"db\",reason=\"{reason}\"");
+            [format!("{PREFIX}_ready{{{labels}}} {ready}")]
+        };
+        for (ready, reason) in [
+            (false, "Starting"),
+            (true, "Reconciled"),
+            (true, "Reconciled"),
+            (false, "NoLeader"),
+        ] {
+            metrics.ready(&semaphore, ready, reason);
+            assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
+        }
+        metrics.forget(&semaphore);
+        assert_eq!(lines(&metrics, "_ready"), [""; 0]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! A `ConsulSemaphore` is deleted.
 
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
 use serde_json::json;
-use testbed::{Bed, SEMAPHORE_FLAGS};
+use testbed::{Bed, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually};
 
 use crate::helpers::{finish, warning};
 
@@ -69,6 +71,11 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
     for semaphore in [&held, &wanted] {
         semaphore.delete().await;
         semaphore.is_gone().await;
+        let left = left_behind(&team, semaphore).await;
+        assert!(
+            left.contains(&semaphore.lock_prefix()) && left.contains("others use it"),
+            "{left}"
+        );
         assert_eq!(consul.limit(&semaphore.lock_prefix()).await, Some(2));
         assert_eq!(consul.contenders(&semaphore.lock_prefix()).await.len(), 1);
     }
@@ -78,4 +85,21 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
     );
     consul.give_back(&held.lock_prefix(), &holder).await;
     consul.destroy_session(&contender).await;
+}
+
+/// What the event LeftBehind of a semaphore says.
+async fn left_behind(team: &Namespace, semaphore: &Semaphore) -> String {
+    let events = team.api::<Event>();
+    eventually("it is told what is left", || async {
+        let all = events.list(&ListParams::default()).await;
+        let all = all.map_err(|error| error.to_string())?.items;
+        let event = all.into_iter().find(|event| {
+            event.reason.as_deref() == Some("LeftBehind")
+                && event.involved_object.name.as_deref() == Some(semaphore.name())
+        });
+        event
+            .and_then(|event| event.message)
+            .ok_or("no event".to_owned())
+    })
+    .await
 }

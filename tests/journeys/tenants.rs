@@ -10,7 +10,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, Namespace, Operator, Semaphore, eventually, same};
 
-use crate::helpers::cluster_id;
+use crate::helpers::{cluster_id, metric};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// The operator's own token.
@@ -18,6 +18,7 @@ const OWN: &str = "0a0a5ec2-e75e-4222-8333-0123456789ab";
 /// The tokens that the namespace brings, one after the other.
 const FIRST: &str = "f1f15ec2-e75e-4222-8333-0123456789ab";
 const SECOND: &str = "5e5e5ec2-e75e-4222-8333-0123456789ab";
+const THIRD: &str = "3e3e5ec2-e75e-4222-8333-0123456789ab";
 /// A token that Consul does not know, and one that can't be sent.
 const UNKNOWN: &str = "0bad5ec2-e75e-4222-8333-0123456789ab";
 const BROKEN: &str = "b4b45ec2-e75e\u{1}4222-8333-0123456789ab";
@@ -117,7 +118,7 @@ async fn tenants_go_where_they_may_and_no_token_is_shown() {
     let team = tenants.bed.namespace("tenant").await;
     a_namespace_stays_in_its_folder(&tenants, &team).await;
     one_that_is_trusted_does_not(&mut tenants, &team).await;
-    a_token_of_its_own_goes_where_consul_lets_it(&tenants, &team).await;
+    a_token_of_its_own_goes_where_consul_lets_it(&mut tenants, &team).await;
     no_token_is_anywhere(&tenants, &team).await;
     let status = tenants.operator.stop().await;
     assert!(status.success(), "{status}");
@@ -236,7 +237,7 @@ async fn put_secret(team: &Namespace, data: Value) {
     team.apply(secret).await;
 }
 
-async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &Tenants, team: &Namespace) {
+async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, team: &Namespace) {
     let bed = &tenants.bed;
     let consul = bed.consul();
     let prefix = format!("payments/{}", team.name());
@@ -322,6 +323,31 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &Tenants, team: &
         "it kept its slot"
     );
 
+    // Another reference: what holds a slot goes on with the token that it has, and after a restart
+    // with the new one, whose sessions are of the same node.
+    token(bed, THIRD, &[&rule], &node).await;
+    put_secret(team, json!({ "token": SECOND, "other": THIRD })).await;
+    let reference = json!({ "name": "consul-token", "key": "other" });
+    db.patch(json!({ "spec": { "consul": { "tokenSecretRef": reference } } }))
+        .await;
+    db.is_ready().await;
+    tenants.restart("other-token", &[]).await;
+    let c = team.job("c").semaphore("db").create().await;
+    c.is_complete().await;
+    c.has_event("SlotReleased").await;
+    eventually("its session is renewed", || async {
+        let page = tenants.operator.get("/metrics").await;
+        same(metric(&page, "sessions"), Some(1.0))
+    })
+    .await;
+    a.is_running().await;
+    assert_eq!(
+        a.session().await.as_ref(),
+        Some(&session),
+        "it kept its slot"
+    );
+    let consul = tenants.bed.consul();
+
     // The Secret goes, as when the namespace is deleted; the last token serves to clean up.
     team.kubectl(["delete", "secret", "consul-token"]).await;
     db.delete().await;
@@ -344,7 +370,7 @@ async fn no_token_is_anywhere(tenants: &Tenants, team: &Namespace) {
         ("the metrics", operator.get("/metrics").await),
         ("readyz", operator.get("/readyz").await),
     ];
-    for name in ["confined", "trusting", "confined-again"] {
+    for name in ["confined", "trusting", "confined-again", "other-token"] {
         let log = bed.folder().path().join(format!("{name}.log"));
         let log = fs::read_to_string(log).expect("a log");
         // Libraries say all that they have to say.
@@ -353,7 +379,7 @@ async fn no_token_is_anywhere(tenants: &Tenants, team: &Namespace) {
     }
     for (what, text) in texts {
         assert!(!text.is_empty(), "{what}");
-        for token in [OWN, FIRST, SECOND, UNKNOWN, BROKEN, MANAGEMENT] {
+        for token in [OWN, FIRST, SECOND, THIRD, UNKNOWN, BROKEN, MANAGEMENT] {
             // Not even the part of it that no other id has, nor as Secrets have it.
             let encoded = BASE64_STANDARD.encode(&token[..12]);
             for marked in [&token[..13], &encoded] {

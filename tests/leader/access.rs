@@ -1,5 +1,5 @@
 //! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are
-//! shipped, or that the README adds, suffice, and what is missing without them is said.
+//! shipped, or that docs/operations.md adds, suffice, and what is missing without them is said.
 
 use serde_json::json;
 use testbed::{Bed, Consul, Operator, eventually};

@@ -124,7 +124,7 @@ impl View {
             .as_ref()
             .is_some_and(|trouble| !trouble.writing)
         {
-            tracing::info!(semaphore = %self.semaphore, "Consul can be read again");
+            tracing::debug!(semaphore = %self.semaphore, "Consul can be read again");
             self.trouble = None;
         }
     }
@@ -172,7 +172,8 @@ impl View {
         let (before, now) = (self.trouble.as_ref(), Moment::now());
         if before.is_none() {
             let what = if writing { "written to" } else { "read" };
-            tracing::warn!(semaphore = %self.semaphore, %error, "Consul can't be {what}");
+            // The overseer tells of it as what it means to the semaphore.
+            tracing::debug!(semaphore = %self.semaphore, %error, "Consul can't be {what}");
         }
         self.trouble = Some(Trouble {
             error,

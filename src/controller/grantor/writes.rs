@@ -168,7 +168,7 @@ impl Grantor {
 
     fn refused(&mut self, write: &Write, message: String, forbidden: bool) {
         let Target { name, uid, .. } = write.job();
-        tracing::warn!(job = %name, semaphore = %self.reference, message, "a write was refused");
+        tracing::warn!(job = %name, semaphore = %self.reference, why = %message, "a write was refused");
         let note = format!("the API server refuses to have this Job changed: {message}");
         self.tell_job(name, uid, Reason::StartRefused, note);
         let (refusals, now) = (&mut self.writes.refusals, Moment::now());

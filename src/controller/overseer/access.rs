@@ -40,10 +40,7 @@ impl Access {
             let tenancy = &context.tenancy;
             match tenancy.check(&reference.namespace, &semaphore.prefix()) {
                 Ok(()) => Kind::Own,
-                Err(refusal) => {
-                    tracing::warn!(semaphore = %reference, %refusal, "its prefix is not allowed");
-                    Kind::Barred(refusal.to_string())
-                }
+                Err(refusal) => Kind::Barred(refusal.to_string()),
             }
         };
         Self {

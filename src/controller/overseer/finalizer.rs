@@ -18,6 +18,7 @@ use crate::{
         grantor::Conclusion,
     },
     crash::{self, Point},
+    semaphore::{Lock, Reading},
 };
 
 impl Overseer {
@@ -25,6 +26,7 @@ impl Overseer {
     /// off. A semaphore that is being deleted without it can't be kept any more.
     pub(super) async fn ensure_finalizer(&mut self) {
         let mut setback: Option<Setback> = None;
+        let mut told = false;
         loop {
             let semaphore = self.specs.borrow_and_update().clone();
             let finalizers = semaphore.finalizers().iter().map(String::as_str);
@@ -39,7 +41,9 @@ impl Overseer {
             let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
                 return crash::reach(Point::FinalizerAdded, &self.reference.namespace).await;
             };
-            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set yet");
+            if error.is_refused_for_good() && !std::mem::replace(&mut told, true) {
+                tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set: nothing is done for it");
+            }
             let next = Setback::after(setback.as_ref(), Moment::now());
             setback = Some(next);
             tokio::select! {
@@ -50,8 +54,16 @@ impl Overseer {
         }
     }
 
-    /// Takes the finalizer off: the end of this overseer.
+    /// Takes the finalizer off: the end of this overseer. What is left to others in Consul is told.
     pub(super) async fn finish(&mut self) {
+        let reading = self.grantor.view.reading.as_ref();
+        if let Some(why) = reading.and_then(why_left_to_others) {
+            let note = format!(
+                "deleted; the key {} stays in Consul: {why}. Delete it there when nobody uses it",
+                self.grantor.settings.prefix.lock_key()
+            );
+            self.tell_left_behind(note);
+        }
         if self.remove_finalizer().await {
             tracing::info!(semaphore = %self.reference, "deleted");
         }
@@ -77,19 +89,24 @@ impl Overseer {
     /// Lets the semaphore go without cleaning up, and says what is left.
     pub(super) async fn leave_behind(&mut self) {
         // It is said before: once the finalizer is off, so is this overseer.
-        if let Some(why) = self.why_left_behind()
-            && !std::mem::replace(&mut self.left_behind, true)
-        {
+        if let Some(why) = self.why_left_behind() {
             let note = format!(
                 "deleted without cleaning up in Consul ({why}). What may be left: the key {} and \
                  keys of expired sessions beside it",
                 self.grantor.settings.prefix.lock_key()
             );
+            self.tell_left_behind(note);
+        }
+        self.remove_finalizer().await;
+    }
+
+    /// Says once what is left in Consul.
+    fn tell_left_behind(&mut self, note: String) {
+        if !std::mem::replace(&mut self.left_behind, true) {
             tracing::warn!(semaphore = %self.reference, "{note}");
             let about = self.specs.borrow().object_ref(&());
             self.context.events.tell(about, Reason::LeftBehind, note);
         }
-        self.remove_finalizer().await;
     }
 
     /// Why something may be left in Consul; `None` where nothing of it can be there.
@@ -146,5 +163,18 @@ impl Overseer {
 
     fn semaphores(&self) -> Api<ConsulSemaphore> {
         Api::namespaced(self.context.client.clone(), &self.reference.namespace)
+    }
+}
+
+/// Why `.lock` is left where it is by a semaphore that needs it no more; `None` if it is gone.
+fn why_left_to_others(reading: &Reading) -> Option<String> {
+    let contenders = reading.contenders().count();
+    match reading.lock() {
+        Lock::Absent { .. } => None,
+        Lock::Unreadable(why) => Some(format!("it is no semaphore's ({why})")),
+        Lock::Semaphore { body, .. } => Some(format!(
+            "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
+            body.held()
+        )),
     }
 }

@@ -5,19 +5,21 @@
 
 mod access;
 mod finalizer;
+mod readiness;
 mod report;
 mod reporter;
 
 use std::{sync::Arc, time::Duration};
 
+use kube::Resource as _;
 use tokio::{
     sync::{Notify, watch},
     time::sleep,
 };
 
-use self::{access::Access, report::Shown, reporter::Reporter};
+use self::{access::Access, readiness::Readiness, report::Shown, reporter::Reporter};
 use super::{
-    Context,
+    Context, events,
     grantor::{Conclusion, Grantor},
     index::SemaphoreRef,
 };
@@ -50,6 +52,9 @@ pub(super) struct Overseer {
     recording: Option<(u64, Vec<u32>)>,
     reporter: Reporter,
     shown: Shown,
+    readiness: Readiness,
+    /// What was said of the TTL.
+    warning: Option<String>,
     /// Whether it was said what is left in Consul.
     left_behind: bool,
     /// Whether the way to Consul is another one since the prefix began to be watched.
@@ -94,6 +99,8 @@ impl Overseer {
             grantor,
             recording: None,
             shown: Shown::default(),
+            readiness: Readiness::default(),
+            warning: None,
             left_behind: false,
             moved: false,
             finished: false,
@@ -103,6 +110,7 @@ impl Overseer {
     /// Works until the semaphore is gone.
     pub(super) async fn run(mut self) {
         self.ensure_finalizer().await;
+        self.warn_of_short_ttl();
         let mut wait = self.grantor.watch_wait();
         let mut readings = self.grantor.watch(wait);
         while !self.finished {
@@ -139,11 +147,27 @@ impl Overseer {
         }
         self.generation = semaphore.metadata.generation;
         self.grantor.settings = settings(&self.context, &semaphore);
+        self.warn_of_short_ttl();
         if !self.access.suits(&semaphore) {
             self.access = Access::new(&self.context, &semaphore);
             self.regain_access();
         }
         self.ensure_finalizer().await;
+    }
+
+    /// Says once of a TTL that a change of the leader may outlast it.
+    fn warn_of_short_ttl(&mut self) {
+        let (ttl, lease) = (self.grantor.settings.ttl, self.context.lease);
+        let note = short_ttl(ttl, lease);
+        let told = std::mem::replace(&mut self.warning, note.clone());
+        let Some(note) = note.filter(|_| told != self.warning) else {
+            return;
+        };
+        tracing::warn!(semaphore = %self.reference, "{note}");
+        let about = self.specs.borrow().object_ref(&());
+        self.context
+            .events
+            .tell_once(about, events::Reason::ShortTtl, note);
     }
 
     /// There is another way to Consul, or none any more; what went wrong before may not do so again.
@@ -177,6 +201,7 @@ impl Overseer {
             self.recording = None;
         }
         let report = self.compose_report(&conclusion);
+        self.tell_readiness(&report.findings);
         let number = self.reporter.publish(report);
         if let Some(record) = &conclusion.record
             && self
@@ -199,6 +224,22 @@ impl Overseer {
             self.leave_behind().await;
         }
     }
+}
+
+/// What is to be said of a TTL under twice the time that the election waits for a leader which is
+/// gone: until another one leads nobody renews the sessions, and a slot may be lost.
+fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
+    let (ttl, lease) = (ttl?, lease?);
+    (ttl < lease * 2).then(|| {
+        format!(
+            "spec.session.ttl is {} s, under twice the --lease-duration of {} s: if the leader dies, \
+             running Jobs may lose their slots before another replica leads. Set it to {} s or \
+             more, or have the operator run with a shorter lease",
+            ttl.as_secs(),
+            lease.as_secs(),
+            2 * lease.as_secs()
+        )
+    })
 }
 
 /// What the status says of the limit.
@@ -235,6 +276,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_ttl_is_short_beside_the_time_that_an_election_takes() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let note = short_ttl(seconds(29), seconds(15)).unwrap();
+        for words in ["ttl is 29 s", "--lease-duration of 15 s", "Set it to 30 s"] {
+            assert!(note.contains(words), "{note}");
+        }
+        assert_eq!(short_ttl(seconds(30), seconds(15)), None);
+        assert_eq!(short_ttl(seconds(10), None), None, "there is no election");
+        assert_eq!(short_ttl(None, seconds(15)), None, "they never expire");
+    }
 
     #[test]
     fn an_operator_that_starts_goes_by_what_the_status_says_of_the_limit() {

@@ -49,12 +49,8 @@ impl Overseer {
             conditions: Vec::new(),
         };
         let metrics = &self.context.metrics;
-        metrics.semaphore(
-            &self.grantor.labels,
-            shown.held,
-            self.grantor.waiting,
-            shown.limit.unwrap_or(self.grantor.settings.limit),
-        );
+        let held_and_limit = shown.limit.map(|limit| (shown.held, limit));
+        metrics.semaphore(&self.grantor.labels, self.grantor.waiting, held_and_limit);
         Report {
             status,
             findings: self.findings(conclusion),
@@ -108,9 +104,7 @@ impl Overseer {
         let not =
             |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
         if self.grantor.settings.terminating {
-            let message = "being deleted: nothing more is granted; it goes when the last Job that \
-                           holds a slot is done";
-            return not(Reason::Terminating, message.into());
+            return not(Reason::Terminating, self.terminating());
         }
         if reachable.status != ConditionStatus::True {
             let status = ConditionStatus::False;
@@ -151,6 +145,35 @@ impl Overseer {
             Reason::Reconciled,
             "slots are granted and released",
         )
+    }
+
+    /// What a semaphore that is being deleted waits for, and what to do if that never comes.
+    fn terminating(&self) -> String {
+        let mut message = "being deleted: nothing more is granted; it goes when the last Job that \
+                           holds a slot is done"
+            .to_owned();
+        let trouble = &self.grantor.view.trouble;
+        let why = trouble.as_ref().map(|trouble| trouble.error.to_string());
+        let Some(why) = why.or_else(|| self.access.problem().map(|(_, why)| why)) else {
+            return message;
+        };
+        let settings = &self.grantor.settings;
+        let (name, namespace) = (&self.reference.name, &self.reference.namespace);
+        let end = if settings.ttl.is_some() {
+            format!(
+                "If that lasts, it goes when its sessions must have expired, after {} s at the \
+                 soonest, with an event that says what is left",
+                settings.span().as_secs()
+            )
+        } else {
+            format!(
+                "Its sessions never expire, so it waits for Consul if a Job has held a slot. If that \
+                 Consul is gone for good, let it go without cleaning up: kubectl patch csem {name} -n \
+                 {namespace} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
+            )
+        };
+        message = format!("{message}. Now Consul can't be used: {why}. {end}");
+        message
     }
 
     fn consul_reachable(&self) -> Finding {
@@ -286,6 +309,17 @@ impl Overseer {
                 node.unwrap_or_default()
             );
             return (Reason::PermissionDenied, message);
+        }
+        if matches!(error, consul::Error::TooLarge(_)) {
+            let key = self.grantor.settings.prefix.lock_key();
+            let message = format!(
+                "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
+                 too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
+                 KiB of value. Remove from it what is no semaphore's, or raise \
+                 limits.kv_max_value_size and limits.txn_max_req_len in the configuration of all \
+                 Consul servers"
+            );
+            return (Reason::LockTooLarge, message);
         }
         let (reason, advice) = advise(error);
         (reason, format!("{error}. {advice}"))

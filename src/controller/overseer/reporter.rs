@@ -126,12 +126,13 @@ struct Writer {
 impl Writer {
     async fn run(mut self) {
         let mut setback: Option<Setback> = None;
+        let mut told = false;
         while self.due.changed().await.is_ok() {
             let (number, Report { status, findings }) = self.due.borrow_and_update().clone();
             let status = self.with_conditions(status, &findings);
             if status != self.written {
                 if let Err(error) = self.write(&status).await {
-                    tracing::debug!(semaphore = %self.name, %error, "the status can't be written yet");
+                    told = self.complain(&error, told);
                     self.due.mark_changed();
                     let next = Setback::after(setback.as_ref(), Moment::now());
                     setback = Some(next);
@@ -139,7 +140,7 @@ impl Writer {
                     continue;
                 }
                 crash::reach(Point::StatusWritten, &self.namespace).await;
-                setback = None;
+                (setback, told) = (None, false);
                 self.written = status;
             }
             self.done.send_replace(number);
@@ -148,6 +149,19 @@ impl Writer {
                 () = self.urgent.notified() => {}
             }
         }
+    }
+
+    /// Tells of a refusal, once; that the API server is away is told elsewhere. Says whether it has
+    /// been told.
+    fn complain(&self, error: &CallError, told: bool) -> bool {
+        let semaphore = format!("{}/{}", self.namespace, self.name);
+        let refused = error.is_refused_for_good();
+        if refused && !told {
+            tracing::warn!(semaphore, %error, "the status can't be written");
+        } else {
+            tracing::debug!(semaphore, %error, "the status can't be written yet");
+        }
+        told || refused
     }
 
     fn with_conditions(

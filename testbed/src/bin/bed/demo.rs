@@ -16,6 +16,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const SETTLING: Duration = Duration::from_secs(3);
 
 const LOCK: &str = "semaphores/demo/database/.lock";
+const TABLE: &str = "get csem,jobs -n demo";
 const LIMIT: usize = 2;
 const JOBS: usize = 5;
 
@@ -70,8 +71,13 @@ async fn follow(bed: &Bed) -> Result<()> {
     loop {
         let now = settled(bed).await?;
         if now != before {
+            let table = bed.try_kubectl(TABLE.split(' ')).await?;
+            if settled(bed).await? != now {
+                // The table may show what the sentence above it does not say.
+                continue;
+            }
             tell(&what_happened(&before, &now));
-            kubectl(bed, "get csem,jobs -n demo").await?;
+            println!("$ kubectl {TABLE}\n{}", table.trim_end());
             if names(&before, State::Running).is_empty() && !names(&now, State::Running).is_empty()
             {
                 show_lock(bed).await?;

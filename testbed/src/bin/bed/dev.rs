@@ -1,5 +1,5 @@
 //! A bed to try things on, until someone ends it.
-use std::{io::Read as _, time::Instant};
+use std::{fs, io::Read as _, os::unix::fs::FileTypeExt as _, time::Instant};
 
 use anyhow::{Context as _, Result};
 use testbed::Bed;
@@ -8,7 +8,8 @@ use tokio::{
     sync::oneshot,
 };
 
-/// Starts a bed, says how to reach it, and ends it on Ctrl-C, SIGTERM, SIGHUP or a closed stdin.
+/// Starts a bed, says how to reach it, and ends it on Ctrl-C, SIGTERM, SIGHUP, or when a program
+/// that has the other end of stdin closes it.
 pub(crate) async fn run() -> Result<()> {
     let asked = asked_to_end()?;
     tokio::pin!(asked);
@@ -17,16 +18,19 @@ pub(crate) async fn run() -> Result<()> {
     let bed = tokio::select! {
         bed = Bed::builder().try_start() => bed?,
         // What has been started already ends with this process.
-        () = &mut asked => return Ok(()),
+        why = &mut asked => {
+            println!("Ended before they were up: {why}.");
+            return Ok(());
+        }
     };
     bed.try_kubectl(["apply", "-f", "testbed/demo/semaphore.yaml"])
         .await?;
     println!("They are up after {:.0} s.", start.elapsed().as_secs_f32());
     explain(&bed).await?;
 
-    asked.await;
+    let why = asked.await;
 
-    println!("\nEnding all of it ...");
+    println!("\nEnding all of it: {why} ...");
     bed.end().await
 }
 
@@ -53,7 +57,8 @@ There is a ConsulSemaphore `database` with two slots in the namespace `demo`. Tr
   curl -s http://{metrics}/metrics
   tail -f {logs}/operator.log
 
-All logs are in {logs}. Ctrl-C ends all of it.",
+All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
+        pid = std::process::id(),
         kubeconfig = bed.kubeconfig().display(),
         consul = bed.consul().address(),
         servers = testbed::servers().display(),
@@ -62,23 +67,28 @@ All logs are in {logs}. Ctrl-C ends all of it.",
     Ok(())
 }
 
-/// Ready when someone wants the end. The handlers are set when this returns.
-fn asked_to_end() -> Result<impl Future<Output = ()>> {
+/// Ready when someone wants the end, with how it was said. The handlers are set when this returns.
+fn asked_to_end() -> Result<impl Future<Output = &'static str>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let (closed, stdin_closed) = oneshot::channel();
+    // In the background stdin is /dev/null, which is at its end at once, or a terminal, from which
+    // nothing may be read there.
+    let piped = fs::metadata("/dev/stdin").is_ok_and(|stdin| stdin.file_type().is_fifo());
     // A thread, because a read from stdin can't be given up, and must not hold up the end.
-    std::thread::spawn(move || {
-        let ended = std::io::stdin().read_to_end(&mut Vec::new());
-        closed.send(ended)
+    let _reader = piped.then(|| {
+        std::thread::spawn(move || {
+            let ended = std::io::stdin().read_to_end(&mut Vec::new());
+            closed.send(ended)
+        })
     });
     Ok(async move {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hang_up.recv() => {}
-            _ = stdin_closed => {}
+            _ = interrupt.recv() => "interrupted",
+            _ = terminate.recv() => "SIGTERM",
+            _ = hang_up.recv() => "SIGHUP",
+            _ = stdin_closed, if piped => "stdin was closed",
         }
     })
 }

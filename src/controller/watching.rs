@@ -1,0 +1,232 @@
+//! What is told of a watch of the API server: to `/readyz`, to the metric, to the log.
+
+use std::time::Duration;
+
+use kube::runtime::watcher;
+use tokio::time::sleep;
+
+use crate::{
+    clock::{self, Moment},
+    telemetry::{Health, Metrics, Part},
+    text::one_line,
+};
+
+/// A watch that is quiet for so long after an error goes on: it is begun again within half a
+/// minute, and nobody tells that nothing has changed since.
+const QUIET: Duration = Duration::from_mins(2);
+
+/// A trouble that lasts is logged again after so long, then after twice that, and so on.
+const REMINDER: Duration = Duration::from_mins(1);
+
+/// The longest time between two lines about one trouble.
+const LONGEST: Duration = Duration::from_hours(1);
+
+/// How much of an error is shown, in characters.
+const SHOWN: usize = 400;
+
+/// Where a watch stands.
+pub(super) struct Watching {
+    /// What is watched, as the API calls it.
+    what: &'static str,
+    part: Part,
+    metrics: Metrics,
+    /// Whether all was listed once.
+    synced: bool,
+    trouble: Option<Trouble>,
+}
+
+/// Errors in a row.
+struct Trouble {
+    /// The HTTP status of the API server's refusal, if it was one.
+    code: Option<u16>,
+    /// When the first one was, for people.
+    since: jiff::Timestamp,
+    /// When the last one was.
+    last: Moment,
+    /// When the log tells of it again, and how long after the time before.
+    reminder: (Moment, Duration),
+}
+
+impl Watching {
+    /// A watch that begins. The operator is not ready before all was listed.
+    pub(super) fn begin(what: &'static str, health: &Health, metrics: &Metrics) -> Self {
+        Self {
+            what,
+            part: health.part(what),
+            metrics: metrics.clone(),
+            synced: false,
+            trouble: None,
+        }
+    }
+
+    /// All was listed.
+    pub(super) fn synced(&mut self) {
+        self.synced = true;
+        self.part.ready();
+        self.works();
+    }
+
+    /// Something was heard.
+    pub(super) fn works(&mut self) {
+        if self.trouble.take().is_some() {
+            tracing::info!(what = self.what, "the watch goes on");
+            if self.synced {
+                self.part.ready();
+            }
+        }
+    }
+
+    /// Ready when a trouble is over because nothing more was heard of it.
+    pub(super) async fn quiet(&self) {
+        let last = self.trouble.as_ref().map(|trouble| trouble.last);
+        match last.filter(|_| self.synced) {
+            Some(last) => sleep((last + QUIET).since(Moment::now())).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// It has failed, and is begun again by itself. That a watch which has worked fails does not
+    /// take readiness away: nobody else could do the work, and a restart would not help.
+    pub(super) fn failed(&mut self, error: &watcher::Error) {
+        self.metrics.watch_failed(self.what);
+        let now = Moment::now();
+        let (code, why) = explain(self.what, error);
+        let (since, telling) = Trouble::note(&mut self.trouble, code, now);
+        if telling {
+            tracing::warn!(what = self.what, why, "the watch is to be started again");
+        }
+        if self.synced {
+            let remark = format!("the watch fails since {since:.0}, and is tried again: {why}");
+            self.part.ready_and(remark);
+        } else {
+            self.part.not_ready(format!("can't be listed: {why}"));
+        }
+    }
+}
+
+impl Trouble {
+    /// One more error. Since when there are errors, and whether the log is to tell of this one: of
+    /// the first, of one of another kind, and of those that come when a reminder is due.
+    fn note(trouble: &mut Option<Self>, code: Option<u16>, now: Moment) -> (jiff::Timestamp, bool) {
+        let Some(known) = trouble else {
+            let since = clock::time();
+            *trouble = Some(Self {
+                code,
+                since,
+                last: now,
+                reminder: (now + REMINDER, REMINDER),
+            });
+            return (since, true);
+        };
+        let (due, pause) = known.reminder;
+        let telling = known.code != code || due <= now;
+        if telling {
+            let pause = (pause * 2).min(LONGEST);
+            known.reminder = (now + pause, pause);
+        }
+        known.code = code;
+        known.last = now;
+        (known.since, telling)
+    }
+}
+
+/// The status of the API server's refusal, and what is wrong in one line that says what to do.
+fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
+    use watcher::Error;
+    let status = match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status))
+        | Error::WatchError(status) => Some(status),
+        _ => None,
+    };
+    let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
+    let code = status.map(|status| status.code);
+    let advice = match code {
+        Some(401) => "; the API server does not know who this is: look at the ServiceAccount or the kubeconfig".into(),
+        Some(403) => format!("; let the operator list and watch {what}: config/rbac/role.yaml does"),
+        Some(404) => format!(
+            "; this cluster has no {what}: install the CustomResourceDefinition with `kubectl apply -k crds`"
+        ),
+        _ => String::new(),
+    };
+    (code, format!("{}{advice}", one_line(&words, SHOWN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refusal(code: u16, message: &str) -> watcher::Error {
+        let status = Status::failure(message, "Reason").with_code(code);
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn before_it_was_listed_it_says_why_it_cannot_be() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let mut jobs = Watching::begin("jobs", &health, &metrics);
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        jobs.failed(&refusal(
+            403,
+            "jobs.batch is forbidden:\nUser \"x\" cannot list",
+        ));
+        assert_eq!(
+            health.obstacles(),
+            "jobs: can't be listed: jobs.batch is forbidden: User \"x\" cannot list; let the operator list and watch \
+             jobs: config/rbac/role.yaml does\n"
+        );
+        jobs.failed(&refusal(404, "404 page not found"));
+        assert!(health.obstacles().contains("kubectl apply -k crds"));
+        jobs.synced();
+        assert!(health.is_ready());
+    }
+
+    #[test]
+    fn afterwards_it_stays_ready_and_says_what_is_wrong() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let mut jobs = Watching::begin("jobs", &health, &metrics);
+        jobs.synced();
+        jobs.failed(&refusal(403, "forbidden"));
+        assert!(health.is_ready());
+        let remarks = health.remarks();
+        assert!(
+            remarks.starts_with("jobs: the watch fails since 20"),
+            "{remarks}"
+        );
+        assert!(remarks.contains("forbidden"), "{remarks}");
+        jobs.works();
+        assert_eq!(health.remarks(), "");
+        assert!(
+            metrics
+                .encode()
+                .contains("watch_errors_total{resource=\"jobs\"} 1")
+        );
+    }
+
+    #[test]
+    fn the_log_tells_of_each_trouble_once_and_is_reminded_ever_less() {
+        let mut trouble = None;
+        let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
+        let mut told = Vec::new();
+        for second in (0..36_000).step_by(30) {
+            if Trouble::note(&mut trouble, None, at(second)).1 {
+                told.push(second);
+            }
+        }
+        assert_eq!(
+            told,
+            [
+                0, 60, 180, 420, 900, 1860, 3780, 7380, 10980, 14580, 18180, 21780, 25380, 28980,
+                32580
+            ]
+        );
+        assert!(
+            Trouble::note(&mut trouble, Some(403), at(36_001)).1,
+            "another kind"
+        );
+        assert!(!Trouble::note(&mut trouble, Some(403), at(36_002)).1);
+    }
+}

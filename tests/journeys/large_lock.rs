@@ -1,0 +1,44 @@
+//! A lock key that Consul takes from a single write, but not in a transaction.
+
+use testbed::{Bed, SEMAPHORE_FLAGS};
+
+#[tokio::test]
+async fn a_lock_that_is_too_large_says_what_to_do() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("large-lock").await;
+    let consul = bed.consul();
+    let db = team.semaphore("db").limit(2);
+    let key = format!("{}/.lock", db.lock_prefix());
+    let body = |padding: usize| {
+        let padding = "x".repeat(padding);
+        format!(r#"{{"Limit":2,"Holders":{{}},"Padding":"{padding}"}}"#)
+    };
+    consul.put(&key, SEMAPHORE_FLAGS, body(400 << 10)).await;
+    let db = db.create().await;
+    let job = team.job("a").semaphore("db").create().await;
+
+    db.has_condition("Ready", "False", "LockTooLarge").await;
+    let said = db.condition("Ready").await["message"].to_string();
+    for words in [&*key, "512 KiB", "limits.txn_max_req_len"] {
+        assert!(said.contains(words), "{said}");
+    }
+    job.is_waiting().await;
+    let metrics = bed.operator().get("/metrics").await;
+    let not_ready = format!(
+        "_ready{{namespace=\"{}\",semaphore=\"db\",reason=\"LockTooLarge\"}} 0",
+        team.name()
+    );
+    assert!(metrics.contains(&not_ready), "{metrics}");
+
+    consul.put(&key, SEMAPHORE_FLAGS, body(300 << 10)).await;
+    job.is_complete().await;
+    db.is_ready().await;
+    // One line for the trouble, and one for its end.
+    let of = format!("semaphore={}/db", team.name());
+    let logs = bed.operator().logs();
+    let lines = |word: &str| {
+        let about = |line: &&str| line.contains(&of) && line.contains(word);
+        logs.lines().filter(about).count()
+    };
+    assert_eq!((lines(" WARN "), lines("ready again")), (1, 1), "{logs}");
+}
