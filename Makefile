@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, make test-broken that it does when it dies at any step; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-broken faults bench lint deny fmt
+.PHONY: demo dev servers test test-broken faults model bench lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -23,6 +23,10 @@ test-broken: servers
 faults: servers
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
+
+# The larger worlds of the model, each looked at to its end: docs/reliability.md has the figures.
+model:
+	cargo test --locked --workspace --lib exhaustive -- --ignored --nocapture --test-threads=1 --skip as_asked
 
 # Of the release build, as ratios to a floor that is measured in the same run.
 bench: servers

@@ -55,7 +55,9 @@ impl Ours {
             Standing::Idle if job.granted.is_some() && !job.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }
-            Standing::Idle if self.gave_back(job) => gone(Fate::Release),
+            // The PATCH that comes before a release has been done: it leaves the session in the
+            // annotation, and no grant.
+            Standing::Idle if job.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
             Standing::Idle if !held && may_start => Fate::Wait,
             Standing::Idle if !held => Fate::Release,
             Standing::Idle if may_start => Fate::Start,
@@ -74,12 +76,6 @@ impl Ours {
             ..self.clone()
         };
         proved.fate(held, may_start) != unproved.fate(held, may_start)
-    }
-
-    /// Whether the PATCH that comes before a release has been done: it leaves the session in the
-    /// Job's annotation, and no grant in its template.
-    fn gave_back(&self, job: &Job) -> bool {
-        job.granted.is_none() && job.reported.as_ref() == Some(&self.session)
     }
 }
 

@@ -1,79 +1,114 @@
-//! When two states are the same: names and numbers that are only ever compared count by their
-//! order, so that a state that differs from another in nothing else is not looked at again.
+//! When two states are the same: if one turns into the other by renaming. Names and numbers that
+//! are only ever compared count by what such comparisons say: a session by when it was first spoken
+//! of, an index by whether it is still the key's, a version by whether it is still the Job's, a
+//! moment by what it is later than. So a state that differs in nothing else is not looked at again.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::{clock::Moment, consul::SessionId};
+use super::{consul::Consul, jobs::Jobs};
+use crate::{
+    clock::Moment,
+    consul::{Entry, SessionId},
+    semaphore::Uid,
+};
 
-/// Goes over a state twice: first it collects what is to be ranked, then it hashes the ranks.
-#[derive(Default)]
-pub(super) struct Canon {
+/// Hashes what it is told of a state, in the order of these Jobs.
+pub(super) struct Canon<'a> {
+    consul: &'a Consul,
+    jobs: &'a [Uid],
+    now: Moment,
     sessions: Vec<SessionId>,
-    indexes: Vec<u64>,
-    moments: Vec<Moment>,
-    versions: Vec<u64>,
-    clocks: Vec<i64>,
-    /// `None` while it collects.
-    hasher: Option<DefaultHasher>,
+    hasher: DefaultHasher,
 }
 
-/// A hash of what `trace` goes over. It must go the same way both times.
-pub(super) fn digest(trace: impl Fn(&mut Canon)) -> u64 {
-    let mut canon = Canon::default();
-    trace(&mut canon);
-    canon.sessions = canon.sessions();
-    rank(&mut canon.indexes);
-    rank(&mut canon.moments);
-    rank(&mut canon.versions);
-    rank(&mut canon.clocks);
-    canon.hasher = Some(DefaultHasher::new());
-    trace(&mut canon);
-    canon.hasher.map_or(0, |hasher| hasher.finish())
-}
-
-fn rank<T: Ord>(values: &mut Vec<T>) {
-    values.sort_unstable();
-    values.dedup();
-}
-
-fn note<T: Ord + Clone>(hasher: &mut Option<DefaultHasher>, known: &mut Vec<T>, value: &T) {
-    match hasher {
-        None => known.push(value.clone()),
-        Some(hasher) => known.binary_search(value).ok().hash(hasher),
-    }
-}
-
-impl Canon {
-    /// Something that counts by itself.
-    pub(super) fn word(&mut self, word: &impl Hash) {
-        if let Some(hasher) = &mut self.hasher {
-            word.hash(hasher);
+impl<'a> Canon<'a> {
+    /// Jobs that can be taken for each other have a number by their place in this list.
+    pub(super) fn new(consul: &'a Consul, jobs: &'a [Uid], now: Moment) -> Self {
+        Self {
+            consul,
+            jobs,
+            now,
+            sessions: Vec::new(),
+            hasher: DefaultHasher::new(),
         }
     }
 
-    /// A session: a later one has a greater name.
+    pub(super) fn digest(&self) -> u64 {
+        self.hasher.finish()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// The Jobs, in the order in which they count.
+    pub(super) fn jobs(&self) -> &'a [Uid] {
+        self.jobs
+    }
+
+    /// Something that counts by itself.
+    pub(super) fn word(&mut self, word: &impl Hash) {
+        word.hash(&mut self.hasher);
+    }
+
+    /// A Job's place in that order.
+    pub(super) fn number(&self, uid: &Uid) -> Option<usize> {
+        self.jobs.iter().position(|job| job == uid)
+    }
+
+    /// A Job.
+    pub(super) fn job(&mut self, uid: &Uid) {
+        self.word(&self.number(uid));
+    }
+
+    /// A version of a Job: an older one never comes back.
+    pub(super) fn version(&mut self, jobs: &Jobs, uid: &Uid, version: &str) {
+        self.word(&jobs.is_at(uid, version));
+    }
+
+    /// A session. Whose it is and whether it lives is told where it is first spoken of; what
+    /// happens to one that nobody speaks of changes nothing.
     pub(super) fn session(&mut self, session: &SessionId) {
-        note(&mut self.hasher, &mut self.sessions, session);
+        if let Some(number) = self.known(session) {
+            return self.word(&number);
+        }
+        self.sessions.push(session.clone());
+        let identity = self.consul.identity(session);
+        let owner = identity.and_then(|identity| self.number(&identity.uid));
+        let alive = self.consul.is_alive(session);
+        self.word(&(owner, alive));
     }
 
-    /// An index of Consul's.
-    pub(super) fn index(&mut self, index: u64) {
-        note(&mut self.hasher, &mut self.indexes, &index);
+    /// A session, if there is one.
+    pub(super) fn some_session(&mut self, session: Option<&SessionId>) {
+        self.word(&session.is_some());
+        if let Some(session) = session {
+            self.session(session);
+        }
     }
 
-    /// A moment that is compared with others, and not with the present.
-    pub(super) fn moment(&mut self, moment: Moment) {
-        note(&mut self.hasher, &mut self.moments, &moment);
+    fn known(&self, session: &SessionId) -> Option<usize> {
+        self.sessions.iter().position(|known| known == session)
     }
 
-    /// A Job's version.
-    pub(super) fn version(&mut self, version: u64) {
-        note(&mut self.hasher, &mut self.versions, &version);
+    /// By what sessions are put into an order that does not depend on their names.
+    pub(super) fn place(&self, session: &SessionId) -> usize {
+        self.known(session).unwrap_or(usize::MAX)
     }
 
-    /// A time on the wall clock, which only orders Jobs.
-    pub(super) fn clock(&mut self, clock: i64) {
-        note(&mut self.hasher, &mut self.clocks, &clock);
+    /// Those that were spoken of so far.
+    pub(super) fn spoken_of(&self) -> Vec<SessionId> {
+        self.sessions.clone()
+    }
+
+    /// Some sessions, in whichever order they come.
+    pub(super) fn sessions<'s>(&mut self, sessions: impl Iterator<Item = &'s SessionId>) {
+        let mut sessions: Vec<&SessionId> = sessions.collect();
+        sessions.sort_by_key(|session| self.place(session));
+        self.word(&sessions.len());
+        for session in sessions {
+            self.session(session);
+        }
     }
 
     /// A key: the lock key, or the contender key of a session.
@@ -84,10 +119,25 @@ impl Canon {
         }
     }
 
-    /// The sessions that were named so far; all of them when it hashes.
-    pub(super) fn sessions(&self) -> Vec<SessionId> {
-        let mut sessions = self.sessions.clone();
-        rank(&mut sessions);
-        sessions
+    /// An index that a key had, or 0 for a key that was not there: an older one never comes back.
+    pub(super) fn index(&mut self, key: &str, index: u64) {
+        let now = self.consul.get(key).map_or(0, |entry| entry.modify_index);
+        self.word(&(index == 0, index == now));
+    }
+
+    /// An entry as somebody saw it, now or at some time.
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.key(&entry.key);
+        self.index(&entry.key, entry.modify_index);
+        self.some_session(entry.session.as_ref());
+        self.body(&entry.value);
+    }
+
+    /// The body of `.lock`, if it is one. The body of a contender is only for people.
+    pub(super) fn body(&mut self, value: &[u8]) {
+        if let Some(body) = super::observer::Body::read(value) {
+            self.word(&body.limit);
+            self.sessions(body.holders.iter());
+        }
     }
 }

@@ -1,21 +1,21 @@
 //! Consul in a few lines: keys, sessions, and transactions that happen whole or not at all.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     clock::Moment,
     consul::{Entry, Listing, Op, SessionId},
-    semaphore::Prefix,
+    semaphore::{Identity, Prefix},
 };
 
-use super::{canon::Canon, observer::Body};
+use super::canon::Canon;
 
 /// A datacenter's KV store and its sessions, behind one raft index.
 #[derive(Clone, Default)]
 pub(super) struct Consul {
     index: u64,
-    entries: BTreeMap<String, Entry>,
-    sessions: BTreeMap<SessionId, Session>,
+    entries: Arc<BTreeMap<String, Entry>>,
+    sessions: Arc<BTreeMap<SessionId, Session>>,
 }
 
 /// An operation's condition does not hold.
@@ -23,7 +23,8 @@ struct Failed;
 
 #[derive(Clone)]
 struct Session {
-    name: String,
+    /// Whom it stands for, if its name says so.
+    identity: Option<Arc<Identity>>,
     alive: bool,
 }
 
@@ -31,20 +32,25 @@ impl Consul {
     /// Makes a session that deletes its keys when it dies, as ours and the Go client's do.
     pub(super) fn make_session(&mut self, name: &str) -> SessionId {
         let session = SessionId::from(format!("session-{:04}", self.sessions.len()));
-        let name = name.to_owned();
-        self.sessions
-            .insert(session.clone(), Session { name, alive: true });
+        let known = Session {
+            identity: Identity::parse(name).map(Arc::new),
+            alive: true,
+        };
+        Arc::make_mut(&mut self.sessions).insert(session.clone(), known);
         session
     }
 
     /// Ends a session, by its TTL or by a call: the keys that it has locked go with it.
     pub(super) fn destroy(&mut self, session: &SessionId) {
-        if let Some(known) = self.sessions.get_mut(session).filter(|known| known.alive) {
-            known.alive = false;
-            self.index += 1;
-            self.entries
-                .retain(|_, entry| entry.session.as_ref() != Some(session));
+        if !self.is_alive(session) {
+            return;
         }
+        if let Some(known) = Arc::make_mut(&mut self.sessions).get_mut(session) {
+            known.alive = false;
+        }
+        self.index += 1;
+        let of_another = |entry: &Entry| entry.session.as_ref() != Some(session);
+        Arc::make_mut(&mut self.entries).retain(|_, entry| of_another(entry));
     }
 
     pub(super) fn is_alive(&self, session: &SessionId) -> bool {
@@ -53,22 +59,26 @@ impl Consul {
             .is_some_and(|session| session.alive)
     }
 
-    /// The name that a session was made with. Unlike Consul it is also known of a dead one, because
-    /// whoever read the prefix while it lived knows it too.
-    pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
-        self.sessions
-            .get(session)
-            .map(|session| session.name.as_str())
+    /// Whom a session stands for, if its name says so. Unlike Consul it also knows that of a dead
+    /// one, because whoever read the prefix while it lived knows it too.
+    pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
+        self.sessions.get(session)?.identity.as_deref()
     }
 
-    /// Who `session` is, and what it has locked.
-    pub(super) fn trace(&self, prefix: &Prefix, canon: &mut Canon) {
-        for entry in self.below(prefix) {
-            trace_entry(entry, canon);
-        }
-        // Only those that somebody still speaks of: what happens to the others changes nothing.
-        for session in canon.sessions() {
-            canon.word(&(self.is_alive(&session), self.name(&session)));
+    /// The contenders: those of the first Job first, and of one Job the oldest first, because of
+    /// two the older stays.
+    pub(super) fn trace(&self, prefix: &Prefix, canon: &mut Canon<'_>) {
+        let lock_key = prefix.lock_key();
+        let entries = self.below(prefix).filter(|entry| entry.key != lock_key);
+        let mut entries: Vec<&Entry> = entries.collect();
+        entries.sort_by_key(|entry| {
+            let identity = entry.session.as_ref().and_then(|s| self.identity(s));
+            let owner = identity.and_then(|identity| canon.number(&identity.uid));
+            (owner.unwrap_or(usize::MAX), entry.create_index)
+        });
+        canon.word(&entries.len());
+        for entry in entries {
+            canon.entry(entry);
         }
     }
 
@@ -101,12 +111,20 @@ impl Consul {
         self.index += 1;
         let mut entry = self.write(key, value, flags);
         entry.session = session;
-        self.entries.insert(key.into(), entry);
+        self.insert(entry);
     }
 
     pub(super) fn delete(&mut self, key: &str) {
         self.index += 1;
-        self.entries.remove(key);
+        self.remove(key);
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        Arc::make_mut(&mut self.entries).insert(entry.key.clone(), entry);
+    }
+
+    fn remove(&mut self, key: &str) {
+        Arc::make_mut(&mut self.entries).remove(key);
     }
 
     /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
@@ -139,7 +157,7 @@ impl Consul {
             } => {
                 provided(index_of(key).unwrap_or(0) == *index)?;
                 let entry = self.write(key, value, *flags);
-                self.entries.insert(key.clone(), entry.clone());
+                self.insert(entry.clone());
                 Ok(Some(entry))
             }
             Op::Lock {
@@ -155,17 +173,17 @@ impl Consul {
                     Some(owner) => provided(owner == session)?,
                 }
                 entry.session = Some(session.clone());
-                self.entries.insert(key.clone(), entry.clone());
+                self.insert(entry.clone());
                 Ok(Some(entry))
             }
             Op::Delete { key } => {
-                self.entries.remove(key);
+                self.remove(key);
                 Ok(None)
             }
             Op::DeleteCas { key, index } => {
                 // A key that is not there counts as deleted.
                 provided(index_of(key).unwrap_or(*index) == *index)?;
-                self.entries.remove(key);
+                self.remove(key);
                 Ok(None)
             }
             Op::CheckIndex { key, index } => {
@@ -183,7 +201,7 @@ impl Consul {
             }
             Op::Set { key, value, flags } => {
                 let entry = self.write(key, value, *flags);
-                self.entries.insert(key.clone(), entry.clone());
+                self.insert(entry.clone());
                 Ok(Some(entry))
             }
             // No plan has these.
@@ -211,28 +229,6 @@ impl Consul {
                 create_index: self.index,
                 modify_index: self.index,
             },
-        }
-    }
-}
-
-/// An entry as it counts: who holds its lock, when it was written, and in `.lock` who holds a slot.
-/// The body of a contender is only for people.
-pub(super) fn trace_entry(entry: &Entry, canon: &mut Canon) {
-    canon.index(entry.create_index);
-    canon.index(entry.modify_index);
-    if let Some(session) = &entry.session {
-        canon.session(session);
-    }
-    canon.key(&entry.key);
-    trace_body(&entry.value, canon);
-}
-
-/// The body of `.lock`, if it is one.
-pub(super) fn trace_body(value: &[u8], canon: &mut Canon) {
-    if let Some(body) = Body::read(value) {
-        canon.word(&body.limit);
-        for holder in &body.holders {
-            canon.session(&holder.as_str().into());
         }
     }
 }

@@ -5,10 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    canon::Canon,
-    consul::{Consul, trace_entry},
-};
+use super::{canon::Canon, consul::Consul};
 use crate::{
     clock::Moment,
     consul::{Entry, Op, SessionId},
@@ -61,13 +58,13 @@ impl Client {
     }
 
     /// Its session, and what it last saw.
-    pub(super) fn trace(&self, canon: &mut Canon) {
+    pub(super) fn trace(&self, canon: &mut Canon<'_>) {
         canon.word(&self.session.is_some());
         if let Some(session) = &self.session {
             canon.session(session);
         }
         for entry in &self.seen {
-            trace_entry(entry, canon);
+            canon.entry(entry);
         }
     }
 

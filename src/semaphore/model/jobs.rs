@@ -57,18 +57,24 @@ impl Object {
         !self.finished && !self.deleting
     }
 
-    fn trace(&self, canon: &mut Canon) {
+    /// Since when it is in line.
+    fn since(&self) -> i64 {
+        let suspended = self.suspended.filter(|_| self.ran);
+        suspended.unwrap_or(self.created)
+    }
+
+    fn trace(&self, canon: &mut Canon<'_>) {
         let Self {
-            name,
-            uid,
-            version,
+            name: _,
+            uid: _,
+            version: _,
             wants,
             priority,
             hold,
             suspend,
             granted,
             reported,
-            created,
+            created: _,
             suspended,
             finished,
             deleting,
@@ -77,20 +83,11 @@ impl Object {
             stopped_by_user,
             rogue,
         } = self;
-        canon.word(&(name, uid, wants, priority));
+        canon.word(&(wants, priority, suspended.is_some()));
         canon.word(&(hold, suspend, finished, deleting, ran));
         canon.word(&(forbidden, stopped_by_user, rogue));
-        canon.version(*version);
-        canon.clock(*created);
-        canon.word(&suspended.is_some());
-        suspended.inspect(|suspended| canon.clock(*suspended));
-        for session in [
-            granted.as_ref().map(|granted| &granted.session),
-            reported.as_ref(),
-        ] {
-            canon.word(&session.is_some());
-            session.inspect(|session| canon.session(session));
-        }
+        canon.some_session(granted.as_ref().map(|granted| &granted.session));
+        canon.some_session(reported.as_ref());
     }
 }
 
@@ -159,19 +156,34 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// All that counts of the Jobs and their pods.
-    pub(super) fn trace(&self, canon: &mut Canon) {
-        for object in self.objects() {
-            object.trace(canon);
+    pub(super) fn trace(&self, canon: &mut Canon<'_>) {
+        let mut line: Vec<i64> = self.objects().map(Object::since).collect();
+        line.sort_unstable();
+        line.dedup();
+        for uid in canon.jobs() {
+            let object = self.get(uid);
+            let pods = || self.pods.iter().filter(|pod| pod.job == *uid);
+            canon.word(&(object.is_some(), pods().count()));
+            if let Some(object) = object {
+                object.trace(canon);
+                canon.word(&line.binary_search(&object.since()).ok());
+            }
+            for pod in pods() {
+                let Pod {
+                    job: _,
+                    rogue,
+                    terminating,
+                    asked: _,
+                } = pod;
+                canon.word(&(rogue, terminating));
+            }
         }
-        for Pod {
-            job,
-            rogue,
-            terminating,
-            asked: _,
-        } in &self.pods
-        {
-            canon.word(&(job, rogue, terminating));
-        }
+    }
+
+    /// Whether this Job is there, at this version.
+    pub(super) fn is_at(&self, uid: &Uid, version: &str) -> bool {
+        let object = self.get(uid);
+        object.is_some_and(|object| version.parse() == Ok(object.version))
     }
 
     pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
@@ -228,7 +240,6 @@ impl Jobs {
     /// What the operator makes of a Job.
     pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Job> {
         let object = self.get(uid)?;
-        let since = object.suspended.filter(|_| object.ran);
         Some(Job {
             name: object.name.clone(),
             uid: object.uid.clone(),
@@ -237,7 +248,7 @@ impl Jobs {
             wants: object.wants.clone(),
             priority: object.priority,
             hold: object.hold,
-            since: since.unwrap_or(object.created),
+            since: object.since(),
             standing: self.standing(object),
             grace: Duration::from_secs(GRACE.unsigned_abs()),
             was_suspended: object.suspended.is_some() || object.ran,
@@ -435,7 +446,7 @@ impl Jobs {
         if object.forbidden && !favoured && matches!(patch, Patch::Start(_)) {
             return Answer::Refused;
         }
-        if object.version.to_string() != target.version {
+        if !self.is_at(&target.uid, &target.version) {
             return Answer::Conflict;
         }
         self.edit(&target.uid.clone(), |object| match patch {

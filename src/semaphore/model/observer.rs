@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{canon::Canon, jobs::Jobs};
+use super::{canon::Canon, jobs::Jobs, outside::Outside};
 use crate::{
     clock::Moment,
     consul::{Entry, SessionId},
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     pub(super) limit: u32,
-    pub(super) holders: Vec<String>,
+    pub(super) holders: Vec<SessionId>,
     /// Everything else that must stay as it is: the other fields, and whether there is an array.
     rest: (Value, bool),
 }
@@ -50,16 +50,17 @@ impl Body {
     fn parse(value: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(value).ok()?;
         let limit = value.get("Limit")?.as_u64().filter(|limit| *limit > 0)?;
-        let holders: Vec<String> = match value.get("Holders") {
+        let holders: Vec<SessionId> = match value.get("Holders") {
             None | Some(Value::Null) => Vec::new(),
-            Some(Value::Object(map)) => map.keys().cloned().collect(),
+            Some(Value::Object(map)) => map.keys().map(|name| name.as_str().into()).collect(),
             Some(Value::Array(list)) => {
-                let names = list.iter().map(|name| name.as_str().map(str::to_owned));
+                let names = list.iter().map(|name| name.as_str().map(Into::into));
                 names.collect::<Option<_>>()?
             }
             Some(_) => return None,
         };
-        let session = |holder: &String| !holder.is_empty() && !holder.contains('/');
+        let session =
+            |holder: &SessionId| !holder.as_str().is_empty() && !holder.as_str().contains('/');
         holders.iter().all(session).then_some(())?;
         let array = value.get("Holders").is_some_and(Value::is_array);
         let mut rest = value;
@@ -79,7 +80,7 @@ impl Body {
     }
 
     pub(super) fn holds(&self, session: &SessionId) -> bool {
-        self.holders.iter().any(|holder| holder == session.as_ref())
+        self.holders.contains(session)
     }
 }
 
@@ -124,10 +125,8 @@ impl Sight {
 
     fn dead_holders(&self) -> BTreeSet<SessionId> {
         let holders = self.body.iter().flat_map(|body| &body.holders);
-        let holders = holders.map(|holder| SessionId::from(holder.as_str()));
-        holders
-            .filter(|holder| !self.contenders.contains_key(holder))
-            .collect()
+        let dead = holders.filter(|holder| !self.contenders.contains_key(holder));
+        dead.cloned().collect()
     }
 }
 
@@ -153,16 +152,17 @@ pub(super) struct Written<'a> {
 }
 
 /// What the observer remembers.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Observer {
     /// When a slot was last taken from a Job by anything else than the operator. It may have pods
     /// without a slot then, until it is given another one or suspended.
     robbed: BTreeMap<Uid, Moment>,
     /// Since when each session that was once seen as a dead holder is dead.
     died: BTreeMap<SessionId, Moment>,
-    /// The raft indexes at which each session was granted a slot: more than one if somebody took it
-    /// out of `Holders` meanwhile.
-    granted: BTreeMap<SessionId, Vec<u64>>,
+    /// The raft index at which each session was last granted a slot.
+    granted: BTreeMap<SessionId, u64>,
+    /// When the slot of each session was last taken by anything else than the operator.
+    taken: BTreeMap<SessionId, Moment>,
     /// How often each generation's limit, once it was there, was overwritten and written again.
     defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
@@ -171,26 +171,45 @@ pub(super) struct Observer {
 
 impl Observer {
     /// All that counts of what it remembers.
-    pub(super) fn trace(&self, settings: &Settings, now: Moment, canon: &mut Canon) {
+    pub(super) fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
         let Self {
             robbed,
             died,
-            granted,
+            granted: _,
+            taken: _,
             defended,
             limit_is_ours,
         } = self;
-        for (uid, robbed) in robbed {
-            canon.word(uid);
-            canon.moment(*robbed);
+        for uid in canon.jobs() {
+            canon.word(&robbed.contains_key(uid));
         }
         canon.word(&(defended, limit_is_ours));
-        for session in canon.sessions() {
-            let died = died.get(&session);
-            canon.word(&died.map(|died| now.since(*died) >= settings.lock_delay));
-            for index in granted.get(&session).into_iter().flatten() {
-                canon.index(*index);
-            }
+        let (sight, now) = (outside.sight(), canon.now());
+        let prefix = &outside.settings.prefix;
+        for session in canon.spoken_of() {
+            // Only a holder can be found dead, now or when it is back.
+            let in_holders = sight.body.as_ref().is_some_and(|body| body.holds(&session));
+            let may_hold = in_holders || outside.consul.is_alive(&session);
+            let died = died.get(&session).filter(|_| may_hold);
+            let rested = |died: &Moment| now.since(*died) >= outside.settings.lock_delay;
+            canon.word(&died.map(rested));
+            let lives = sight.contenders.contains_key(&session);
+            let key = lives.then(|| prefix.contender_key(&session));
+            let contender = key.and_then(|key| outside.consul.get(&key));
+            let last = |entry: &Entry| self.is_last_grant(&session, entry.modify_index);
+            canon.word(&contender.map(last));
         }
+    }
+
+    /// Whether this is the raft index of the session's last grant.
+    pub(super) fn is_last_grant(&self, session: &SessionId, index: u64) -> bool {
+        self.granted.get(session) == Some(&index)
+    }
+
+    /// Whether somebody else has taken this session's slot at this moment or later.
+    pub(super) fn taken_since(&self, session: &SessionId, moment: Moment) -> bool {
+        let taken = self.taken.get(session);
+        taken.is_some_and(|taken| *taken >= moment)
     }
 
     /// Whether somebody else has taken this Job's slot at this moment or later.
@@ -209,6 +228,13 @@ impl Observer {
         self.limit_is_ours &= limit(before) == limit(after);
         for uid in before.jobs().difference(&after.jobs()) {
             self.robbed.insert(uid.clone(), now);
+        }
+        let hold: BTreeSet<&SessionId> = after.holding().map(|(session, _)| session).collect();
+        for (session, _) in before
+            .holding()
+            .filter(|(session, _)| !hold.contains(session))
+        {
+            self.taken.insert(session.clone(), now);
         }
     }
 
@@ -273,8 +299,7 @@ impl Observer {
         self.check_holders(written);
         self.check_limit(written);
         for grant in &transaction.grants {
-            let granted = self.granted.entry(grant.session.clone());
-            granted.or_default().push(*index);
+            self.granted.insert(grant.session.clone(), *index);
         }
     }
 
@@ -308,7 +333,7 @@ impl Observer {
         let replaced = transaction.grants.iter().any(|grant| !grant.starts);
         let released =
             |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
-        let was_held = |session: &SessionId| held.iter().any(|holder| holder == session.as_ref());
+        let was_held = |session: &SessionId| held.contains(session);
         for (session, died) in self.died.iter().filter(|(session, _)| was_held(session)) {
             let rested = now.since(*died) >= settings.lock_delay;
             assert!(
@@ -346,23 +371,19 @@ impl Observer {
         self.defended.clear();
     }
 
-    /// A Job is started in a slot that is its own, unless that was taken after the operator read,
-    /// at `read`, that it was there.
+    /// A Job is started in a slot that is its own, with the token of its last grant; unless somebody
+    /// took that slot after the operator read, at `read`, that it was there.
     pub(super) fn started(&self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.job.uid;
         let session = start.slot.session();
-        if let Some((_, holder)) = sight.holding().find(|(holder, _)| *holder == session) {
+        let mut holding = sight.holding();
+        let holder = holding.find_map(|(holder, uid)| (holder == session).then_some(uid));
+        if let Some(holder) = holder {
             assert_eq!(holder, Some(uid), "it is another's slot");
-            // Not always of the last one: two replicas may have granted it, one after the other.
-            let granted = self.granted.get(session);
-            let token = start.slot.fencing_token();
-            let of_grant = granted.is_some_and(|granted| granted.contains(&token));
-            assert!(of_grant, "{token} is not the raft index of a grant");
-        } else {
-            assert!(
-                self.robbed_since(uid, read),
-                "{uid} was started without a slot"
-            );
         }
+        let index = start.slot.fencing_token();
+        let good = holder.is_some() && self.is_last_grant(session, index);
+        let taken = self.taken_since(session, read);
+        assert!(good || taken, "{uid} was started without a slot: {start:?}");
     }
 }

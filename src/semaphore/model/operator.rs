@@ -10,11 +10,13 @@
 //!   counts only if the Job has not changed since it was seen.
 //! - A write of the status names what it was decided on, as its `resourceVersion` would.
 
+mod step;
+mod trace;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub(super) use self::step::Step;
 use super::{
-    canon::Canon,
-    consul::{trace_body, trace_entry},
     flaws::Flaw,
     jobs::{Answer, Patch},
     outside::Outside,
@@ -22,11 +24,11 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    consul::{Op, SessionId},
+    consul::SessionId,
     semaphore::{
-        Agreement, Deaths, Defence, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading,
-        Standing, Uid, decide,
-        plan::{Stop, Target, Transaction},
+        Agreement, Deaths, Defence, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing,
+        Uid, decide,
+        plan::{Stop, Transaction},
     },
 };
 
@@ -37,18 +39,8 @@ pub(super) struct Lost {
     pub(super) done: bool,
 }
 
-/// A call that a plan asks for.
-#[derive(Clone, Debug)]
-pub(super) enum Step {
-    Record { was: Vec<u32>, limits: Vec<u32> },
-    Transact(Transaction),
-    Patch { patch: Patch, read: Moment },
-    MakeSession(Target),
-    Destroy(SessionId),
-}
-
 /// One process: all of this is gone when it crashes.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Operator {
     /// What is wrong with its algorithm.
     flaw: Option<Flaw>,
@@ -90,72 +82,6 @@ impl Operator {
     /// Whether it has a session made ahead for this Job.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
         self.sessions.contains_key(uid)
-    }
-
-    /// All that counts of what it knows. What it saw counts only if it may look at it once more.
-    pub(super) fn trace(
-        &self,
-        outside: &Outside,
-        now: Moment,
-        looks_again: bool,
-        canon: &mut Canon,
-    ) {
-        let Self {
-            flaw: _,
-            sessions,
-            renewals: _,
-            deaths,
-            evidence,
-            barred,
-            busy,
-            jobs,
-            reading,
-            defence,
-            fenced,
-            generation: _,
-            pending,
-            deposed,
-        } = self;
-        for (uid, session) in sessions {
-            canon.word(uid);
-            canon.session(session);
-        }
-        canon.word(&(barred, defence, fenced, deposed, pending.len()));
-        for step in pending {
-            step.trace(canon);
-        }
-        let settings = &outside.settings;
-        for session in canon.sessions() {
-            let due = |since| now.since(since) >= settings.lock_delay;
-            canon.word(&deaths.since(&session).map(due));
-        }
-        for object in outside.jobs.objects() {
-            let job = outside.jobs.read(&object.uid, now);
-            let deadline = job.and_then(|job| evidence.deadline(settings, &job));
-            canon.word(&deadline.map(|deadline| deadline <= now));
-        }
-        if looks_again {
-            canon.word(busy);
-            for job in jobs {
-                canon.word(&job.uid);
-                canon.version(job.version.parse().unwrap_or(0));
-                canon.moment(job.seen);
-            }
-            if let Some(reading) = reading {
-                canon.moment(reading.sent);
-                for (_, entry) in reading.contenders() {
-                    trace_entry(entry, canon);
-                }
-                match reading.lock() {
-                    Lock::Absent { index, .. } => canon.index(*index),
-                    Lock::Semaphore { body, index } => {
-                        canon.index(*index);
-                        trace_body(&body.encode(), canon);
-                    }
-                    Lock::Unreadable(_) => {}
-                }
-            }
-        }
     }
 
     /// Whether it is in the middle of a plan.
@@ -274,7 +200,7 @@ impl Operator {
         let observed = Observed {
             now: outside.now(),
             time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
-            settings,
+            settings: &outside.settings,
             applied: &outside.applied,
             defence: self.defence,
             fenced: self.fenced,
@@ -313,7 +239,7 @@ impl Operator {
             let mut ours = Ours {
                 session: session.clone(),
                 job: job.cloned(),
-                identity,
+                identity: identity.clone(),
                 pods_gone: false,
             };
             let may_start = job.is_some_and(|job| outside.settings.may_start(job));
@@ -431,10 +357,14 @@ impl Operator {
                 let name = outside.settings.identity(&target).session_name();
                 if done {
                     let session = outside.consul.make_session(&name);
-                    outside.renewed.insert(session.clone(), outside.now());
+                    if outside.timed {
+                        outside.renewed.insert(session.clone(), outside.now());
+                    }
                     if !lost {
-                        let renewed = Some(outside.now());
-                        self.renewals.insert(session.clone(), renewed);
+                        if outside.timed {
+                            let renewed = Some(outside.now());
+                            self.renewals.insert(session.clone(), renewed);
+                        }
                         self.sessions.insert(target.uid, session);
                     }
                 }
@@ -481,114 +411,6 @@ impl Operator {
     fn start_over(&mut self) {
         self.reading = None;
         self.pending.clear();
-    }
-}
-
-impl Step {
-    /// The call arrives once more, or late; nobody waits for its answer.
-    pub(super) fn land(&self, outside: &mut Outside) {
-        match self {
-            Self::Transact(transaction) => {
-                let _nobody_hears = outside.transact(transaction, outside.generation);
-            }
-            Self::Patch { patch, read } => {
-                outside.patch(patch, *read, false);
-            }
-            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
-        }
-    }
-
-    /// All that counts of it.
-    pub(super) fn trace(&self, canon: &mut Canon) {
-        match self {
-            Self::Record { was, limits } => canon.word(&('r', was, limits)),
-            Self::Transact(transaction) => trace_transaction(transaction, canon),
-            Self::Patch { patch, read } => {
-                canon.moment(*read);
-                trace_target(patch.target(), canon);
-                match patch {
-                    Patch::Start(start) => {
-                        canon.word(&'s');
-                        canon.session(start.slot.session());
-                        canon.index(start.slot.fencing_token());
-                    }
-                    Patch::Suspend(_) => canon.word(&'u'),
-                    Patch::Stop(stop) => canon.word(&('o', stop.unhold)),
-                    Patch::GiveBack(give_back) => {
-                        canon.word(&('g', give_back.hold));
-                        canon.session(&give_back.session);
-                    }
-                    Patch::Rename(rename) => {
-                        canon.word(&'n');
-                        canon.session(&rename.session);
-                    }
-                }
-            }
-            Self::MakeSession(target) => {
-                canon.word(&'m');
-                trace_target(target, canon);
-            }
-            Self::Destroy(session) => {
-                canon.word(&'d');
-                canon.session(session);
-            }
-        }
-    }
-}
-
-fn trace_target(target: &Target, canon: &mut Canon) {
-    canon.word(&target.uid);
-    canon.version(target.version.parse().unwrap_or(0));
-}
-
-fn trace_transaction(transaction: &Transaction, canon: &mut Canon) {
-    let Transaction {
-        operations,
-        grants,
-        releases,
-        prunes,
-        limit,
-        enforced,
-        removes_lock: _,
-    } = transaction;
-    canon.word(&('t', operations.len(), limit, enforced));
-    for operation in operations {
-        canon.word(&std::mem::discriminant(operation));
-        match operation {
-            Op::Cas {
-                key, value, index, ..
-            } => {
-                canon.key(key);
-                canon.index(*index);
-                trace_body(value, canon);
-            }
-            Op::DeleteCas { key, index } | Op::CheckIndex { key, index } => {
-                canon.key(key);
-                canon.index(*index);
-            }
-            Op::Set { key, value, .. } => {
-                canon.key(key);
-                trace_body(value, canon);
-            }
-            Op::Lock { key, .. }
-            | Op::Unlock { key, .. }
-            | Op::Get { key }
-            | Op::Delete { key }
-            | Op::CheckSession { key, .. }
-            | Op::CheckNotExists { key } => canon.key(key),
-        }
-    }
-    for grant in grants {
-        trace_target(&grant.job, canon);
-        canon.session(&grant.session);
-        canon.word(&grant.starts);
-    }
-    for release in releases {
-        canon.session(&release.session);
-        canon.word(&release.held);
-    }
-    for session in prunes {
-        canon.session(session);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is outside of the operator, and outlives it: Consul, the API server, and who observes them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{
     canon::Canon,
     consul::Consul,
     jobs::{Answer, Jobs, Patch},
-    observer::{Observer, Sight, Written},
+    observer::{Body, Observer, Sight, Written},
 };
 use crate::{
     clock::Moment,
@@ -22,7 +22,7 @@ pub(super) struct Outside {
     pub(super) consul: Consul,
     pub(super) jobs: Jobs,
     /// The spec of the `ConsulSemaphore`.
-    pub(super) settings: Settings,
+    pub(super) settings: Arc<Settings>,
     /// How often its spec has changed.
     pub(super) generation: u64,
     /// Its `status.appliedLimits`.
@@ -50,7 +50,7 @@ impl Outside {
         Self {
             consul: Consul::default(),
             jobs: Jobs::default(),
-            settings,
+            settings: Arc::new(settings),
             generation: 1,
             applied: Vec::new(),
             operations,
@@ -69,15 +69,27 @@ impl Outside {
     }
 
     /// All that counts of it, but for Consul.
-    pub(super) fn trace(&self, canon: &mut Canon) {
+    pub(super) fn trace(&self, canon: &mut Canon<'_>) {
         self.jobs.trace(canon);
         canon.word(&(&self.applied, self.generation));
     }
 
+    /// Whether a session is in `Holders`, dead or alive.
+    pub(super) fn is_in_holders(&self, session: &SessionId) -> bool {
+        let lock = self.consul.get(&self.settings.prefix.lock_key());
+        let body = lock.and_then(|lock| Body::read(&lock.value));
+        body.is_some_and(|body| body.holds(session))
+    }
+
+    /// The spec, to be changed.
+    pub(super) fn spec(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
+    }
+
     /// Whose session it is, if it is one of this operator's.
-    pub(super) fn identity(&self, session: &SessionId) -> Option<Identity> {
-        let identity = Identity::parse(self.consul.name(session)?)?;
-        self.settings.owns(&identity).then_some(identity)
+    pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
+        let identity = self.consul.identity(session)?;
+        self.settings.owns(identity).then_some(identity)
     }
 
     /// The prefix as it is now.
@@ -86,8 +98,9 @@ impl Outside {
         let lock = self.consul.get(&prefix.lock_key()).cloned();
         let contenders = self.consul.below(prefix).filter_map(|entry| {
             let session = entry.session.clone()?;
-            (prefix.contender_key(&session) == entry.key).then_some(())?;
-            let uid = self.identity(&session).map(|identity| identity.uid);
+            let name = entry.key.strip_prefix(prefix.as_str())?;
+            (name.strip_prefix('/') == Some(session.as_str())).then_some(())?;
+            let uid = self.identity(&session).map(|identity| identity.uid.clone());
             Some((session, uid))
         });
         Sight::new(lock, contenders.collect())

@@ -255,10 +255,10 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
     match event {
         Event::SetLimit(limit) => {
             outside.generation += u64::from(outside.settings.limit != *limit);
-            outside.settings.limit = *limit;
+            outside.spec().limit = *limit;
         }
-        Event::Pause(paused) => outside.settings.paused = *paused,
-        Event::Terminate => outside.settings.terminating = true,
+        Event::Pause(paused) => outside.spec().paused = *paused,
+        Event::Terminate => outside.spec().terminating = true,
 
         Event::Arrive(client) => with(clients, *client, |c| c.arrive(consul, &prefix)),
         Event::Look(client) => with(clients, *client, |c| c.look(consul, &prefix)),
@@ -289,7 +289,7 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
             let holders = body.map_or_else(Vec::new, |body| body.holders.clone());
             if let Some(holder) = pick(&holders, *choice) {
                 outside.edit_lock(|lock| match &mut lock["Holders"] {
-                    serde_json::Value::Object(map) => drop(map.remove(holder)),
+                    serde_json::Value::Object(map) => drop(map.remove(holder.as_str())),
                     serde_json::Value::Array(list) => list.retain(|name| name != holder.as_str()),
                     _ => {}
                 });

@@ -244,3 +244,37 @@ fn nobody_takes_the_place_of_pods_while_their_job_is_being_suspended() {
     facts.line(&[waiting("b")]).session("b", "sb");
     assert_eq!(granted(&facts.decide()), [""; 0]);
 }
+
+#[test]
+fn one_that_is_being_written_to_is_not_suspended_once_more() {
+    let mut facts = Facts::new(1, &["sa"]);
+    let a = running("a", "sa");
+    facts.ours("sa", &a, false).bound(a);
+    facts.evidence = evidence(&facts, NOW - 9);
+    facts.busy.insert("a".into());
+    for plan in [facts.decide(), facts.decide_without_consul()] {
+        assert_eq!(plan.suspends, []);
+    }
+}
+
+#[test]
+fn a_job_in_the_slot_of_a_neighbour_on_the_prefix_has_not_lost_it() {
+    // Another ConsulSemaphore of this cluster looks after it: its session is none of ours.
+    let mut facts = Facts::new(2, &["sa"]);
+    facts.contender("sa").bound(running("a", "sa"));
+    facts.session("a", "new");
+    let plan = facts.decide();
+    assert_eq!((plan.transaction, plan.suspends), (None, vec![]));
+}
+
+#[test]
+fn nobody_is_suspended_because_a_limit_is_being_recorded() {
+    let mut facts = Facts::new(1, &[]);
+    facts.settings.limit = 2;
+    facts.bound(running("a", "sa")).session("a", "new");
+    let plan = facts.decide();
+    assert_eq!(plan.record, Some(vec![1, 2]));
+    assert_eq!((plan.transaction, plan.suspends), (None, vec![]));
+    facts.applied = vec![1, 2];
+    assert_eq!(granted(&facts.decide()), ["a"]);
+}

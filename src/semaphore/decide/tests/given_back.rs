@@ -1,0 +1,186 @@
+//! How slots, contenders and sessions are given back.
+
+use super::*;
+
+#[test]
+fn one_that_cannot_be_started_blocks_nobody() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts.barred.insert("a".into());
+    // Another replica may be about to start it: it is told first.
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
+    assert_eq!(plan.starts, []);
+    let [told] = &plan.give_backs[..] else {
+        panic!("{plan:?}")
+    };
+    assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+
+    let told = samples::job("a", Standing::Idle, None, Some("sa"));
+    facts.ours.clear();
+    facts.ours("sa", &told, true);
+    facts.line = vec![told, waiting("b")];
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+}
+
+#[test]
+fn one_that_cannot_even_be_told_blocks_nobody_either() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts.barred.insert("a".into());
+    facts.immovable.insert("a".into());
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
+    assert_eq!(plan.give_backs, []);
+}
+
+#[test]
+fn a_slot_is_not_released_while_its_job_is_written_to() {
+    // Another PATCH that would start it may still be on its way.
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &waiting("a"), false).line(&[waiting("a")]);
+    facts.barred.insert("a".into());
+    facts.busy.insert("a".into());
+    assert_eq!(released(&facts.decide()), [""; 0]);
+}
+
+#[test]
+fn a_user_s_suspension_is_a_hold() {
+    let job = stopped("a", "sa");
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &job, true).bound(job.clone()).line(&[job]);
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None, "the PATCH comes before the release");
+    assert!(plan.give_backs[0].hold);
+}
+
+#[test]
+fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
+    // Its slot was swapped for another session's while its user suspended it.
+    let job = stopped("a", "old");
+    for holders in [&["new"][..], &[]] {
+        let mut facts = Facts::new(1, holders);
+        facts.ours("new", &job, true).bound(job.clone());
+        let plan = facts.decide();
+        assert_eq!(plan.transaction, None, "{holders:?}");
+        assert!(plan.give_backs[0].hold, "{holders:?}");
+    }
+}
+
+#[test]
+fn of_two_contenders_the_one_that_started_the_job_stays() {
+    let job = running("a", "sb");
+    let mut facts = Facts::new(2, &["sa", "sb"]);
+    facts.ours("sa", &job, false).ours("sb", &job, false);
+    facts.bound(job);
+    assert_eq!(released(&facts.decide()), ["sa"]);
+}
+
+#[test]
+fn of_two_contenders_the_one_with_the_slot_stays() {
+    // A start that was decided on before may be on its way.
+    let mut facts = Facts::new(1, &["sb"]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.ours("sb", &waiting("a"), false);
+    let plan = facts.decide();
+    assert_eq!(released(&plan), ["sa"]);
+    assert_eq!(plan.starts[0].slot.session(), &"sb".into());
+}
+
+#[test]
+fn of_two_contenders_without_a_slot_the_older_stays() {
+    let mut facts = Facts::new(1, &[]);
+    facts.ours("sa", &waiting("a"), false);
+    facts.entries.last_mut().unwrap().create_index += 1;
+    facts.ours("sb", &waiting("a"), false);
+    facts.line(&[waiting("a")]);
+    let plan = facts.decide();
+    assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["a"]));
+    assert_eq!(
+        written(&plan),
+        serde_json::json!({"Limit": 1, "Holders": {"sb": true}})
+    );
+}
+
+#[test]
+fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
+    let mut gone = waiting("a");
+    gone.hold = true;
+    let mut facts = Facts::new(1, &[]);
+    facts.ours("sa", &gone, false);
+    let transaction = facts.decide().transaction.unwrap();
+    let delete = Op::DeleteCas {
+        key: "p/sa".into(),
+        index: 5,
+    };
+    assert_eq!(transaction.operations, [delete]);
+}
+
+#[test]
+fn a_job_that_runs_in_another_semaphores_slot_is_not_renamed() {
+    // Each of the two would name its own session, and wake the other, for ever.
+    let mut elsewhere = running("a", "other");
+    elsewhere.granted = Some(Granted {
+        lock_key: "elsewhere/.lock".into(),
+        session: "other".into(),
+    });
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &elsewhere, false).bound(elsewhere);
+    assert_eq!(facts.decide().renames, []);
+}
+
+#[test]
+fn a_session_with_a_contender_is_never_surplus() {
+    // The answer to its grant was lost, so it still counts as made ahead.
+    let job = running("a", "sa");
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &job, false).bound(job).session("a", "sa");
+    assert_eq!(facts.decide().surplus, []);
+}
+
+#[test]
+fn a_semaphore_that_is_deleted_removes_its_lock_unless_others_use_it() {
+    let mut facts = Facts::new(1, &[]);
+    facts.settings.terminating = true;
+    let plan = facts.decide();
+    let delete = Op::DeleteCas {
+        key: samples::LOCK_KEY.into(),
+        index: 5,
+    };
+    assert_eq!(plan.transaction.unwrap().operations, [delete]);
+    assert!(!plan.finished);
+
+    facts.contender("foreign");
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None);
+    assert!(plan.finished);
+
+    facts.entries.clear();
+    assert!(facts.decide().finished);
+}
+
+#[test]
+fn a_semaphore_that_is_deleted_lets_running_jobs_finish() {
+    let job = running("a", "sa");
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.settings.terminating = true;
+    facts.ours("sa", &job, false).bound(job);
+    facts.line(&[waiting("b")]).session("b", "sb");
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None);
+    assert!(!plan.finished);
+    assert_eq!(plan.surplus, ["b".into()]);
+}
+
+#[test]
+fn a_semaphore_that_is_deleted_waits_for_pods_whose_job_is_gone() {
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.settings.terminating = true;
+    facts.contender("sa");
+    facts.ours.push(samples::ours("sa", None));
+    let plan = facts.decide();
+    assert_eq!((plan.transaction, plan.finished), (None, false));
+}

@@ -1,0 +1,82 @@
+//! What must be true of a state, and what it shows.
+
+use super::state::State;
+
+impl State {
+    /// How long a Job may run without a slot: once its operator has read that the slot is gone, and
+    /// has done what it then decided, the Job has one again, or is suspended, or has a session with
+    /// which the next pass gives it one. With nothing in the way that is two passes.
+    pub(super) fn check_gap(&self, number: usize) {
+        let process = &self.processes[number];
+        let operator = &process.operator;
+        if operator.is_busy() || !process.clean {
+            return;
+        }
+        let outside = &self.sites[process.site];
+        let held = outside.sight().jobs();
+        for (uid, had_session) in &process.lost {
+            let object = outside.jobs.get(uid);
+            let runs = object.is_some_and(|object| object.runs() && !object.rogue);
+            let again = outside.observer.robbed_since(uid, process.read);
+            let soon = !had_session && operator.has_session(uid);
+            let excused = held.contains(uid) || again || soon;
+            assert!(!runs || excused, "{uid} runs on without a slot");
+        }
+    }
+
+    /// Whether more hold than may: Jobs with pods or about to have some, and other programs. Those
+    /// whose slot somebody took have until the end of the gap.
+    pub(super) fn is_above_the_limit(&self) -> bool {
+        let sight = self.sites[0].sight();
+        let others = match self.client.session() {
+            Some(session) => usize::from(sight.holding().any(|(holder, _)| holder == session)),
+            None => 0,
+        };
+        let in_need = self.sites.iter().flat_map(|site| {
+            let lock_key = site.settings.prefix.lock_key();
+            let in_need = site.jobs.in_need_of_a_slot(&lock_key);
+            let counted = in_need.filter(|uid| !site.observer.is_robbed(uid));
+            counted.collect::<std::collections::BTreeSet<_>>()
+        });
+        let limit = self.sites[0].settings.limit;
+        in_need.count() + others > usize::try_from(limit).expect("it fits")
+    }
+
+    /// What has happened at some time, to show that it can.
+    pub(super) fn shows(&self, what: Showing) -> bool {
+        let sight = self.sites[0].sight();
+        let mut objects = self.sites.iter().flat_map(|site| site.jobs.objects());
+        match what {
+            Showing::AllDone => objects.all(|object| !object.may_run()),
+            Showing::OtherHolds => self
+                .client
+                .session()
+                .is_some_and(|session| sight.holding().any(|(holder, _)| holder == session)),
+            Showing::SlotHadAgain => objects.any(|object| {
+                let granted = object.granted.as_ref().map(|granted| &granted.session);
+                object.runs() && object.reported.is_some() && object.reported.as_ref() != granted
+            }),
+            Showing::Suspended => objects.any(|object| {
+                object.suspend && object.granted.is_some() && object.reported.is_none()
+            }),
+        }
+    }
+}
+
+/// What must be seen to happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Showing {
+    AllDone,
+    OtherHolds,
+    SlotHadAgain,
+    Suspended,
+}
+
+impl Showing {
+    pub(super) const ALL: [Self; 4] = [
+        Self::AllDone,
+        Self::OtherHolds,
+        Self::SlotHadAgain,
+        Self::Suspended,
+    ];
+}
