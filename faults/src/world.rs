@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// All that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
     pub(crate) operator: Server,
-    /// Another one for the same things.
+    /// Another one for the same things, which works whoever leads.
     pub(crate) second_operator: Server,
     /// The operator's HTTP address.
     operator_address: String,
@@ -132,9 +132,12 @@ impl World {
         let kubeconfig = through(bed.operator_kubeconfig(), &door_url, &folder)?;
         let program = testbed::operator_program()?;
         let log = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-        let operator = |name, address: &str| {
+        let operator = |name, address: &str, election: &str| {
             Server::new(name, &program, &folder)
                 .args(["run", "--http-address", address])
+                .env("LEADER_ELECTION", election)
+                // Started again under its name it takes its own lead over at once.
+                .env("LEADER_ELECTION_IDENTITY", name)
                 .env("KUBECONFIG", kubeconfig.display().to_string())
                 .env("CONSUL_HTTP_ADDR", &doors.operator)
                 .env("RUST_LOG", &log)
@@ -142,8 +145,8 @@ impl World {
         let [operator_address, second_address] =
             [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * 4 + number]));
         let world = Self {
-            second_operator: operator("second-operator", &second_address),
-            operator: operator("operator", &operator_address),
+            second_operator: operator("second-operator", &second_address, "off"),
+            operator: operator("operator", &operator_address, "kubernetes"),
             operator_address,
             api_server,
             after_it,
@@ -167,10 +170,19 @@ impl World {
         Ok(world)
     }
 
-    /// Waits until the operator has listed what there is.
+    /// Waits until the operator leads and has listed what there is.
     pub(crate) async fn operator_ready(&self) -> Result<()> {
         let url = format!("http://{}/readyz", self.operator_address);
-        self.answers("the operator", &url).await
+        within("the operator leads", || async {
+            let answer = self.http.get(&url).timeout(Duration::from_secs(5));
+            let body = answer.send().await?.error_for_status()?.text().await?;
+            // A replica that stands by is ready, and nobody does the work yet.
+            if body.contains("nobody leads") {
+                bail!("{body}")
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Starts the API server again, and waits until it serves. Those who work with it are started
