@@ -150,8 +150,8 @@ pub struct Semaphore {
     pub prefix: String,
     /// Its limit at first.
     pub limit: u64,
-    /// Its sessions' TTL, in seconds.
-    pub ttl: f64,
+    /// Its sessions' TTL, in seconds; none if they never expire.
+    pub ttl: Option<f64>,
     /// Its lock-delay, in seconds.
     pub lock_delay: f64,
     /// Whether a Job may go on without a slot if there is none for it (`onSlotLost: Continue`).

@@ -2,22 +2,28 @@
 
 use std::{
     fs,
-    net::TcpListener as StdListener,
     path::{Path, PathBuf},
-    process,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use kube::Client;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
 use reqwest::Certificate;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::Bed;
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::TcpListener,
+    sync::RwLock,
+    time::{sleep, timeout},
+};
 
 use crate::{
+    access,
     consul_record::{ConsulReader, LockBook},
+    consul_servers::{self, CONSULS, PORTS},
     etcd::Etcd,
+    load::CALL,
     proxy::{Door, Upstream},
     record::Writer,
     server::{Server, command_line},
@@ -29,15 +35,16 @@ use crate::{
 /// The namespace of all that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
 
-/// How many servers Consul has: one can be lost.
-const CONSULS: usize = 3;
-
 /// How long a server may take to get ready.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// All that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
     pub(crate) operator: Server,
+    /// The same one with a wall clock of its own, if there is a library for that.
+    pub(crate) jumping_operator: Option<Server>,
+    /// The file that says how far that clock is off.
+    pub(crate) clock: PathBuf,
     /// Another one for the same things, which works whoever leads.
     pub(crate) second_operator: Server,
     /// The operator's HTTP address.
@@ -54,12 +61,18 @@ pub(crate) struct World {
     pub(crate) etcd: Etcd,
     /// Reads Consul past the proxy.
     pub(crate) consul: ConsulReader,
+    /// What is known of each `.lock`.
+    pub(crate) book: LockBook,
+    /// The external node in Consul that the operator's sessions belong to.
+    pub(crate) node: String,
     /// The doors to Consul, as URLs.
     pub(crate) doors: Doors,
     pub(crate) timeline: Timeline,
     /// An admin's, past the proxy.
     pub(crate) client: Client,
     http: reqwest::Client,
+    /// To be read by who changes a `ConsulSemaphore`, and written by who takes all of them away.
+    pub(crate) semaphores: RwLock<()>,
     /// For logs and for what the `consul lock`s of the load say.
     pub(crate) folder: PathBuf,
     _bed: Bed,
@@ -75,7 +88,7 @@ pub(crate) struct Doors {
 impl World {
     /// Starts everything, and waits until all of it works.
     pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
-        let ports = free_ports(CONSULS * 4 + 2)?;
+        let ports = consul_servers::free_ports(CONSULS * PORTS + 2)?;
         // The bed starts none, and asks none: its own helpers for Consul are not used.
         let bed = Bed::builder()
             .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
@@ -84,7 +97,8 @@ impl World {
             .await?;
         let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
         let folder = bed.folder().path().to_owned();
-        let (consuls, consul_urls) = consuls(&folder, &ports)?;
+        let node = node(bed.client()).await?;
+        let (consuls, consul_urls) = consul_servers::servers(&folder, &ports)?;
         for consul in &consuls {
             consul.start().await?;
         }
@@ -140,11 +154,18 @@ impl World {
                 .env("LEADER_ELECTION_IDENTITY", name)
                 .env("KUBECONFIG", kubeconfig.display().to_string())
                 .env("CONSUL_HTTP_ADDR", &doors.operator)
+                .env("CONSUL_HTTP_TOKEN", access::OPERATOR.secret)
                 .env("RUST_LOG", &log)
         };
         let [operator_address, second_address] =
-            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * 4 + number]));
+            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * PORTS + number]));
+        let (jumping_operator, clock) = jumping(
+            operator("operator", &operator_address, "kubernetes"),
+            &folder,
+        )?;
         let world = Self {
+            jumping_operator,
+            clock,
             second_operator: operator("second-operator", &second_address, "off"),
             operator: operator("operator", &operator_address, "kubernetes"),
             operator_address,
@@ -156,15 +177,19 @@ impl World {
             to_api,
             etcd,
             consul,
+            book,
+            node,
             doors,
             timeline: timeline.clone(),
             client: bed.client().clone(),
             http,
+            semaphores: RwLock::default(),
             folder,
             _bed: bed,
         };
         world.start_api_server().await?;
         world.consul_leads().await?;
+        access::grant(&world).await?;
         world.operator.start().await?;
         world.operator_ready().await?;
         Ok(world)
@@ -235,9 +260,9 @@ impl World {
         self.insist(reqwest::Method::PUT, path, body.into()).await
     }
 
-    /// Deletes a key by the campaign's own door.
-    pub(crate) async fn delete(&self, key: &str) -> Result<Value> {
-        self.insist(reqwest::Method::DELETE, &format!("kv/{key}"), String::new())
+    /// Deletes something in Consul by the campaign's own door.
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
+        self.insist(reqwest::Method::DELETE, path, String::new())
             .await
     }
 
@@ -262,7 +287,8 @@ impl World {
         body: String,
     ) -> Result<Value> {
         let request = self.http.request(method, format!("{door}/v1/{path}"));
-        let request = request.body(body).timeout(Duration::from_secs(30));
+        let request = request.headers(access::headers()).body(body);
+        let request = request.timeout(Duration::from_secs(30));
         let answer = request.send().await?.error_for_status()?;
         Ok(serde_json::from_slice(&answer.bytes().await?).unwrap_or_default())
     }
@@ -313,46 +339,27 @@ async fn open_consul_door(
     Ok(url)
 }
 
-/// Consul servers with data of their own, not started yet, and their URLs.
-fn consuls(folder: &Path, ports: &[u16]) -> Result<(Vec<Server>, Vec<String>)> {
-    let program = testbed::servers().join("consul");
-    let joins: Vec<_> = (0..CONSULS)
-        .map(|number| format!("127.0.0.1:{}", ports[number * 4 + 2]))
-        .collect();
-    let mut servers = Vec::new();
-    let mut urls = Vec::new();
-    for number in 0..CONSULS {
-        let name = format!("consul-{number}");
-        let [http, server, lan, wan] = [0, 1, 2, 3].map(|port| ports[number * 4 + port]);
-        let config = json!({
-            "node_name": name,
-            "server": true,
-            "bootstrap_expect": CONSULS,
-            "retry_join": joins,
-            "retry_interval": "1s",
-            "data_dir": folder.join(format!("{name}-data")),
-            "bind_addr": "127.0.0.1",
-            "client_addr": "127.0.0.1",
-            "ports": {
-                "http": http, "server": server, "serf_lan": lan, "serf_wan": wan,
-                "grpc": -1, "grpc_tls": -1, "dns": -1,
-            },
-            "connect": { "enabled": false },
-            "disable_update_check": true,
-            "leave_on_terminate": false,
-            "limits": { "http_max_conns_per_client": 1000 },
-            "performance": { "raft_multiplier": 1 },
-        });
-        let file = folder.join(format!("{name}.json"));
-        fs::write(&file, config.to_string())?;
-        servers.push(Server::new(&name, &program, folder).args([
-            "agent".into(),
-            "-config-file".into(),
-            file.into_os_string(),
-        ]));
-        urls.push(format!("http://127.0.0.1:{http}"));
-    }
-    Ok((servers, urls))
+/// The external node's name, from the uid of a namespace that every cluster has.
+async fn node(client: &Client) -> Result<String> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let system = timeout(CALL, namespaces.get("kube-system")).await??;
+    let id = system.metadata.uid.context("a namespace without a uid")?;
+    Ok(format!("k8s-{id}"))
+}
+
+/// A program whose wall clock is off by what is in a file.
+fn jumping(program: Server, folder: &Path) -> Result<(Option<Server>, PathBuf)> {
+    let clock = folder.join("clock");
+    fs::write(&clock, "+0")?;
+    let jumping = testbed::faketime().map(|library| {
+        program
+            .env("LD_PRELOAD", library.display().to_string())
+            .env("FAKETIME_TIMESTAMP_FILE", clock.display().to_string())
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .env("DONT_FAKE_MONOTONIC", "1")
+    });
+    Ok((jumping, clock))
 }
 
 /// Ends one of the bed's servers; what is returned can be started, with the same arguments, and
@@ -387,16 +394,4 @@ fn through(kubeconfig: &Path, door: &str, folder: &Path) -> Result<PathBuf> {
     let file = folder.join("through-the-door.kubeconfig");
     fs::write(&file, config.to_string())?;
     Ok(file)
-}
-
-/// Free ports below those that the system gives out: nobody else gets one of them while its server
-/// is away.
-fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let first = u16::try_from(process::id() % 500).unwrap_or_default() * 20 + 20_000;
-    let free = (first..32_000).filter(|port| StdListener::bind(("127.0.0.1", *port)).is_ok());
-    let ports: Vec<_> = free.take(count).collect();
-    if ports.len() < count {
-        bail!("no free ports");
-    }
-    Ok(ports)
 }
