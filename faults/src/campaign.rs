@@ -207,7 +207,7 @@ async fn strike_all(
                 }
                 let mut rng = Rng::with_seed(!fault.seed);
                 sleep(Duration::from_millis(rng.u64(500..3000))).await;
-                if hits_all && number % QUIET_EVERY == QUIET_EVERY - 1 {
+                if hits_all && number > 0 && number % QUIET_EVERY == 0 {
                     sleep(QUIET).await;
                 }
                 Strike::new(&world, &load, &fault).run().await?;

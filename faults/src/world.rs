@@ -124,24 +124,7 @@ impl World {
             fault: consul_door(Writer::Fault, &Sky::new()).await?,
         };
         let to_api = Sky::new();
-        let certificate = folder.join("apiserver/apiserver.crt");
-        let listener =
-            TlsListener::bind(&certificate, &folder.join("apiserver/apiserver.key")).await?;
-        let door_url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only(Certificate::from_pem_bundle(&fs::read(&certificate)?)?)
-            .connect_timeout(Duration::from_secs(5))
-            .build()?;
-        let upstream = Upstream::new(http.clone(), vec![api_url.clone()]);
-        let door = Door::new(
-            Writer::Operator,
-            upstream,
-            to_api.clone(),
-            timeline.clone(),
-            None,
-        );
-        door.open(listener);
+        let (http, door_url) = open_api_door(&folder, &api_url, to_api.clone(), timeline).await?;
 
         let kubeconfig = through(bed.operator_kubeconfig(), &door_url, &folder)?;
         let program = testbed::operator_program()?;
@@ -319,6 +302,27 @@ where
             Err(_) => sleep(Duration::from_millis(100)).await,
         }
     }
+}
+
+/// Also a client that knows the API server's certificate.
+async fn open_api_door(
+    folder: &Path,
+    api_url: &str,
+    sky: Sky,
+    timeline: &Timeline,
+) -> Result<(reqwest::Client, String)> {
+    let certificate = folder.join("apiserver/apiserver.crt");
+    let key = folder.join("apiserver/apiserver.key");
+    let listener = TlsListener::bind(&certificate, &key).await?;
+    let url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only(Certificate::from_pem_bundle(&fs::read(&certificate)?)?)
+        .connect_timeout(Duration::from_secs(5))
+        .build()?;
+    let upstream = Upstream::new(http.clone(), vec![api_url.to_owned()]);
+    Door::new(Writer::Operator, upstream, sky, timeline.clone(), None).open(listener);
+    Ok((http, url))
 }
 
 async fn open_consul_door(
