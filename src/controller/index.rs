@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::job::{Kept, Obstacle};
-use crate::semaphore::{Job, Place, Standing, Uid};
+use crate::semaphore::{Job, Place, Standing, Uid, plan::Stop};
 
 /// A `ConsulSemaphore` by its namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,20 +29,12 @@ impl std::fmt::Display for SemaphoreRef {
 /// What a grantor takes out of the index for a pass.
 #[derive(Debug, Default)]
 pub(super) struct Slice {
-    /// The Jobs that are not simply in line: running, or started here.
+    /// The Jobs that were started here and have not ended.
     pub(super) bound: Vec<Job>,
     /// The head of the line, in order.
     pub(super) line: Vec<Job>,
     /// How many are in line.
     pub(super) waiting: usize,
-}
-
-/// A Job without a grantor, and what is to be said about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stray {
-    pub(super) kept: Kept,
-    /// Whether it must not run: it asked for a slot and can't have one.
-    pub(super) must_wait: bool,
 }
 
 /// The index; clones share one.
@@ -52,7 +44,8 @@ pub(super) struct Index(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    strays_changed: Arc<Notify>,
+    strays_changed: Notify,
+    ungranted_changed: Notify,
 }
 
 #[derive(Default)]
@@ -62,6 +55,8 @@ struct State {
     /// The semaphores by their namespace and lock key; two can name the same key.
     by_lock_key: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     strays: BTreeSet<Uid>,
+    /// The Jobs that run though no grant started them, and ask for a slot.
+    ungranted: BTreeSet<Uid>,
     /// Whether all semaphores are known: until then, that one is missing means nothing.
     semaphores_known: bool,
     /// While the Jobs are listed anew: those that were seen.
@@ -141,6 +136,9 @@ impl Index {
     fn tell(&self, state: &State, uid: &Uid) {
         if state.strays.contains(uid) {
             self.0.strays_changed.notify_one();
+        }
+        if state.ungranted.contains(uid) {
+            self.0.ungranted_changed.notify_one();
         }
     }
 
@@ -271,26 +269,25 @@ impl Index {
     }
 
     /// The Jobs that no grantor looks after.
-    pub(super) fn strays(&self) -> Vec<Stray> {
+    pub(super) fn strays(&self) -> Vec<Kept> {
         let state = self.state();
-        let strays = state.strays.iter().filter_map(|uid| state.jobs.get(uid));
-        strays
-            .map(|kept| {
-                let managed = matches!(kept.obstacle, Some(Obstacle::Managed(_)));
-                let must_wait = !managed
-                    && kept.job.standing == Standing::Running
-                    && kept.job.granted.is_none();
-                Stray {
-                    kept: kept.clone(),
-                    must_wait,
-                }
-            })
-            .collect()
+        state.kept(&state.strays)
+    }
+
+    /// The Jobs that run though no grant started them, whether a grantor looks after them or not.
+    pub(super) fn ungranted(&self) -> Vec<Kept> {
+        let state = self.state();
+        state.kept(&state.ungranted)
     }
 
     /// Waits until there may be other strays.
     pub(super) async fn strays_changed(&self) {
         self.0.strays_changed.notified().await;
+    }
+
+    /// Waits until there may be other Jobs that run without a grant.
+    pub(super) async fn ungranted_changed(&self) {
+        self.0.ungranted_changed.notified().await;
     }
 }
 
@@ -320,6 +317,7 @@ impl State {
             return;
         };
         self.strays.remove(uid);
+        self.ungranted.remove(uid);
         self.wake(kept);
         let looks_after = self.looks_after(kept);
         if let Some(semaphore) = looks_after.and_then(|by| self.semaphores.get_mut(&by)) {
@@ -332,6 +330,10 @@ impl State {
     fn arrange(&mut self, kept: &Kept, announce: bool) {
         self.wake(kept);
         let (job, uid) = (&kept.job, &kept.job.uid);
+        let managed = matches!(kept.obstacle, Some(Obstacle::Managed(_)));
+        if !managed && Stop::of(job).is_some() {
+            self.ungranted.insert(uid.clone());
+        }
         let ended = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
         let looks_after = self.looks_after(kept);
         let Some((reference, semaphore)) = looks_after.and_then(|by| {
@@ -348,11 +350,14 @@ impl State {
             if announce {
                 semaphore.newcomers.insert(uid.clone());
             }
-        } else if job.standing == Standing::Running
-            || (job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }))
-        {
+        } else if job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }) {
             semaphore.bound.insert(uid.clone());
         }
+    }
+
+    fn kept(&self, uids: &BTreeSet<Uid>) -> Vec<Kept> {
+        let kept = uids.iter().filter_map(|uid| self.jobs.get(uid));
+        kept.cloned().collect()
     }
 
     /// Wakes whoever looks after a Job, and all who may hold a slot for it.

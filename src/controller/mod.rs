@@ -6,8 +6,8 @@
 //! again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
-//! `keeper` renews sessions, `events` writes events, and `intake` looks after Jobs that no
-//! semaphore wants. `home` says where in Consul a semaphore lives, and `secret` reads the token of
+//! `keeper` renews sessions, `events` writes events, `intake` tells Jobs that no semaphore wants,
+//! and `ungranted` suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads the token of
 //! one that brings its own. `call` and `backoff` bound all of it.
 
 mod backoff;
@@ -22,6 +22,7 @@ mod keeper;
 mod overseer;
 mod patch;
 mod secret;
+mod ungranted;
 mod watches;
 
 use std::{sync::Arc, time::Duration};

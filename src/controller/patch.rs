@@ -18,7 +18,7 @@ use crate::{
     api::annotations as a,
     clock::Moment,
     crash::{self, Point},
-    semaphore::plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+    semaphore::plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
 };
 
 /// Starts a Job in its slot: one PATCH unsuspends it and puts the sequencer where its pods read it.
@@ -42,17 +42,23 @@ pub(super) fn start(start: &Start) -> Value {
     })
 }
 
-/// Suspends a Job; the Job controller ends its pods.
+/// Suspends a Job that was started in a slot; the Job controller ends its pods.
 pub(super) fn suspend(suspend: &Suspend) -> Value {
-    let mut annotations = json!({});
-    if suspend.unhold {
-        annotations[a::HOLD] = Value::Null;
-    }
-    if suspend.why != Suspended::NotGranted {
-        annotations[a::SESSION] = Value::Null;
-    }
     json!({
-        "metadata": metadata(&suspend.job, &annotations),
+        "metadata": metadata(&suspend.job, &json!({ (a::SESSION): null })),
+        "spec": { "suspend": true },
+    })
+}
+
+/// Suspends a Job that was not.
+pub(super) fn stop(stop: &Stop) -> Value {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    json!({
+        "metadata": metadata(&stop.job, &annotations),
         "spec": { "suspend": true },
     })
 }

@@ -27,6 +27,7 @@ use super::{
     intake,
     job::{Kept, controller_uid},
     overseer::Overseer,
+    ungranted,
 };
 use crate::{
     api::{ConsulSemaphore, annotations},
@@ -204,6 +205,7 @@ impl Overseers {
                     part.ready();
                     if !std::mem::replace(&mut intake, true) {
                         self.tasks.spawn(intake::run(self.context.clone()));
+                        self.tasks.spawn(ungranted::run(self.context.clone()));
                     }
                 }
                 Some(Ok(Event::Apply(semaphore))) => self.put(semaphore),

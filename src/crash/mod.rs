@@ -66,8 +66,8 @@ points! {
     Renamed = "renamed",
     /// A Job that lost its slot is suspended.
     Suspended = "suspended",
-    /// A Job that no semaphore looks after is suspended.
-    StraySuspended = "stray-suspended",
+    /// A Job that no grant started is suspended.
+    Stopped = "stopped",
     /// A Job is told that it gives its slot back; the slot is still held.
     GivenBack = "given-back",
     /// The slot is free and the contender gone; its session lives, and nobody has been told.

@@ -28,7 +28,7 @@ mod model;
 pub mod plan;
 pub mod reading;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 pub mod settings;
 mod verbatim;
 

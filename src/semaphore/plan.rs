@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     identity::Identity,
-    job::{Job, Uid},
+    job::{Job, Standing, Uid},
     limit::Agreement,
 };
 use crate::{
@@ -87,27 +87,46 @@ pub struct Start {
     pub slot: Slot,
 }
 
-/// Why a Job is suspended.
+/// Why such a Job is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspended {
-    /// It was made running, or unsuspended, without a slot.
-    NotGranted,
-    /// It lost its slot, and there is no other one: its annotation is cleared, by which it is known
-    /// as the first in line.
+    /// It lost its slot, and there is no other one.
     SlotLost,
     /// For too long nothing has shown that its slot is still held.
     Unproved,
 }
 
-/// A Job to be suspended.
+/// A Job to be suspended that was started in a slot. Its annotation is cleared, by which it is known
+/// as the first in line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspend {
     /// The Job.
     pub job: Target,
     /// Why.
     pub why: Suspended,
-    /// Whether its hold is taken away: its user unsuspended it, which puts it in line again.
+}
+
+/// A Job to be suspended because it runs though no grant started it. No semaphore and no Consul has
+/// a say in it, so nothing that is awaited from there delays it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The Job.
+    pub job: Target,
+    /// Whether its hold is taken away.
     pub unhold: bool,
+}
+
+impl Stop {
+    /// The order, if the Job is one of them.
+    pub fn of(job: &Job) -> Option<Self> {
+        let runs = job.standing == Standing::Running && job.granted.is_none();
+        runs.then(|| Self {
+            job: job.into(),
+            // Its user unsuspended it, which puts it in line again. One that was made running and on
+            // hold was never suspended before, and stays out of it.
+            unhold: job.hold && job.was_suspended,
+        })
+    }
 }
 
 /// A Job that will not run in the slot that it has. Its PATCH comes before the release: it changes

@@ -54,7 +54,7 @@ pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
     }
 }
 
-pub(super) fn settings(limit: u32) -> Settings {
+pub(crate) fn settings(limit: u32) -> Settings {
     Settings {
         cluster: Cluster {
             name: "prod-eu".into(),

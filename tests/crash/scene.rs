@@ -47,7 +47,7 @@ fn way(point: Point) -> Way {
         | Point::FinalizerAdded => Way::Work,
         Point::Regranted | Point::Renamed => Way::Loss,
         Point::Suspended => Way::LossAndSuspension,
-        Point::StraySuspended => Way::Stray,
+        Point::Stopped => Way::Stray,
         Point::GivenBack => Way::Stop,
         Point::Pruned => Way::DeadHolder,
         Point::LockUnused | Point::LockRemoved => Way::Deletion,

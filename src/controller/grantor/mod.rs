@@ -162,10 +162,10 @@ impl Grantor {
         self.sessions = Sessions::default();
     }
 
-    /// Readings of the prefix, until the receiver is dropped.
-    pub(super) fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
+    /// Readings of the prefix, at least one in `wait`, until the receiver is dropped.
+    pub(super) fn watch(&self, wait: Duration) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
-            wait: self.watch_wait(),
+            wait,
             ..WatchOptions::default()
         };
         match &self.view.home {

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::Grantor;
+use super::{Grantor, Whose};
 use crate::{
     clock::Moment,
     consul::SessionId,
@@ -40,12 +40,15 @@ impl Grantor {
     /// Looks for sessions without a TTL that have been without a contender for long, and ends them.
     pub(super) async fn sweep(&mut self) {
         let now = Moment::now();
-        let due = self.orphans.due(&self.settings);
-        let due = due.is_some_and(|due| due <= now) || self.settings.terminating;
-        let reading = self.view.reading.as_ref().filter(|_| due);
-        let (Some(reading), Some(home)) = (reading, &self.view.home) else {
+        let (Some(reading), Some(home)) = (&self.view.reading, &self.view.home) else {
             return;
         };
+        let own = |session| matches!(self.sessions.whose(session), Some(Whose::Own(_)));
+        let ends = self.settings.terminating && !reading.contenders().any(|(id, _)| own(id));
+        let due = self.orphans.due(&self.settings);
+        if !ends && due.is_none_or(|due| due > now) {
+            return;
+        }
         let call = home.consul.node_sessions(&home.node);
         let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
@@ -75,24 +78,13 @@ impl Grantor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::semaphore::{Cluster, LimitPolicy, OnSlotLost};
+    use crate::semaphore::samples;
 
     fn settings(ttl: Option<Duration>, terminating: bool) -> Settings {
         Settings {
-            cluster: Cluster {
-                name: "prod-eu".into(),
-                id: "c".into(),
-            },
-            namespace: "batch".into(),
-            name: "db".into(),
-            prefix: "p".parse().unwrap(),
-            limit: 1,
-            policy: LimitPolicy::Refuse,
-            paused: false,
             terminating,
-            on_slot_lost: OnSlotLost::Reacquire,
             ttl,
-            lock_delay: Duration::ZERO,
+            ..samples::settings(1)
         }
     }
 

@@ -330,16 +330,6 @@ impl Grantor {
                 )
             }
             Write::Suspend(Suspend {
-                why: Suspended::NotGranted,
-                ..
-            }) => (
-                Reason::RanWithoutSlot,
-                format!(
-                    "suspended because it ran without a slot of {semaphore}; it is in line now. \
-                     Jobs are made with spec.suspend: true"
-                ),
-            ),
-            Write::Suspend(Suspend {
                 why: Suspended::SlotLost,
                 ..
             }) => {

@@ -52,6 +52,10 @@ fn names(jobs: &[Job]) -> Vec<&str> {
     jobs.iter().map(|job| job.name.as_ref()).collect()
 }
 
+fn names_of(kept: &[Kept]) -> Vec<&str> {
+    kept.iter().map(|kept| kept.job.name.as_ref()).collect()
+}
+
 fn woken(wake: &Notify) -> bool {
     wake.notified().now_or_never().is_some()
 }
@@ -89,6 +93,10 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
         kept("a", |kept| {
             kept.job.version = "11".into();
             kept.job.standing = Standing::Running;
+            kept.job.granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
         }),
     );
     assert!(woken(&wake));
@@ -206,11 +214,8 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
         kept("runs", |kept| kept.job.standing = Standing::Running),
     );
     let strays = index.strays();
-    let must_wait: Vec<_> = strays
-        .iter()
-        .map(|stray| (stray.kept.job.name.as_ref(), stray.must_wait))
-        .collect();
-    assert_eq!(must_wait, [("runs", true), ("waits", false)]);
+    assert_eq!(names_of(&strays), ["runs", "waits"]);
+    assert_eq!(names_of(&index.ungranted()), ["runs"]);
     index.add_semaphore(reference("db"), "db/.lock".into(), Arc::default());
     assert!(index.strays().is_empty());
     assert_eq!(names(&index.line(&reference("db"))), ["waits"]);
@@ -238,11 +243,8 @@ fn a_job_that_cannot_be_in_line_is_a_stray() {
         }),
     );
     let strays = index.strays();
-    let must_wait: Vec<_> = strays
-        .iter()
-        .map(|stray| (stray.kept.job.name.as_ref(), stray.must_wait))
-        .collect();
-    assert_eq!(must_wait, [("malformed", true), ("managed", false)]);
+    assert_eq!(names_of(&strays), ["malformed", "managed"]);
+    assert_eq!(names_of(&index.ungranted()), ["malformed"]);
 }
 
 #[test]
@@ -272,4 +274,26 @@ fn finished_jobs_cost_the_grantor_nothing() {
     let slice = index.slice(&reference("db"), 9);
     assert!(slice.bound.is_empty() && slice.line.is_empty());
     assert!(index.job(&"a".into()).is_some());
+}
+
+#[test]
+fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_there_or_not() {
+    let (index, _) = with_db();
+    put(
+        &index,
+        kept("a", |kept| kept.job.standing = Standing::Running),
+    );
+    assert!(
+        index
+            .0
+            .ungranted_changed
+            .notified()
+            .now_or_never()
+            .is_some()
+    );
+    assert_eq!(names_of(&index.ungranted()), ["a"]);
+    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+    put(&index, kept("a", |kept| kept.job.version = "11".into()));
+    assert!(index.ungranted().is_empty());
+    assert_eq!(names(&index.line(&reference("db"))), ["a"]);
 }

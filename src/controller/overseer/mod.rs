@@ -103,13 +103,13 @@ impl Overseer {
     /// Works until the semaphore is gone.
     pub(super) async fn run(mut self) {
         self.ensure_finalizer().await;
-        let mut readings = self.grantor.watch();
         let mut wait = self.grantor.watch_wait();
+        let mut readings = self.grantor.watch(wait);
         while !self.finished {
-            if self.moved || self.grantor.watch_wait() != wait {
-                self.moved = false;
-                wait = self.grantor.watch_wait();
-                readings = self.grantor.watch();
+            let due = self.grantor.watch_wait();
+            if std::mem::take(&mut self.moved) || due != wait {
+                wait = due;
+                readings = self.grantor.watch(wait);
             }
             let next = self.grantor.next;
             tokio::select! {

@@ -384,15 +384,6 @@ fn a_cut_short_start_is_completed() {
 }
 
 #[test]
-fn a_job_made_running_is_suspended_even_while_consul_is_away() {
-    let job = samples::job("a", Standing::Running, None, None);
-    let mut facts = Facts::new(1, &[]);
-    facts.bound(job);
-    let plan = facts.decide();
-    assert_eq!(plan.suspends[0].why, Suspended::NotGranted);
-}
-
-#[test]
 fn a_limit_is_recorded_before_it_is_written() {
     let mut facts = Facts::new(3, &[]);
     facts.settings.limit = 5;

@@ -8,7 +8,7 @@ use crate::{
     consul::SessionId,
     semaphore::{
         Granted, Job, Standing, Uid,
-        plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+        plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
     },
 };
 
@@ -120,6 +120,7 @@ pub(super) enum Deletion {
 pub(super) enum Patch {
     Start(Start),
     Suspend(Suspend),
+    Stop(Stop),
     GiveBack(GiveBack),
     Rename(Rename),
 }
@@ -129,6 +130,7 @@ impl Patch {
         match self {
             Self::Start(start) => &start.job,
             Self::Suspend(suspend) => &suspend.job,
+            Self::Stop(stop) => &stop.job,
             Self::GiveBack(give_back) => &give_back.job,
             Self::Rename(rename) => &rename.job,
         }
@@ -445,12 +447,13 @@ impl Jobs {
                 object.granted = Some(Granted::by(start.slot.key(), start.slot.session().as_str()));
                 object.reported = Some(start.slot.session().clone());
             }
-            Patch::Suspend(suspend) => {
+            Patch::Suspend(_) => {
                 object.suspend = true;
-                object.hold &= !suspend.unhold;
-                if suspend.why != Suspended::NotGranted {
-                    object.reported = None;
-                }
+                object.reported = None;
+            }
+            Patch::Stop(stop) => {
+                object.suspend = true;
+                object.hold &= !stop.unhold;
             }
             Patch::GiveBack(give_back) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");

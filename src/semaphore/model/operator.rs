@@ -26,7 +26,7 @@ use crate::{
     semaphore::{
         Agreement, Deaths, Defence, Evidence, Job, Life, Lock, Observed, Ours, Plan, Reading,
         Standing, Uid, decide,
-        plan::{Suspended, Target, Transaction},
+        plan::{Stop, Target, Transaction},
     },
 };
 
@@ -256,13 +256,8 @@ impl Operator {
         let asks = |job: &Job| job.wants.as_deref() == Some(settings.name.as_str());
         let started_here =
             |job: &Job| matches!(&job.granted, Some(granted) if granted.lock_key == lock_key);
-        let on_its_feet =
-            |job: &Job| matches!(job.standing, Standing::Running | Standing::Stopping);
         let jobs = self.jobs.iter().cloned();
-        let bound: Vec<Job> = jobs
-            .clone()
-            .filter(|job| started_here(job) || (asks(job) && on_its_feet(job)))
-            .collect();
+        let bound: Vec<Job> = jobs.clone().filter(started_here).collect();
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
         line.sort_by_key(Job::place);
         let mut ours = reading.map_or_else(Vec::new, |reading| self.ours(reading, outside));
@@ -330,6 +325,15 @@ impl Operator {
         ours.collect()
     }
 
+    /// The Jobs that run though no grant started them, as far as it has seen.
+    pub(super) fn stops(&self, outside: &Outside) -> impl Iterator<Item = Stop> {
+        let asking = self.jobs.iter().filter(|job| {
+            job.wants.as_deref() == Some(outside.settings.name.as_str())
+                && !self.busy.contains(&job.uid)
+        });
+        asking.filter_map(Stop::of)
+    }
+
     /// Lines up what a plan says.
     fn adopt(&mut self, plan: &Plan, outside: &Outside) {
         let Plan {
@@ -357,9 +361,13 @@ impl Operator {
             limits,
         };
         let settled = (record.is_none() && applied != outside.applied).then_some(applied);
+        let ungranted: Vec<Stop> = self.stops(outside).collect();
         let given_up = surplus.iter().filter_map(|uid| self.sessions.remove(uid));
-        let steps = record.into_iter().map(write);
-        let steps = steps
+        let steps = ungranted
+            .into_iter()
+            .map(Patch::Stop)
+            .map(patch)
+            .chain(record.into_iter().map(write))
             .chain(transaction.map(Step::Transact))
             .chain(starts.into_iter().map(Patch::Start).map(patch))
             .chain(suspends.into_iter().map(Patch::Suspend).map(patch))
@@ -504,10 +512,8 @@ impl Step {
                         canon.session(start.slot.session());
                         canon.index(start.slot.fencing_token());
                     }
-                    Patch::Suspend(suspend) => {
-                        let started = suspend.why == Suspended::NotGranted;
-                        canon.word(&('u', started, suspend.unhold));
-                    }
+                    Patch::Suspend(_) => canon.word(&'u'),
+                    Patch::Stop(stop) => canon.word(&('o', stop.unhold)),
                     Patch::GiveBack(give_back) => {
                         canon.word(&('g', give_back.hold));
                         canon.session(&give_back.session);

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     clock::Moment,
     consul::SessionId,
-    semaphore::{OnSlotLost, Plan, Uid, plan::Suspended, samples},
+    semaphore::{OnSlotLost, Plan, Uid, samples},
 };
 
 /// Seconds. The pods' grace period is less than half of it.
@@ -222,8 +222,7 @@ impl Days {
         let mut grants = self.plan.transaction.iter().flat_map(|t| &t.grants);
         let again = grants.any(|grant| !grant.starts);
         assert!(!(again && policy == OnSlotLost::Suspend), "{:?}", self.plan);
-        let mut suspends = self.plan.suspends.iter();
-        let lost = suspends.any(|suspend| suspend.why != Suspended::NotGranted);
+        let lost = !self.plan.suspends.is_empty();
         assert!(!(lost && policy == OnSlotLost::Continue), "{:?}", self.plan);
     }
 

@@ -212,8 +212,11 @@ impl World {
         for _ in 0..passes {
             self.tick(1);
             self.outside.by_others(|outside| outside.jobs.settle());
+            self.finish_plan();
+            self.operator.see_jobs(&self.outside);
+            let stops = self.operator.stops(&self.outside).next().is_some();
             plan = self.pass();
-            if plan.is_at_rest() {
+            if plan.is_at_rest() && !stops {
                 check_at_rest(&self.outside, &plan);
                 return plan;
             }

@@ -1,7 +1,10 @@
 //! Running Jobs that lose their slot.
 
 use super::*;
-use crate::{api::OnSlotLost, semaphore::Life};
+use crate::{
+    api::OnSlotLost,
+    semaphore::{Life, plan::Suspended},
+};
 
 #[test]
 fn a_job_that_lost_its_slot_has_it_again_in_one_write() {

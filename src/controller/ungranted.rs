@@ -1,0 +1,117 @@
+//! Jobs that run though no grant started them: made so where the admission policy is not installed,
+//! or unsuspended by somebody. They are suspended, whatever their semaphore is waiting for.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{
+    Context,
+    backoff::Setback,
+    call::CALL_TIMEOUT,
+    events::Reason,
+    job::Kept,
+    patch::{self, JobWrite, PatchError},
+};
+use crate::{
+    clock::Moment,
+    crash::{self, Point},
+    semaphore::{Uid, plan::Stop},
+};
+
+/// How many of them are written to at once.
+const CONCURRENCY: usize = 16;
+
+/// Suspends them for ever.
+pub(super) async fn run(context: Arc<Context>) {
+    let mut under_way = JoinSet::new();
+    let mut busy: HashSet<Uid> = HashSet::new();
+    let mut setbacks: HashMap<Uid, Setback> = HashMap::new();
+    loop {
+        let now = Moment::now();
+        let ungranted = context.index.ungranted();
+        setbacks.retain(|uid, _| ungranted.iter().any(|kept| kept.job.uid == *uid));
+        let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
+        for kept in ungranted {
+            let uid = kept.job.uid.clone();
+            if under_way.len() < CONCURRENCY && due(&uid) && busy.insert(uid.clone()) {
+                let context = context.clone();
+                under_way.spawn(async move { (uid, suspend(&context, &kept).await) });
+            }
+        }
+        let waits = setbacks.values().map(|setback| setback.until);
+        let next = waits.filter(|until| *until > now).min();
+        let wait = next.map_or(Duration::MAX, |until| until.since(now));
+        tokio::select! {
+            () = context.index.ungranted_changed() => {}
+            Some(suspended) = under_way.join_next() => {
+                let (uid, done) = match suspended {
+                    Ok(suspended) => suspended,
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                };
+                busy.remove(&uid);
+                if done {
+                    setbacks.remove(&uid);
+                } else {
+                    let setback = Setback::after(setbacks.get(&uid), Moment::now());
+                    setbacks.insert(uid, setback);
+                }
+            }
+            () = sleep(wait) => {}
+        }
+    }
+}
+
+/// Says whether it is done, or there is nothing to be done any more.
+async fn suspend(context: &Context, kept: &Kept) -> bool {
+    let Kept { namespace, job, .. } = kept;
+    let Some(stop) = Stop::of(job) else {
+        return true;
+    };
+    let write = JobWrite {
+        namespace: namespace.clone(),
+        body: patch::stop(&stop),
+        job: stop.job,
+        timeout: CALL_TIMEOUT,
+        deadline: None,
+    };
+    let tell = |reason, note| {
+        let events = &context.events;
+        events.job(namespace, &job.name, &job.uid, reason, note);
+    };
+    let semaphore = job.wants.as_deref().unwrap_or("the semaphore it asks for");
+    match patch::write(context, write).await {
+        Ok(kept) => {
+            crash::reach(Point::Stopped, namespace).await;
+            let note = format!(
+                "suspended because it ran without a slot of {semaphore}. Jobs are made with \
+                 spec.suspend: true"
+            );
+            tell(Reason::RanWithoutSlot, note);
+            context.index.refresh(kept);
+            true
+        }
+        Err(PatchError::Outdated(now)) => {
+            match now {
+                Some(now) => context.index.refresh(*now),
+                None => context.index.remove(&job.uid),
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!(job = %format_args!("{namespace}/{}", job.name), %error, "a Job without a slot can't be suspended");
+            if let PatchError::Refused { message, .. } = error {
+                let note = format!(
+                    "it runs without a slot of {semaphore}, and the API server refuses to have it \
+                     suspended: {message}"
+                );
+                tell(Reason::StartRefused, note);
+            }
+            false
+        }
+    }
+}
