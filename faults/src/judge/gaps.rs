@@ -6,8 +6,7 @@ use crate::record::{Part, Semaphore};
 /// What a machine that does ten things at once may add to any time, in seconds.
 const SLACK: f64 = 5.0;
 
-/// How long a pass over a semaphore may wait for one answer of Consul's (`consul::Config::timeout`).
-/// It suspends nobody meanwhile.
+/// How long any call to the API server may take (`controller::call::CALL_TIMEOUT`).
 const CALL: f64 = 10.0;
 
 /// What the operator's times are fractions of where sessions have no TTL.
@@ -60,7 +59,7 @@ pub const GAPS: [Gap; 6] = [
     },
     Gap {
         name: "made running by hand",
-        bound: "5 s until the Job is suspended; 10 s more, the bound on a call, if Consul can't be read",
+        bound: "5 s until the Job is suspended, whether or not Consul can be read",
         sentence: "for the moment before a Job made running without the admission policy is suspended",
     },
     Gap {
@@ -105,7 +104,6 @@ impl<'a> Measure<'a> {
         let unread = self.unread.touches(from, to);
         let mut length = self.idle.clear(begin, to);
         let bound = match (why, self.semaphore.ttl) {
-            (Why::ByHand, _) if unread => CALL,
             (Why::ByHand, _) => 0.0,
             (Why::Lost, Some(ttl)) if unread => (ttl - grace).max(ttl / 2.0),
             (Why::Lost, Some(ttl)) => ttl / 8.0,
