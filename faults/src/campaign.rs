@@ -24,7 +24,7 @@ use crate::{
     judge::{Verdict, judge},
     kinds::{self, Strike},
     load::{self, CALL, Load, SEMAPHORES},
-    observer::Observer,
+    observer::{Observer, Observers},
     picture, plan,
     plan::Planned,
     planted,
@@ -71,6 +71,8 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     let file = options.folder.join("timeline.jsonl");
     let timeline = Timeline::open(&file)?;
     let (earlier, _) = timeline.records();
+    // A part that was killed could not say so itself.
+    timeline.push(What::Unwatched);
     let done = done_before(&earlier, options)?;
     say(&format!(
         "campaign of {} faults, seed {}; timeline {}",
@@ -91,11 +93,15 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         seed: options.seed,
         faults: options.faults,
     });
-    let mut watches = vec![Observer::of_kubernetes(&world.client, &timeline)];
+    let mut watches = Observers {
+        timeline: timeline.clone(),
+        observers: vec![Observer::of_kubernetes(&world.client, &timeline)],
+    };
     for kept in &SEMAPHORES {
         timeline.push(What::Semaphore(kept.record(NAMESPACE)));
         kept.create(&world, NAMESPACE).await?;
-        watches.push(Observer::of_lock(&world.consul, &kept.prefix(), &timeline));
+        let watch = Observer::of_lock(&world.consul, &kept.prefix(), &timeline);
+        watches.observers.push(watch);
     }
     let load = Arc::new(Load::default());
     let tasks = load::start(&world, &load, options.seed);

@@ -49,6 +49,19 @@ impl Observer {
     }
 }
 
+/// All who watch a campaign. When they are dropped this is written down first: what others still
+/// write after that can't be judged.
+pub(crate) struct Observers {
+    pub(crate) timeline: Timeline,
+    pub(crate) observers: Vec<Observer>,
+}
+
+impl Drop for Observers {
+    fn drop(&mut self) {
+        self.timeline.push(What::Unwatched);
+    }
+}
+
 impl Drop for Observer {
     fn drop(&mut self) {
         for task in &self.0 {

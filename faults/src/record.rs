@@ -132,6 +132,9 @@ pub enum What {
         /// What it does now.
         state: ForeignState,
     },
+    /// From here on nobody watches. What follows, up to the next bed, is not judged: the campaign is
+    /// over, or was broken off, and on the next bed violations are planted first.
+    Unwatched,
     /// The load has ended and all faults are healed: from now on everything must come to rest.
     Drain,
     /// What was still there when everything should have been at rest.

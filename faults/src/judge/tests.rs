@@ -421,6 +421,16 @@ fn a_revision_that_the_proxy_does_not_know_makes_the_observer_doubtful() {
 }
 
 #[test]
+fn what_nobody_watches_is_not_judged() {
+    let mut story = running();
+    story.push(What::Unwatched).holds(&[]);
+    // On the next bed violations are planted first.
+    story.push(What::Unwatched).pod("planted", true);
+    story.push(What::Bed { seed: 1, faults: 1 });
+    assert_eq!(story.rules(), []);
+}
+
+#[test]
 fn what_is_left_at_the_end_is_stuck() {
     let mut story = running();
     story.push(What::Rest {
