@@ -15,13 +15,16 @@ use fastrand::Rng;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, api::PostParams};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use crate::{
     judge::{Verdict, judge},
     kinds::{self, Strike},
     load::{self, CALL, Load, SEMAPHORES},
-    observer::Observer,
+    observer::{Observer, Observers},
     picture, plan,
     plan::Planned,
     planted,
@@ -43,6 +46,9 @@ const LATE: f64 = 15.0;
 const QUIET_EVERY: usize = 10;
 const QUIET: Duration = Duration::from_secs(40);
 
+/// How far, in the plan, other faults may be ahead of those that hit everything.
+const AHEAD: usize = 12;
+
 /// How long everything may take to come to rest at the end.
 const REST: Duration = Duration::from_mins(3);
 
@@ -55,6 +61,8 @@ pub struct Options {
     pub seed: u64,
     /// Where the timeline, the report and the picture go. A timeline that is there is gone on with.
     pub folder: PathBuf,
+    /// Only kinds that have this in their names.
+    pub only: Option<String>,
 }
 
 /// Runs a campaign, or the rest of one, and returns the verdict on all of it.
@@ -63,6 +71,8 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     let file = options.folder.join("timeline.jsonl");
     let timeline = Timeline::open(&file)?;
     let (earlier, _) = timeline.records();
+    // A part that was killed could not say so itself.
+    timeline.push(What::Unwatched);
     let done = done_before(&earlier, options)?;
     say(&format!(
         "campaign of {} faults, seed {}; timeline {}",
@@ -83,15 +93,19 @@ pub async fn run(options: &Options) -> Result<Verdict> {
         seed: options.seed,
         faults: options.faults,
     });
-    let mut watches = vec![Observer::of_kubernetes(&world.client, &timeline)];
+    let mut watches = Observers {
+        timeline: timeline.clone(),
+        observers: vec![Observer::of_kubernetes(&world.client, &timeline)],
+    };
     for kept in &SEMAPHORES {
-        timeline.push(What::Semaphore(kept.record()));
-        kept.create(&world).await?;
-        watches.push(Observer::of_lock(&world.consul, &kept.prefix(), &timeline));
+        timeline.push(What::Semaphore(kept.record(NAMESPACE)));
+        kept.create(&world, NAMESPACE).await?;
+        let watch = Observer::of_lock(&world.consul, &kept.prefix(), &timeline);
+        watches.observers.push(watch);
     }
     let load = Arc::new(Load::default());
     let tasks = load::start(&world, &load, options.seed);
-    let plan = plan::plan(options.seed, options.faults);
+    let plan = plan::plan(options.seed, options.faults, options.only.as_deref());
     let rest: Vec<_> = plan
         .into_iter()
         .filter(|fault| !done.contains(&fault.id))
@@ -170,7 +184,7 @@ async fn create_namespace(world: &World) -> Result<()> {
 }
 
 /// All faults: those of one semaphore one after another, those of different ones, and those that hit
-/// everything, beside each other.
+/// everything, beside each other, in about the order of the plan.
 async fn strike_all(
     world: &Arc<World>,
     load: &Arc<Load>,
@@ -179,22 +193,34 @@ async fn strike_all(
 ) -> Result<()> {
     let total = rest.len();
     let done = Arc::new(AtomicUsize::new(0));
+    // Those that hit everything are the slowest: the others don't leave them behind.
+    let pace = watch::Sender::new(0);
     let mut lanes: Vec<Vec<Planned>> = vec![Vec::new(); SEMAPHORES.len() + 1];
     for fault in rest {
         let lane = fault.semaphore.unwrap_or(SEMAPHORES.len());
         lanes[lane].push(fault);
     }
-    let lanes = lanes.into_iter().map(|lane| {
-        let (world, load, done) = (world.clone(), load.clone(), done.clone());
+    let lanes = lanes.into_iter().enumerate().map(|(at, lane)| {
+        let (world, load, done, pace) = (world.clone(), load.clone(), done.clone(), pace.clone());
         async move {
+            let hits_all = at == SEMAPHORES.len();
             for (number, fault) in lane.into_iter().enumerate() {
+                if hits_all {
+                    pace.send_replace(fault.id);
+                } else {
+                    let near = |at: &usize| fault.id <= at.saturating_add(AHEAD);
+                    pace.subscribe().wait_for(near).await?;
+                }
                 let mut rng = Rng::with_seed(!fault.seed);
                 sleep(Duration::from_millis(rng.u64(500..3000))).await;
-                if fault.semaphore.is_none() && number % QUIET_EVERY == QUIET_EVERY - 1 {
+                if hits_all && number > 0 && number % QUIET_EVERY == 0 {
                     sleep(QUIET).await;
                 }
                 Strike::new(&world, &load, &fault).run().await?;
                 done.fetch_add(1, Ordering::Relaxed);
+            }
+            if hits_all {
+                pace.send_replace(usize::MAX);
             }
             anyhow::Ok(())
         }
@@ -280,23 +306,23 @@ async fn come_to_rest(world: &World) -> Result<()> {
     }
 }
 
-/// Sessions of the operator, and contender keys.
+/// Sessions of the operator, and contender keys. A session that never expires and lost its contender
+/// to somebody's hand is ended ten minutes later: it is not waited for.
 async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
+    let keys = world.consul.json("kv/semaphores/?recurse").await?;
+    let keys = keys.as_array().into_iter().flatten();
+    // A key that no session has locked takes part in nothing: somebody freed it.
+    let contenders: BTreeSet<_> = keys.filter_map(|key| key["Session"].as_str()).collect();
     let sessions = world.consul.json("session/list").await?;
     let sessions = sessions.as_array().into_iter().flatten();
     let ours = sessions.filter(|session| {
-        session["Node"]
+        let expires = session["TTL"].as_str().is_some_and(|ttl| !ttl.is_empty());
+        let stands = session["ID"]
             .as_str()
-            .is_some_and(|node| node.starts_with("k8s-"))
+            .is_some_and(|id| contenders.contains(id));
+        session["Node"] == *world.node && (expires || stands)
     });
-    let keys = world
-        .consul
-        .json(&format!("kv/semaphores/{NAMESPACE}/?recurse"))
-        .await?;
-    let keys = keys.as_array().into_iter().flatten();
-    // A key that no session has locked takes part in nothing: somebody freed it.
-    let contenders = keys.filter(|key| key["Session"].is_string());
-    Ok((ours.count(), contenders.count()))
+    Ok((ours.count(), contenders.len()))
 }
 
 #[expect(

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{
+    access,
     etcd::Etcd,
     proxy::{Answer, Asked},
     record::{Body, What, Writer},
@@ -35,6 +36,13 @@ struct Inner {
     etcd: Etcd,
     timeline: Timeline,
     locks: Mutex<BTreeMap<String, Arc<Mutex<Body>>>>,
+}
+
+/// All `.lock`s while nobody writes to them.
+pub(crate) struct Closed {
+    locks: Vec<(OwnedMutexGuard<Body>, String)>,
+    /// etcd's revision at its beginning.
+    before: u64,
 }
 
 /// What a transaction says, as far as it concerns a semaphore.
@@ -105,6 +113,37 @@ impl LockBook {
             **known = body;
         }
         answer
+    }
+
+    /// Has all who write to a `.lock` wait, once what is under way is written down.
+    pub(crate) async fn close(&self) -> Result<Closed> {
+        let prefixes: Vec<_> = self.0.locks.lock().await.keys().cloned().collect();
+        let mut locks = Vec::new();
+        for prefix in prefixes {
+            locks.push((self.guard(&prefix).await, prefix));
+        }
+        let before = self.0.etcd.revision().await.context("etcd")?;
+        Ok(Closed { locks, before })
+    }
+
+    /// Writes down what the campaign itself has done to `.lock`s while nobody wrote to them.
+    pub(crate) async fn open(&self, closed: Closed) -> Result<()> {
+        let after = self.0.etcd.revision().await.context("etcd")?;
+        for (mut known, prefix) in closed.locks {
+            let body = self.read(&prefix).await;
+            if *known != body {
+                self.0.timeline.push(What::Lock {
+                    prefix,
+                    writer: Writer::Fault,
+                    before: closed.before,
+                    after,
+                    body: body.clone(),
+                    dead: BTreeSet::new(),
+                });
+                *known = body;
+            }
+        }
+        Ok(())
     }
 
     async fn guard(&self, prefix: &str) -> OwnedMutexGuard<Body> {
@@ -190,6 +229,7 @@ impl ConsulReader {
     pub(crate) fn at(servers: Vec<String>) -> Result<Self> {
         let http = reqwest::Client::builder()
             .no_proxy()
+            .default_headers(access::headers())
             .connect_timeout(Duration::from_secs(2))
             .build()?;
         Ok(Self { http, servers })

@@ -7,7 +7,8 @@
 //! | `proxy`, `weather`, `tls` | the doors through which all traffic goes, and what they do to it |
 //! | `consul_record` | every revision of every `.lock` |
 //! | `observer` | the API server's watches, and Consul's as a second source |
-//! | `world`, `server`, `etcd` | the servers |
+//! | `world`, `server`, `consul_servers`, `etcd` | the servers |
+//! | `access` | who may do what in Consul |
 //! | `load` | Jobs, and other programs that want slots |
 //! | `kinds`, `plan` | the kinds of faults, and which come |
 //! | [`judge`] | the safety sentences as checks over a timeline |
@@ -19,7 +20,9 @@
 
 pub mod campaign;
 
+mod access;
 mod consul_record;
+mod consul_servers;
 mod etcd;
 pub mod judge;
 mod kinds;

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use crate::{
+    access,
     observer::{POD_LABEL, SEMAPHORE, prefix_of},
     record::{ForeignState, JobState, Semaphore, What},
     server::Server,
@@ -38,17 +39,20 @@ pub(crate) struct Kept {
     pub(crate) name: &'static str,
     pub(crate) limit: u64,
     policy: &'static str,
+    /// In seconds; none for sessions that never expire.
+    ttl: Option<u32>,
     lock_delay: u32,
     /// How many `consul lock`s want a slot of it, again and again.
     foreigners: usize,
 }
 
 /// The semaphores, each with a life of its own: the limits, the policies and the lock-delays differ.
-pub(crate) const SEMAPHORES: [Kept; 5] = [
+pub(crate) const SEMAPHORES: [Kept; 6] = [
     Kept {
         name: "one",
         limit: 1,
         policy: "Reacquire",
+        ttl: TTL,
         lock_delay: 1,
         foreigners: 0,
     },
@@ -56,6 +60,7 @@ pub(crate) const SEMAPHORES: [Kept; 5] = [
         name: "two-shared",
         limit: 2,
         policy: "Reacquire",
+        ttl: TTL,
         lock_delay: 1,
         foreigners: 1,
     },
@@ -63,6 +68,7 @@ pub(crate) const SEMAPHORES: [Kept; 5] = [
         name: "three-strict",
         limit: 3,
         policy: "Suspend",
+        ttl: TTL,
         lock_delay: 0,
         foreigners: 0,
     },
@@ -70,6 +76,7 @@ pub(crate) const SEMAPHORES: [Kept; 5] = [
         name: "three-shared",
         limit: 3,
         policy: "Reacquire",
+        ttl: TTL,
         lock_delay: 2,
         foreigners: 2,
     },
@@ -77,45 +84,65 @@ pub(crate) const SEMAPHORES: [Kept; 5] = [
         name: "two-lenient",
         limit: 2,
         policy: "Continue",
+        ttl: TTL,
+        lock_delay: 1,
+        foreigners: 0,
+    },
+    Kept {
+        name: "two-endless",
+        limit: 2,
+        policy: "Reacquire",
+        ttl: None,
         lock_delay: 1,
         foreigners: 0,
     },
 ];
 
+/// One that comes and goes with a namespace of its own.
+pub(crate) const PASSING: Kept = Kept {
+    name: "passing",
+    limit: 2,
+    policy: "Reacquire",
+    ttl: TTL,
+    lock_delay: 1,
+    foreigners: 0,
+};
+
 /// The shortest that Consul allows: faults are over soon.
-const TTL: u32 = 10;
+const TTL: Option<u32> = Some(10);
 
 impl Kept {
     pub(crate) fn prefix(&self) -> String {
-        prefix_of(self.name)
+        prefix_of(NAMESPACE, self.name)
     }
 
     pub(crate) fn is_shared(&self) -> bool {
         self.foreigners > 0
     }
 
-    pub(crate) fn record(&self) -> Semaphore {
+    pub(crate) fn record(&self, namespace: &str) -> Semaphore {
         Semaphore {
-            prefix: self.prefix(),
+            prefix: prefix_of(namespace, self.name),
             limit: self.limit,
-            ttl: f64::from(TTL),
+            ttl: self.ttl.map(f64::from),
             lock_delay: f64::from(self.lock_delay),
             goes_on: self.policy == "Continue",
         }
     }
 
-    pub(crate) async fn create(&self, world: &World) -> Result<()> {
+    pub(crate) async fn create(&self, world: &World, namespace: &str) -> Result<()> {
+        let ttl = self.ttl.map_or("None".to_owned(), |ttl| format!("{ttl}s"));
         let object = json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
             "kind": "ConsulSemaphore",
-            "metadata": { "name": self.name, "namespace": NAMESPACE },
+            "metadata": { "name": self.name, "namespace": namespace },
             "spec": {
                 "limit": self.limit,
                 "onSlotLost": self.policy,
-                "session": { "ttl": format!("{TTL}s"), "lockDelay": format!("{}s", self.lock_delay) },
+                "session": { "ttl": ttl, "lockDelay": format!("{}s", self.lock_delay) },
             },
         });
-        let create = semaphores(world);
+        let create = semaphores(world, namespace);
         let params = PostParams::default();
         let object = serde_json::from_value(object)?;
         timeout(CALL, create.create(&params, &object)).await??;
@@ -124,15 +151,15 @@ impl Kept {
 }
 
 /// The API of `ConsulSemaphores`.
-pub(crate) fn semaphores(world: &World) -> Api<DynamicObject> {
+pub(crate) fn semaphores(world: &World, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
     let resource = ApiResource::from_gvk_with_plural(&kind, "consulsemaphores");
-    Api::namespaced_with(world.client.clone(), NAMESPACE, &resource)
+    Api::namespaced_with(world.client.clone(), namespace, &resource)
 }
 
 /// The API of Jobs.
-pub(crate) fn jobs(world: &World) -> Api<Job> {
-    Api::namespaced(world.client.clone(), NAMESPACE)
+pub(crate) fn jobs(world: &World, namespace: &str) -> Api<Job> {
+    Api::namespaced(world.client.clone(), namespace)
 }
 
 /// What the load shares with the faults.
@@ -227,7 +254,8 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
         if unfinished <= rng.usize(0..4) {
             for _ in 0..kept.limit + 2 {
                 // One that can't be made is missed by nobody.
-                let _refused = create_job(&world, &load, kept.name, &Life::random(&mut rng)).await;
+                let life = Life::random(&mut rng);
+                let _refused = create_job(&world, &load, NAMESPACE, kept.name, &life).await;
             }
         }
         sleep(Duration::from_millis(rng.u64(500..1500))).await;
@@ -257,6 +285,7 @@ impl Life {
 pub(crate) async fn create_job(
     world: &World,
     load: &Load,
+    namespace: &str,
     semaphore: &str,
     life: &Life,
 ) -> Result<String> {
@@ -288,7 +317,7 @@ pub(crate) async fn create_job(
     });
     let job = serde_json::from_value(job)?;
     let params = PostParams::default();
-    timeout(CALL, jobs(world).create(&params, &job)).await??;
+    timeout(CALL, jobs(world, namespace).create(&params, &job)).await??;
     Ok(name)
 }
 
@@ -323,7 +352,8 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
             &prefix,
             &child,
         ])
-        .env("CONSUL_HTTP_ADDR", &world.doors.foreign);
+        .env("CONSUL_HTTP_ADDR", &world.doors.foreign)
+        .env("CONSUL_HTTP_TOKEN", access::FOREIGN.secret);
     server.start().await.context("consul lock")?;
     let mut foreigner = Foreigner {
         prefix: prefix.clone(),
@@ -360,7 +390,7 @@ pub(crate) async fn patch_job(world: &World, name: &str, patch: Value) -> Result
     use kube::api::{Patch, PatchParams};
     let params = PatchParams::default();
     let patch = Patch::Merge(patch);
-    let job = timeout(CALL, jobs(world).patch(name, &params, &patch)).await??;
+    let job = timeout(CALL, jobs(world, NAMESPACE).patch(name, &params, &patch)).await??;
     let version = job.metadata.resource_version.unwrap_or_default();
     Ok(version.parse()?)
 }

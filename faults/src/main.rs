@@ -19,6 +19,9 @@ struct Args {
     /// A timeline that is there is gone on with.
     #[arg(long, env = "FOLDER")]
     folder: Option<PathBuf>,
+    /// Only kinds of faults that have this in their names: to try one out.
+    #[arg(long, env = "ONLY")]
+    only: Option<String>,
     /// Only judges the timeline that is there.
     #[arg(long)]
     judge: bool,
@@ -35,6 +38,7 @@ async fn main() -> Result<ExitCode> {
         faults: args.faults,
         seed,
         folder,
+        only: args.only,
     };
     let verdict = if args.judge {
         conclude(&options)?

@@ -15,7 +15,6 @@ use crate::{
     consul_record::ConsulReader,
     record::{Job, JobState, What},
     timeline::Timeline,
-    world::NAMESPACE,
 };
 
 /// What a Job says which semaphore it asks for; the load puts it on the pods too, as a label.
@@ -34,14 +33,8 @@ pub(crate) struct Observer(Vec<JoinHandle<()>>);
 
 impl Observer {
     pub(crate) fn of_kubernetes(client: &Client, timeline: &Timeline) -> Self {
-        let jobs = watcher::watcher(
-            Api::namespaced(client.clone(), NAMESPACE),
-            watcher::Config::default(),
-        );
-        let pods = watcher::watcher(
-            Api::namespaced(client.clone(), NAMESPACE),
-            watcher::Config::default(),
-        );
+        let jobs = watcher::watcher(Api::all(client.clone()), watcher::Config::default());
+        let pods = watcher::watcher(Api::all(client.clone()), watcher::Config::default());
         Self(vec![
             tokio::spawn(follow(jobs, timeline.clone(), job)),
             tokio::spawn(follow(pods, timeline.clone(), pod)),
@@ -56,6 +49,19 @@ impl Observer {
     }
 }
 
+/// All who watch a campaign. When they are dropped this is written down first: what others still
+/// write after that can't be judged.
+pub(crate) struct Observers {
+    pub(crate) timeline: Timeline,
+    pub(crate) observers: Vec<Observer>,
+}
+
+impl Drop for Observers {
+    fn drop(&mut self) {
+        self.timeline.push(What::Unwatched);
+    }
+}
+
 impl Drop for Observer {
     fn drop(&mut self) {
         for task in &self.0 {
@@ -65,8 +71,8 @@ impl Drop for Observer {
 }
 
 /// The prefix of a semaphore of this name.
-pub(crate) fn prefix_of(semaphore: &str) -> String {
-    format!("semaphores/{NAMESPACE}/{semaphore}")
+pub(crate) fn prefix_of(namespace: &str, semaphore: &str) -> String {
+    format!("semaphores/{namespace}/{semaphore}")
 }
 
 /// Writes down what a watch shows. `record` makes a record of an object that is there, or is gone.
@@ -172,7 +178,7 @@ fn job(job: &v1::Job, there: bool) -> Option<What> {
     Some(What::Job(Job {
         uid: job.uid()?,
         name: job.name_any(),
-        prefix: prefix_of(semaphore),
+        prefix: prefix_of(job.metadata.namespace.as_deref()?, semaphore),
         rv: version(&job.metadata),
         state,
         session: job.annotations().get(SESSION).cloned(),
@@ -192,7 +198,7 @@ fn pod(pod: &Pod, there: bool) -> Option<What> {
         .and_then(|spec| spec.termination_grace_period_seconds);
     Some(What::Pod {
         pod: pod.name_any(),
-        prefix: prefix_of(semaphore),
+        prefix: prefix_of(pod.metadata.namespace.as_deref()?, semaphore),
         uid: uid.clone(),
         rv: version(&pod.metadata),
         // One that terminates still works; one that is still to be started will.

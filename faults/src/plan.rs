@@ -7,8 +7,8 @@ use crate::{
     load::SEMAPHORES,
 };
 
-/// One in so many faults is a long outage: a fixed small share.
-const LONG: usize = 40;
+/// One in so many faults is a rare one: a fixed small share.
+const RARE: usize = 40;
 
 /// One in so many of the others hits everything at once.
 const ALL: usize = 4;
@@ -52,16 +52,19 @@ impl Deck {
     }
 }
 
-/// The faults of a campaign, in order.
-pub(crate) fn plan(seed: u64, faults: usize) -> Vec<Planned> {
+/// The faults of a campaign, in order. With `only`, those kinds alone that have it in their names.
+pub(crate) fn plan(seed: u64, faults: usize, only: Option<&str>) -> Vec<Planned> {
     let mut rng = Rng::with_seed(seed);
-    let mut long = Deck::of(|kind| kind.long);
-    let mut all = Deck::of(|kind| !kind.long && kind.reach == Reach::All);
-    let mut one = Deck::of(|kind| !kind.long && kind.reach != Reach::All);
+    let mut rare = Deck::of(|kind| kind.rare);
+    let mut all = Deck::of(|kind| !kind.rare && kind.reach == Reach::All);
+    let mut one = Deck::of(|kind| !kind.rare && kind.reach != Reach::All);
+    let mut wanted = only.map(|only| Deck::of(|kind| kind.name.contains(only)));
     let mut planned = Vec::new();
     for id in 0..faults {
-        let deck = if id % LONG == LONG / 2 {
-            &mut long
+        let deck = if let Some(wanted) = &mut wanted {
+            wanted
+        } else if id % RARE == RARE / 2 {
+            &mut rare
         } else if id % ALL == 0 {
             &mut all
         } else {
@@ -93,7 +96,7 @@ mod tests {
     #[test]
     fn the_same_seed_plans_the_same_faults() {
         let names = |seed| -> Vec<_> {
-            let plan = plan(seed, 100).into_iter();
+            let plan = plan(seed, 100, None).into_iter();
             plan.map(|fault| (fault.kind.name, fault.semaphore, fault.seed))
                 .collect()
         };
@@ -102,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn long_outages_are_a_fixed_small_share_and_every_kind_comes() {
-        let plan = plan(7, 1000);
+    fn rare_ones_are_a_fixed_small_share_and_every_kind_comes() {
+        let plan = plan(7, 1000, None);
         assert_eq!(plan.len(), 1000);
-        assert_eq!(plan.iter().filter(|fault| fault.kind.long).count(), 25);
+        assert_eq!(plan.iter().filter(|fault| fault.kind.rare).count(), 25);
         for kind in &KINDS {
             assert!(
                 plan.iter().any(|fault| fault.kind.name == kind.name),

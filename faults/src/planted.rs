@@ -25,7 +25,7 @@ const NAME: &str = "planted";
 /// Plants a holder too many and a pod without a slot, each for as short as it can be, and returns
 /// what was said of them. Anything but exactly these two is an error.
 pub(crate) async fn prove(world: &World) -> Result<String> {
-    let prefix = prefix_of(NAME);
+    let prefix = prefix_of(NAMESPACE, NAME);
     let (earlier, _) = world.timeline.records();
     let _watches = (
         Observer::of_lock(&world.consul, &prefix, &world.timeline),
@@ -96,7 +96,7 @@ fn verdict_on(world: &World, prefix: &str, from: usize) -> Verdict {
     let semaphore = Semaphore {
         prefix: prefix.to_owned(),
         limit: 1,
-        ttl: 10.0,
+        ttl: Some(10.0),
         lock_delay: 0.0,
         goes_on: false,
     };

@@ -132,6 +132,9 @@ pub enum What {
         /// What it does now.
         state: ForeignState,
     },
+    /// From here on nobody watches. What follows, up to the next bed, is not judged: the campaign is
+    /// over, or was broken off, and on the next bed violations are planted first.
+    Unwatched,
     /// The load has ended and all faults are healed: from now on everything must come to rest.
     Drain,
     /// What was still there when everything should have been at rest.
@@ -150,8 +153,8 @@ pub struct Semaphore {
     pub prefix: String,
     /// Its limit at first.
     pub limit: u64,
-    /// Its sessions' TTL, in seconds.
-    pub ttl: f64,
+    /// Its sessions' TTL, in seconds; none if they never expire.
+    pub ttl: Option<f64>,
     /// Its lock-delay, in seconds.
     pub lock_delay: f64,
     /// Whether a Job may go on without a slot if there is none for it (`onSlotLost: Continue`).

@@ -55,7 +55,7 @@ fn concerns(what: &What, prefix: &str) -> bool {
             path.contains(name)
         }
         What::Outage { .. } | What::ByHand { .. } | What::Drain | What::Rest { .. } => true,
-        What::Bed { .. } | What::Semaphore(_) | What::Seen { .. } => false,
+        What::Bed { .. } | What::Semaphore(_) | What::Seen { .. } | What::Unwatched => false,
     }
 }
 

@@ -2,22 +2,28 @@
 
 use std::{
     fs,
-    net::TcpListener as StdListener,
     path::{Path, PathBuf},
-    process,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use kube::Client;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
 use reqwest::Certificate;
-use serde_json::{Value, json};
+use serde_json::Value;
 use testbed::Bed;
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{
+    net::TcpListener,
+    sync::RwLock,
+    time::{sleep, timeout},
+};
 
 use crate::{
+    access,
     consul_record::{ConsulReader, LockBook},
+    consul_servers::{self, CONSULS, PORTS},
     etcd::Etcd,
+    load::CALL,
     proxy::{Door, Upstream},
     record::Writer,
     server::{Server, command_line},
@@ -29,16 +35,17 @@ use crate::{
 /// The namespace of all that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
 
-/// How many servers Consul has: one can be lost.
-const CONSULS: usize = 3;
-
 /// How long a server may take to get ready.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// All that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
     pub(crate) operator: Server,
-    /// Another one for the same things.
+    /// The same one with a wall clock of its own, if there is a library for that.
+    pub(crate) jumping_operator: Option<Server>,
+    /// The file that says how far that clock is off.
+    pub(crate) clock: PathBuf,
+    /// Another one for the same things, which works whoever leads.
     pub(crate) second_operator: Server,
     /// The operator's HTTP address.
     operator_address: String,
@@ -54,12 +61,18 @@ pub(crate) struct World {
     pub(crate) etcd: Etcd,
     /// Reads Consul past the proxy.
     pub(crate) consul: ConsulReader,
+    /// What is known of each `.lock`.
+    pub(crate) book: LockBook,
+    /// The external node in Consul that the operator's sessions belong to.
+    pub(crate) node: String,
     /// The doors to Consul, as URLs.
     pub(crate) doors: Doors,
     pub(crate) timeline: Timeline,
     /// An admin's, past the proxy.
     pub(crate) client: Client,
     http: reqwest::Client,
+    /// To be read by who changes a `ConsulSemaphore`, and written by who takes all of them away.
+    pub(crate) semaphores: RwLock<()>,
     /// For logs and for what the `consul lock`s of the load say.
     pub(crate) folder: PathBuf,
     _bed: Bed,
@@ -75,7 +88,7 @@ pub(crate) struct Doors {
 impl World {
     /// Starts everything, and waits until all of it works.
     pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
-        let ports = free_ports(CONSULS * 4 + 2)?;
+        let ports = consul_servers::free_ports(CONSULS * PORTS + 2)?;
         // The bed starts none, and asks none: its own helpers for Consul are not used.
         let bed = Bed::builder()
             .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
@@ -84,7 +97,8 @@ impl World {
             .await?;
         let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
         let folder = bed.folder().path().to_owned();
-        let (consuls, consul_urls) = consuls(&folder, &ports)?;
+        let node = node(bed.client()).await?;
+        let (consuls, consul_urls) = consul_servers::servers(&folder, &ports)?;
         for consul in &consuls {
             consul.start().await?;
         }
@@ -110,40 +124,33 @@ impl World {
             fault: consul_door(Writer::Fault, &Sky::new()).await?,
         };
         let to_api = Sky::new();
-        let certificate = folder.join("apiserver/apiserver.crt");
-        let listener =
-            TlsListener::bind(&certificate, &folder.join("apiserver/apiserver.key")).await?;
-        let door_url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .tls_certs_only(Certificate::from_pem_bundle(&fs::read(&certificate)?)?)
-            .connect_timeout(Duration::from_secs(5))
-            .build()?;
-        let upstream = Upstream::new(http.clone(), vec![api_url.clone()]);
-        let door = Door::new(
-            Writer::Operator,
-            upstream,
-            to_api.clone(),
-            timeline.clone(),
-            None,
-        );
-        door.open(listener);
+        let (http, door_url) = open_api_door(&folder, &api_url, to_api.clone(), timeline).await?;
 
         let kubeconfig = through(bed.operator_kubeconfig(), &door_url, &folder)?;
         let program = testbed::operator_program()?;
         let log = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-        let operator = |name, address: &str| {
+        let operator = |name, address: &str, election: &str| {
             Server::new(name, &program, &folder)
                 .args(["run", "--http-address", address])
+                .env("LEADER_ELECTION", election)
+                // Started again under its name it takes its own lead over at once.
+                .env("LEADER_ELECTION_IDENTITY", name)
                 .env("KUBECONFIG", kubeconfig.display().to_string())
                 .env("CONSUL_HTTP_ADDR", &doors.operator)
+                .env("CONSUL_HTTP_TOKEN", access::OPERATOR.secret)
                 .env("RUST_LOG", &log)
         };
         let [operator_address, second_address] =
-            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * 4 + number]));
+            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * PORTS + number]));
+        let (jumping_operator, clock) = jumping(
+            operator("operator", &operator_address, "kubernetes"),
+            &folder,
+        )?;
         let world = Self {
-            second_operator: operator("second-operator", &second_address),
-            operator: operator("operator", &operator_address),
+            jumping_operator,
+            clock,
+            second_operator: operator("second-operator", &second_address, "off"),
+            operator: operator("operator", &operator_address, "kubernetes"),
             operator_address,
             api_server,
             after_it,
@@ -153,24 +160,37 @@ impl World {
             to_api,
             etcd,
             consul,
+            book,
+            node,
             doors,
             timeline: timeline.clone(),
             client: bed.client().clone(),
             http,
+            semaphores: RwLock::default(),
             folder,
             _bed: bed,
         };
         world.start_api_server().await?;
         world.consul_leads().await?;
+        access::grant(&world).await?;
         world.operator.start().await?;
         world.operator_ready().await?;
         Ok(world)
     }
 
-    /// Waits until the operator has listed what there is.
+    /// Waits until the operator leads and has listed what there is.
     pub(crate) async fn operator_ready(&self) -> Result<()> {
         let url = format!("http://{}/readyz", self.operator_address);
-        self.answers("the operator", &url).await
+        within("the operator leads", || async {
+            let answer = self.http.get(&url).timeout(Duration::from_secs(5));
+            let body = answer.send().await?.error_for_status()?.text().await?;
+            // A replica that stands by is ready, and nobody does the work yet.
+            if body.contains("nobody leads") {
+                bail!("{body}")
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Starts the API server again, and waits until it serves. Those who work with it are started
@@ -223,9 +243,9 @@ impl World {
         self.insist(reqwest::Method::PUT, path, body.into()).await
     }
 
-    /// Deletes a key by the campaign's own door.
-    pub(crate) async fn delete(&self, key: &str) -> Result<Value> {
-        self.insist(reqwest::Method::DELETE, &format!("kv/{key}"), String::new())
+    /// Deletes something in Consul by the campaign's own door.
+    pub(crate) async fn delete(&self, path: &str) -> Result<Value> {
+        self.insist(reqwest::Method::DELETE, path, String::new())
             .await
     }
 
@@ -250,7 +270,8 @@ impl World {
         body: String,
     ) -> Result<Value> {
         let request = self.http.request(method, format!("{door}/v1/{path}"));
-        let request = request.body(body).timeout(Duration::from_secs(30));
+        let request = request.headers(access::headers()).body(body);
+        let request = request.timeout(Duration::from_secs(30));
         let answer = request.send().await?.error_for_status()?;
         Ok(serde_json::from_slice(&answer.bytes().await?).unwrap_or_default())
     }
@@ -283,6 +304,27 @@ where
     }
 }
 
+/// Also a client that knows the API server's certificate.
+async fn open_api_door(
+    folder: &Path,
+    api_url: &str,
+    sky: Sky,
+    timeline: &Timeline,
+) -> Result<(reqwest::Client, String)> {
+    let certificate = folder.join("apiserver/apiserver.crt");
+    let key = folder.join("apiserver/apiserver.key");
+    let listener = TlsListener::bind(&certificate, &key).await?;
+    let url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .tls_certs_only(Certificate::from_pem_bundle(&fs::read(&certificate)?)?)
+        .connect_timeout(Duration::from_secs(5))
+        .build()?;
+    let upstream = Upstream::new(http.clone(), vec![api_url.to_owned()]);
+    Door::new(Writer::Operator, upstream, sky, timeline.clone(), None).open(listener);
+    Ok((http, url))
+}
+
 async fn open_consul_door(
     writer: Writer,
     servers: &[String],
@@ -301,46 +343,27 @@ async fn open_consul_door(
     Ok(url)
 }
 
-/// Consul servers with data of their own, not started yet, and their URLs.
-fn consuls(folder: &Path, ports: &[u16]) -> Result<(Vec<Server>, Vec<String>)> {
-    let program = testbed::servers().join("consul");
-    let joins: Vec<_> = (0..CONSULS)
-        .map(|number| format!("127.0.0.1:{}", ports[number * 4 + 2]))
-        .collect();
-    let mut servers = Vec::new();
-    let mut urls = Vec::new();
-    for number in 0..CONSULS {
-        let name = format!("consul-{number}");
-        let [http, server, lan, wan] = [0, 1, 2, 3].map(|port| ports[number * 4 + port]);
-        let config = json!({
-            "node_name": name,
-            "server": true,
-            "bootstrap_expect": CONSULS,
-            "retry_join": joins,
-            "retry_interval": "1s",
-            "data_dir": folder.join(format!("{name}-data")),
-            "bind_addr": "127.0.0.1",
-            "client_addr": "127.0.0.1",
-            "ports": {
-                "http": http, "server": server, "serf_lan": lan, "serf_wan": wan,
-                "grpc": -1, "grpc_tls": -1, "dns": -1,
-            },
-            "connect": { "enabled": false },
-            "disable_update_check": true,
-            "leave_on_terminate": false,
-            "limits": { "http_max_conns_per_client": 1000 },
-            "performance": { "raft_multiplier": 1 },
-        });
-        let file = folder.join(format!("{name}.json"));
-        fs::write(&file, config.to_string())?;
-        servers.push(Server::new(&name, &program, folder).args([
-            "agent".into(),
-            "-config-file".into(),
-            file.into_os_string(),
-        ]));
-        urls.push(format!("http://127.0.0.1:{http}"));
-    }
-    Ok((servers, urls))
+/// The external node's name, from the uid of a namespace that every cluster has.
+async fn node(client: &Client) -> Result<String> {
+    let namespaces = Api::<Namespace>::all(client.clone());
+    let system = timeout(CALL, namespaces.get("kube-system")).await??;
+    let id = system.metadata.uid.context("a namespace without a uid")?;
+    Ok(format!("k8s-{id}"))
+}
+
+/// A program whose wall clock is off by what is in a file.
+fn jumping(program: Server, folder: &Path) -> Result<(Option<Server>, PathBuf)> {
+    let clock = folder.join("clock");
+    fs::write(&clock, "+0")?;
+    let jumping = testbed::faketime().map(|library| {
+        program
+            .env("LD_PRELOAD", library.display().to_string())
+            .env("FAKETIME_TIMESTAMP_FILE", clock.display().to_string())
+            .env("FAKETIME_NO_CACHE", "1")
+            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .env("DONT_FAKE_MONOTONIC", "1")
+    });
+    Ok((jumping, clock))
 }
 
 /// Ends one of the bed's servers; what is returned can be started, with the same arguments, and
@@ -375,16 +398,4 @@ fn through(kubeconfig: &Path, door: &str, folder: &Path) -> Result<PathBuf> {
     let file = folder.join("through-the-door.kubeconfig");
     fs::write(&file, config.to_string())?;
     Ok(file)
-}
-
-/// Free ports below those that the system gives out: nobody else gets one of them while its server
-/// is away.
-fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let first = u16::try_from(process::id() % 500).unwrap_or_default() * 20 + 20_000;
-    let free = (first..32_000).filter(|port| StdListener::bind(("127.0.0.1", *port)).is_ok());
-    let ports: Vec<_> = free.take(count).collect();
-    if ports.len() < count {
-        bail!("no free ports");
-    }
-    Ok(ports)
 }

@@ -14,6 +14,7 @@ async fn forty_faults_make_no_violation() {
         faults: 40,
         seed: 4,
         folder,
+        only: None,
     };
     let verdict = run(&options).await.expect("the campaign comes to its end");
     assert!(verdict.violations.is_empty(), "{:#?}", verdict.violations);

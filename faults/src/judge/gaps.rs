@@ -6,9 +6,11 @@ use crate::record::{Part, Semaphore};
 /// What a machine that does ten things at once may add to any time, in seconds.
 const SLACK: f64 = 5.0;
 
-/// How long a pass over a semaphore may wait for one answer of Consul's (`consul::Config::timeout`).
-/// It suspends nobody meanwhile.
+/// How long any call to the API server may take (`controller::call::CALL_TIMEOUT`).
 const CALL: f64 = 10.0;
+
+/// What the operator's times are fractions of where sessions have no TTL.
+const UNTIMED: f64 = 300.0;
 
 /// Why pods run without a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub struct Gap {
 /// until it is tried again, does not count: it can't do anything then. A restarted operator
 /// begins to count anew. Once the Job is suspended its pods have their grace period, which
 /// Kubernetes gives them.
-pub const GAPS: [Gap; 5] = [
+pub const GAPS: [Gap; 6] = [
     Gap {
         name: "lost, and Consul says so",
         bound: "an eighth of the TTL to ask for another slot and 5 s until the Job is suspended",
@@ -46,13 +48,18 @@ pub const GAPS: [Gap; 5] = [
         sentence: "the last good renewal was sent less than a TTL ago ... Suspending acts early enough for the pods to be gone by then",
     },
     Gap {
+        name: "lost, with sessions that never expire",
+        bound: "37.5 s to ask for another slot and 5 s until the Job is suspended; as long as Consul can't be read does not count",
+        sentence: "With ttl None nothing is renewed and only Consul's word counts",
+    },
+    Gap {
         name: "lost, with Continue",
         bound: "none",
         sentence: "with Continue",
     },
     Gap {
         name: "made running by hand",
-        bound: "5 s until the Job is suspended; 10 s more, the bound on a call, if Consul can't be read",
+        bound: "5 s until the Job is suspended, whether or not Consul can be read",
         sentence: "for the moment before a Job made running without the admission policy is suspended",
     },
     Gap {
@@ -94,20 +101,24 @@ impl<'a> Measure<'a> {
             return None;
         }
         let begin = self.restarts.last_end(from, to).unwrap_or(from);
-        let length = self.idle.clear(begin, to);
-        let ttl = self.semaphore.ttl;
-        let bound = match why {
-            Why::ByHand if self.unread.touches(from, to) => CALL,
-            Why::ByHand => 0.0,
-            Why::Lost if self.unread.touches(from, to) => (ttl - grace).max(ttl / 2.0),
-            Why::Lost => ttl / 8.0,
+        let unread = self.unread.touches(from, to);
+        let mut length = self.idle.clear(begin, to);
+        let bound = match (why, self.semaphore.ttl) {
+            (Why::ByHand, _) => 0.0,
+            (Why::Lost, Some(ttl)) if unread => (ttl - grace).max(ttl / 2.0),
+            (Why::Lost, Some(ttl)) => ttl / 8.0,
+            (Why::Lost, None) => {
+                length = self.idle.and(&self.unread).clear(begin, to);
+                UNTIMED / 8.0
+            }
         };
         (length > bound + SLACK).then_some((length, bound + SLACK))
     }
 
     /// Whether a start so long after the loss of the slot is one that had not been sent before: a
-    /// PATCH may take a quarter of the TTL.
+    /// PATCH may take a quarter of the TTL, and no longer than any call.
     pub(super) fn started_too_late(&self, lost: f64, started: f64, api: &Spans) -> bool {
-        started - lost > self.semaphore.ttl / 4.0 + SLACK && !api.touches(lost, started)
+        let patch = CALL.min(self.semaphore.ttl.unwrap_or(UNTIMED) / 4.0);
+        started - lost > patch + SLACK && !api.touches(lost, started)
     }
 }

@@ -159,18 +159,20 @@ impl<'a> Watch<'a> {
 
 /// What is still there after everything had the time to come to rest.
 fn at_rest(bed: &[Record], verdict: &mut Verdict) {
-    let Some(What::Rest {
-        sessions,
-        contenders,
-    }) = bed.last().map(|record| &record.what)
-    else {
+    let mut view = View::default();
+    let rest = bed.iter().find_map(|record| {
+        view.take(&record.what);
+        match &record.what {
+            What::Rest {
+                sessions,
+                contenders,
+            } => Some((record.t, *sessions, *contenders)),
+            _ => None,
+        }
+    });
+    let Some((t, sessions, contenders)) = rest else {
         return;
     };
-    let t = bed.last().map_or(0.0, |record| record.t);
-    let mut view = View::default();
-    for record in bed {
-        view.take(&record.what);
-    }
     let mut violate = |rule, prefix: &str, text: String| {
         verdict.violations.push(Violation {
             t,
@@ -200,7 +202,7 @@ fn at_rest(bed: &[Record], verdict: &mut Verdict) {
             );
         }
     }
-    if *contenders > 0 || *sessions > 0 {
+    if contenders > 0 || sessions > 0 {
         violate(
             Rule::SlotStuck,
             "",

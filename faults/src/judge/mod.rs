@@ -107,6 +107,9 @@ pub fn judge(records: &[Record], until: f64) -> Verdict {
     for (number, start) in starts.iter().enumerate() {
         let end = starts.get(number + 1).copied().unwrap_or(records.len());
         let bed = &records[*start..end];
+        let unwatched = |record: &Record| matches!(record.what, What::Unwatched);
+        let watched = bed.iter().position(unwatched).unwrap_or(bed.len());
+        let bed = &bed[..watched];
         let outages = spans::Outages::of(bed);
         slots::judge(bed, &outages, &mut verdict);
         liveness::judge(bed, &outages, &mut verdict);

@@ -130,7 +130,6 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
         uids.map(|uid| (*uid).to_owned()).collect()
     };
     let mut now: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    let mut recorded: BTreeSet<(&str, u64)> = BTreeSet::new();
     for record in bed {
         let What::Lock {
             prefix,
@@ -144,7 +143,6 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
             continue;
         };
         verdict.revisions += 1;
-        recorded.extend(body.index().map(|index| (prefix.as_str(), index)));
         if matches!(body, Body::Unknown) {
             continue;
         }
@@ -198,23 +196,46 @@ fn locks(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>, verdict:
             );
         }
     }
-    unseen(bed, &recorded, verdict);
+    unseen(bed, verdict);
 }
 
-/// The second source shows nothing that the first one has not.
-fn unseen(bed: &[Record], recorded: &BTreeSet<(&str, u64)>, verdict: &mut Verdict) {
-    for record in bed {
-        if let What::Seen { prefix, index } = &record.what
-            && !recorded.contains(&(prefix.as_str(), *index))
-        {
+/// The second source shows nothing that the first one has not. It may show a revision first: the
+/// proxy, which can't read while Consul has no leader, writes each down before it lets another write
+/// through.
+fn unseen(bed: &[Record], verdict: &mut Verdict) {
+    let mut recorded: BTreeSet<(&str, u64)> = BTreeSet::new();
+    let mut open: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut close = |prefix: &str, seen: BTreeMap<u64, f64>| {
+        for (index, t) in seen {
             verdict.violations.push(Violation {
-                t: record.t,
+                t,
                 rule: Rule::Unseen,
-                prefix: prefix.clone(),
+                prefix: prefix.to_owned(),
                 text: format!(
                     "a blocking query shows revision {index}, which the proxy has not recorded"
                 ),
             });
+        }
+    };
+    for record in bed {
+        match &record.what {
+            What::Lock { prefix, body, .. } => {
+                let mut seen = open.remove(prefix.as_str()).unwrap_or_default();
+                if let Some(index) = body.index() {
+                    recorded.insert((prefix, index));
+                    seen.remove(&index);
+                }
+                close(prefix, seen);
+            }
+            What::Seen { prefix, index } if !recorded.contains(&(prefix.as_str(), *index)) => {
+                open.entry(prefix).or_default().insert(*index, record.t);
+            }
+            What::Rest { .. } => {
+                for (prefix, seen) in std::mem::take(&mut open) {
+                    close(prefix, seen);
+                }
+            }
+            _ => {}
         }
     }
 }
@@ -229,6 +250,8 @@ struct Life<'a> {
     state: JobState,
     held: bool,
     pods: BTreeMap<String, f64>,
+    /// It was started, and no pod of it has come since.
+    expected: bool,
     /// Why its pods may be without a slot, and since when.
     excuse: Option<(Why, f64)>,
     /// Why, and since when, a Job that runs is without a slot.
@@ -253,6 +276,7 @@ impl<'a> Life<'a> {
             state: JobState::Waiting,
             held: false,
             pods: BTreeMap::new(),
+            expected: false,
             excuse: None,
             gap: None,
             grace: 0.0,
@@ -262,6 +286,7 @@ impl<'a> Life<'a> {
     fn take(&mut self, t: f64, turn: &Turn) {
         match turn {
             Turn::PodComes { pod, grace } => {
+                self.expected = false;
                 self.pods.insert(pod.clone(), *grace);
                 self.grace = *grace;
             }
@@ -271,7 +296,8 @@ impl<'a> Life<'a> {
             Turn::Is(state) => {
                 self.starts(t, *state);
                 self.state = *state;
-                if *state == JobState::Waiting && self.pods.is_empty() {
+                // The Job controller may act late on a start that was taken back meanwhile.
+                if *state == JobState::Waiting && self.pods.is_empty() && !self.expected {
                     self.excuse = None;
                 }
             }
@@ -299,7 +325,11 @@ impl<'a> Life<'a> {
     }
 
     fn starts(&mut self, t: f64, state: JobState) {
-        if self.state == JobState::Running || state != JobState::Running || self.held {
+        if self.state == JobState::Running || state != JobState::Running {
+            return;
+        }
+        self.expected = true;
+        if self.held {
             return;
         }
         if let Some((Why::Lost, since)) = self.excuse

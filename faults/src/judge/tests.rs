@@ -9,6 +9,7 @@ use crate::record::{Body, Job, JobState, Part, Semaphore, Writer};
 const PREFIX: &str = "semaphores/faults/db";
 
 /// A timeline that is told record by record.
+#[derive(Clone)]
 struct Story {
     records: Vec<Record>,
     t: f64,
@@ -18,6 +19,10 @@ struct Story {
 
 impl Story {
     fn of(limit: u64, goes_on: bool) -> Self {
+        Self::with_ttl(Some(10.0), limit, goes_on)
+    }
+
+    fn with_ttl(ttl: Option<f64>, limit: u64, goes_on: bool) -> Self {
         let mut story = Self {
             records: Vec::new(),
             t: 100.0,
@@ -28,7 +33,7 @@ impl Story {
         story.push(What::Semaphore(Semaphore {
             prefix: PREFIX.to_owned(),
             limit,
-            ttl: 10.0,
+            ttl,
             lock_delay: 1.0,
             goes_on,
         }));
@@ -126,7 +131,10 @@ impl Story {
 
 /// A Job that runs in its slot.
 fn running() -> Story {
-    let mut story = Story::of(1, false);
+    running_in(Story::of(1, false))
+}
+
+fn running_in(mut story: Story) -> Story {
     story.job("a", JobState::Waiting).holds(&["a"]);
     story.job("a", JobState::Running).pod("a", true);
     story
@@ -213,6 +221,19 @@ fn after_a_loss_the_job_is_suspended_soon_and_its_pods_then_have_their_time() {
 }
 
 #[test]
+fn the_job_controller_may_see_late_that_a_start_was_taken_back() {
+    let mut story = Story::of(1, false);
+    story.job("a", JobState::Waiting).holds(&["a"]).takes_all();
+    story.job("a", JobState::Running).after(1.0);
+    story.job("a", JobState::Waiting);
+    story.pod("a", true).after(2.0).pod("a", false);
+    story.job("a", JobState::Waiting);
+    assert_eq!(story.rules(), []);
+    story.pod("a", true);
+    assert_eq!(story.rules(), [Rule::WithoutSlot], "once");
+}
+
+#[test]
 fn a_slot_had_again_at_once_ends_the_gap() {
     let mut story = running();
     story
@@ -250,6 +271,47 @@ fn an_outage_of_consul_gives_the_ttl_less_the_grace_period_and_no_more() {
 }
 
 #[test]
+fn a_session_that_never_expires_is_lost_by_consuls_word_alone() {
+    let lost = |unread, read| {
+        let mut story = running_in(Story::with_ttl(None, 1, false));
+        story.outage(Part::Consul, true).takes_all().after(unread);
+        story.outage(Part::Consul, false).after(read);
+        story.pod("a", false);
+        story.rules()
+    };
+    assert_eq!(
+        lost(300.0, 70.0),
+        [],
+        "half a minute until it is asked again"
+    );
+    assert_eq!(lost(300.0, 90.0), [Rule::GapTooLong]);
+}
+
+#[test]
+fn a_consul_without_its_data_has_taken_all_slots() {
+    let again = |seconds| {
+        let mut story = running();
+        let (before, after) = (story.revision, story.revision);
+        story.outage(Part::Consul, true).push(What::Lock {
+            prefix: PREFIX.to_owned(),
+            writer: Writer::Fault,
+            before,
+            after,
+            body: Body::Absent,
+            dead: BTreeSet::new(),
+        });
+        // Indexes begin again.
+        story.index = 0;
+        story.outage(Part::Consul, false).after(seconds);
+        story.holds(&["a"]).after(1.0).pod("a", false);
+        story.job("a", JobState::Finished).holds(&[]);
+        story.rules()
+    };
+    assert_eq!(again(8.0), []);
+    assert_eq!(again(20.0), [Rule::GapTooLong]);
+}
+
+#[test]
 fn with_continue_a_job_goes_on_without_its_slot_but_is_not_started_without_one() {
     let mut story = Story::of(1, true);
     story
@@ -266,6 +328,8 @@ fn with_continue_a_job_goes_on_without_its_slot_but_is_not_started_without_one()
 fn what_was_made_to_run_by_hand_is_suspended_soon() {
     let by_hand = |seconds| {
         let mut story = Story::of(1, false);
+        // A pass over its semaphore waits for Consul.
+        story.outage(Part::Consul, true);
         story.job("a", JobState::Waiting);
         story.revision += 1;
         let rv = story.revision;
@@ -282,7 +346,7 @@ fn what_was_made_to_run_by_hand_is_suspended_soon() {
         story
     };
     assert_eq!(by_hand(3.0).rules(), [Rule::JobStuck; 0]);
-    assert_eq!(by_hand(30.0).rules(), [Rule::GapTooLong]);
+    assert_eq!(by_hand(6.0).rules(), [Rule::GapTooLong]);
     let mut twice = by_hand(3.0);
     twice.pod("a", true);
     assert_eq!(twice.rules(), [Rule::WithoutSlot], "an excuse counts once");
@@ -340,16 +404,30 @@ fn a_job_must_not_wait_beside_a_free_slot() {
 #[test]
 fn a_revision_that_the_proxy_does_not_know_makes_the_observer_doubtful() {
     let mut story = Story::of(1, false);
-    story.holds(&["a"]).push(What::Seen {
+    let seen = |index| What::Seen {
         prefix: PREFIX.to_owned(),
-        index: 1,
-    });
+        index,
+    };
+    story.holds(&["a"]).push(seen(1));
+    // The proxy is not that far yet.
+    story.push(seen(2));
     assert_eq!(story.rules(), []);
-    story.push(What::Seen {
-        prefix: PREFIX.to_owned(),
-        index: 2,
-    });
+    let mut known = story.clone();
+    known.holds(&[]);
+    assert_eq!(known.rules(), []);
+    story.index = 2;
+    story.holds(&[]);
     assert_eq!(story.rules(), [Rule::Unseen]);
+}
+
+#[test]
+fn what_nobody_watches_is_not_judged() {
+    let mut story = running();
+    story.push(What::Unwatched).holds(&[]);
+    // On the next bed violations are planted first.
+    story.push(What::Unwatched).pod("planted", true);
+    story.push(What::Bed { seed: 1, faults: 1 });
+    assert_eq!(story.rules(), []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Consul is away, or strange.
+//! Consul itself is away, or not what it was.
 
 use std::time::Duration;
 
@@ -7,10 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use crate::{
-    record::Part,
-    weather::{Weather, Which},
-};
+use crate::{access, consul_servers, record::Part};
 
 pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
@@ -66,72 +63,62 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
     Ok(Hit::Yes)
 }
 
-pub(super) async fn cut(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let weather = Weather {
-        cut: true,
-        ..Weather::default()
-    };
-    during(strike, weather, seconds).await
-}
-
-pub(super) async fn slow(strike: &mut Strike) -> Result<Hit> {
-    let slow = Duration::from_millis(1500);
-    during(
-        strike,
-        Weather {
-            slow,
-            ..Weather::default()
-        },
-        6,
-    )
-    .await
-}
-
-pub(super) async fn answers_lost(strike: &mut Strike) -> Result<Hit> {
-    let lose = Some(Which::Transactions);
-    during(
-        strike,
-        Weather {
-            lose,
-            ..Weather::default()
-        },
-        4,
-    )
-    .await
-}
-
-pub(super) async fn late(strike: &mut Strike) -> Result<Hit> {
-    let keep = Some((Which::Transactions, Duration::from_secs(6)));
-    during(
-        strike,
-        Weather {
-            keep,
-            ..Weather::default()
-        },
-        3,
-    )
-    .await
-}
-
-pub(super) async fn refuses(strike: &mut Strike, status: u16) -> Result<Hit> {
-    let refuse = Some(status);
-    during(
-        strike,
-        Weather {
-            refuse,
-            ..Weather::default()
-        },
-        4,
-    )
-    .await
-}
-
-async fn during(strike: &mut Strike, weather: Weather, seconds: u64) -> Result<Hit> {
+/// Two of three stand still: the third can't lead.
+pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let world = strike.world.clone();
+    let leader = world.leader().await?;
+    let still = [0, 1].map(|next| &world.consuls[(leader + next) % world.consuls.len()]);
     let away = strike.away(Part::Consul);
-    let spell = Strike::weather(&strike.world.to_consul, weather);
-    strike.begins(format!("{weather:?}"));
+    strike.begins("SIGSTOP");
+    for server in still {
+        server.signal("STOP").await?;
+    }
     strike.lasts(seconds).await;
-    drop(spell);
+    for server in still {
+        server.signal("CONT").await?;
+    }
+    world.consul_leads().await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// All servers come back empty: locks, contenders, sessions and tokens are gone, and indexes begin
+/// again.
+pub(super) async fn data_lost(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let away = strike.away(Part::Consul);
+    let locks = world.book.close().await?;
+    strike.begins("SIGKILL");
+    for consul in &world.consuls {
+        consul.end("KILL").await?;
+    }
+    for number in 0..world.consuls.len() {
+        std::fs::remove_dir_all(consul_servers::data(&world.folder, number))
+            .context("Consul's data")?;
+    }
+    for consul in &world.consuls {
+        consul.start().await?;
+    }
+    world.consul_leads().await?;
+    world.book.open(locks).await?;
+    access::grant(&world).await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// Consul denies the operator everything, for one of two reasons.
+pub(super) async fn denied(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let world = strike.world.clone();
+    let away = strike.away(Part::Consul);
+    if strike.rng.bool() {
+        strike.begins("its token is deleted");
+        access::revoke_token(&world).await?;
+    } else {
+        strike.begins("its rules are taken away");
+        access::take_rules(&world).await?;
+    }
+    strike.lasts(seconds).await;
+    access::grant(&world).await?;
     drop(away);
     Ok(Hit::Yes)
 }

@@ -1,15 +1,23 @@
 //! Users do with Jobs and semaphores what users do.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, until_done};
+use super::{Hit, Strike, locks::limit_is_right, until_done};
 use crate::{
     load::{CALL, Life, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
+    world::NAMESPACE,
 };
+
+/// How long Jobs are written to, the pause between, and what is written.
+const TOUCHES: Duration = Duration::from_secs(4);
+const BETWEEN_TOUCHES: Duration = Duration::from_millis(50);
+const TOUCHED: &str = "faults.consul-semaphore.io/touched";
 
 fn some_job(strike: &mut Strike, state: JobState) -> Result<Option<Job>> {
     let prefix = strike.kept()?.prefix();
@@ -25,7 +33,7 @@ async fn delete(strike: &Strike, name: &str, policy: PropagationPolicy) -> Resul
         propagation_policy: Some(policy),
         ..DeleteParams::default()
     };
-    timeout(CALL, jobs(&strike.world).delete(name, &params)).await??;
+    timeout(CALL, jobs(&strike.world, NAMESPACE).delete(name, &params)).await??;
     Ok(())
 }
 
@@ -109,7 +117,7 @@ pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
         fails: false,
         pods: 1,
     };
-    let name = create_job(&strike.world, &strike.load, kept.name, &life).await?;
+    let name = create_job(&strike.world, &strike.load, NAMESPACE, kept.name, &life).await?;
     strike.begins(&name);
     let world = strike.world.clone();
     until_done("it runs", || async {
@@ -134,8 +142,37 @@ pub(super) async fn lingers(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
+/// Somebody else writes to Jobs that wait, again and again: what was decided on an older version of
+/// them is refused.
+pub(super) async fn touched(strike: &mut Strike) -> Result<Hit> {
+    let prefix = strike.kept()?.prefix();
+    let world = strike.world.clone();
+    let waiting = || {
+        world
+            .timeline
+            .look(|view| view.jobs_of(&prefix, JobState::Waiting))
+    };
+    if waiting().is_empty() {
+        return Ok(Hit::Nothing);
+    }
+    strike.begins("");
+    let touch = async {
+        for number in 0_u64.. {
+            for job in waiting() {
+                let touched = json!({ TOUCHED: number.to_string() });
+                let patch = json!({ "metadata": { "annotations": touched } });
+                // It may be gone by now.
+                let _gone = patch_job(&world, &job.name, patch).await;
+            }
+            sleep(BETWEEN_TOUCHES).await;
+        }
+    };
+    let _over = timeout(TOUCHES, touch).await;
+    Ok(Hit::Yes)
+}
+
 async fn patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
-    let api = semaphores(&strike.world);
+    let api = semaphores(&strike.world, NAMESPACE);
     let patch = Patch::Merge(json!({ "spec": spec }));
     let name = strike.kept()?.name;
     timeout(CALL, api.patch(name, &PatchParams::default(), &patch)).await??;
@@ -150,6 +187,8 @@ async fn surely_patch_semaphore(strike: &Strike, spec: &Value) -> Result<()> {
 }
 
 pub(super) async fn paused(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let _kept = world.semaphores.read().await;
     let away = strike.away(Part::Grants(strike.kept()?.prefix()));
     patch_semaphore(strike, &json!({ "paused": true })).await?;
     strike.begins("");
@@ -160,6 +199,8 @@ pub(super) async fn paused(strike: &mut Strike) -> Result<Hit> {
 }
 
 pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let _kept = world.semaphores.read().await;
     let limit = strike.kept()?.limit;
     let other = if limit > 1 && strike.rng.bool() {
         limit - 1
@@ -182,7 +223,9 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
 
 pub(super) async fn remade(strike: &mut Strike) -> Result<Hit> {
     let kept = strike.kept()?;
-    let api = semaphores(&strike.world);
+    let world = strike.world.clone();
+    let _kept = world.semaphores.read().await;
+    let api = semaphores(&world, NAMESPACE);
     let away = strike.away(Part::Grants(kept.prefix()));
     timeout(CALL, api.delete(kept.name, &DeleteParams::default())).await??;
     strike.begins("");
@@ -191,13 +234,15 @@ pub(super) async fn remade(strike: &mut Strike) -> Result<Hit> {
     })
     .await?;
     until_done("the semaphore is there again", || async {
-        match kept.create(&strike.world).await {
+        match kept.create(&strike.world, NAMESPACE).await {
             Ok(()) => Ok(true),
             Err(error) if error.to_string().contains("already exists") => Ok(true),
             Err(error) => Err(error),
         }
     })
     .await?;
+    // What was changed just before was its own, and can't be told from a conflict any more.
+    limit_is_right(&world, kept).await?;
     drop(away);
     Ok(Hit::Yes)
 }

@@ -1,4 +1,4 @@
-//! The API server is away, or strange.
+//! The API server itself is away, or not what it was.
 
 use std::time::Duration;
 
@@ -10,12 +10,8 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, until_done};
-use crate::{
-    load::CALL,
-    record::Part,
-    weather::{Weather, Which},
-};
+use super::{Hit, Strike, until_done, way};
+use crate::{load::CALL, record::Part};
 
 /// What gives the operator its rights.
 const BINDING: &str = "consul-semaphore-operator";
@@ -30,101 +26,13 @@ pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-pub(super) async fn cut(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let weather = Weather {
-        cut: true,
-        ..Weather::default()
-    };
-    during(strike, weather, seconds).await
-}
-
-pub(super) async fn slow(strike: &mut Strike) -> Result<Hit> {
-    let slow = Duration::from_millis(1500);
-    during(
-        strike,
-        Weather {
-            slow,
-            ..Weather::default()
-        },
-        6,
-    )
-    .await
-}
-
-pub(super) async fn answers_lost(strike: &mut Strike) -> Result<Hit> {
-    let lose = Some(Which::JobPatches);
-    during(
-        strike,
-        Weather {
-            lose,
-            ..Weather::default()
-        },
-        4,
-    )
-    .await
-}
-
-pub(super) async fn late(strike: &mut Strike) -> Result<Hit> {
-    let keep = Some((Which::JobPatches, Duration::from_secs(6)));
-    let hit = during(
-        strike,
-        Weather {
-            keep,
-            ..Weather::default()
-        },
-        3,
-    )
-    .await;
-    // What was kept last is still on its way.
-    let away = strike.away(Part::Api);
-    sleep(Duration::from_secs(6)).await;
-    drop(away);
-    hit
-}
-
-pub(super) async fn refuses(strike: &mut Strike, status: u16) -> Result<Hit> {
-    let refuse = Some(status);
-    during(
-        strike,
-        Weather {
-            refuse,
-            ..Weather::default()
-        },
-        4,
-    )
-    .await
-}
-
-async fn during(strike: &mut Strike, weather: Weather, seconds: u64) -> Result<Hit> {
-    let away = strike.away(Part::Api);
-    let spell = Strike::weather(&strike.world.to_api, weather);
-    strike.begins(format!("{weather:?}"));
-    strike.lasts(seconds).await;
-    drop(spell);
-    drop(away);
-    Ok(Hit::Yes)
-}
-
 /// Watches that are broken off now can't go on from where they were.
 pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
-    strike.begins("");
     strike.world.etcd.compact().await?;
-    let weather = Weather {
-        cut: true,
-        ..Weather::default()
-    };
-    during_unnoticed(strike, weather).await
+    way::cut(strike, way::To::Api, 1).await
 }
 
-async fn during_unnoticed(strike: &mut Strike, weather: Weather) -> Result<Hit> {
-    let away = strike.away(Part::Api);
-    let spell = Strike::weather(&strike.world.to_api, weather);
-    strike.lasts(1).await;
-    drop(spell);
-    drop(away);
-    Ok(Hit::Yes)
-}
-
+/// The operator may do nothing.
 pub(super) async fn rbac(strike: &mut Strike) -> Result<Hit> {
     let bindings = Api::<ClusterRoleBinding>::all(strike.world.client.clone());
     let mut binding = timeout(CALL, bindings.get(BINDING)).await??;

@@ -4,7 +4,11 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
 
 use super::{Hit, Strike, until_done};
-use crate::record::{Body, Part};
+use crate::{
+    load::Kept,
+    record::{Body, Part},
+    world::World,
+};
 
 /// The flags of a semaphore's keys, and of a mutex, as every client of Consul writes them.
 const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
@@ -35,7 +39,8 @@ pub(super) async fn contender_deleted(strike: &mut Strike) -> Result<Hit> {
         return Ok(Hit::Nothing);
     };
     strike.begins(format!("{session} of {uid}"));
-    strike.world.delete(&format!("{prefix}/{session}")).await?;
+    let path = format!("kv/{prefix}/{session}");
+    strike.world.delete(&path).await?;
     Ok(Hit::Yes)
 }
 
@@ -65,7 +70,7 @@ pub(super) async fn holder_removed(strike: &mut Strike) -> Result<Hit> {
     else {
         return Ok(Hit::Nothing);
     };
-    if !holders.remove(&session) || !write(strike, &prefix, index, limit, holders).await? {
+    if !holders.remove(&session) || !write(&strike.world, &prefix, index, limit, holders).await? {
         return Ok(Hit::Nothing);
     }
     strike.begins(format!("{session} of {uid}"));
@@ -75,20 +80,20 @@ pub(super) async fn holder_removed(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     strike.begins("");
-    strike.world.delete(&format!("{prefix}/.lock")).await?;
+    strike.world.delete(&format!("kv/{prefix}/.lock")).await?;
     Ok(Hit::Yes)
 }
 
 pub(super) async fn garbage(strike: &mut Strike) -> Result<Hit> {
-    let key = format!("{}/.lock", strike.kept()?.prefix());
+    let path = format!("kv/{}/.lock", strike.kept()?.prefix());
     let away = strike.away(Part::Grants(strike.kept()?.prefix()));
     strike.begins("");
-    let path = format!("kv/{key}?flags={SEMAPHORE_FLAGS}");
-    strike.world.put(&path, "{\"Limit\":").await?;
+    let flagged = format!("{path}?flags={SEMAPHORE_FLAGS}");
+    strike.world.put(&flagged, "{\"Limit\":").await?;
     strike.lasts(3).await;
     let world = strike.world.clone();
     until_done("the garbage is gone", || async {
-        Ok(world.delete(&key).await? == true)
+        Ok(world.delete(&path).await? == true)
     })
     .await?;
     drop(away);
@@ -108,24 +113,31 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
         return Ok(Hit::Nothing);
     };
     let away = strike.away(Part::Grants(prefix.clone()));
-    if !write(strike, &prefix, index, limit + 1, holders).await? {
+    if !write(&strike.world, &prefix, index, limit + 1, holders).await? {
         return Ok(Hit::Nothing);
     }
     strike.begins(format!("{limit} to {}", limit + 1));
     strike.lasts(3).await;
+    limit_is_right(&strike.world, kept).await?;
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// Waits until a `.lock` has the semaphore's limit again, and writes it where somebody else's is left:
+/// the operator takes that for a conflict.
+pub(super) async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
+    let prefix = kept.prefix();
     until_done("the limit is what it was", || async {
-        match strike.world.consul.lock(&prefix, None).await?.0 {
+        match world.consul.lock(&prefix, None).await?.0 {
             Body::Semaphore {
                 index,
                 limit,
                 holders,
-            } if limit != kept.limit => write(strike, &prefix, index, kept.limit, holders).await,
+            } if limit != kept.limit => write(world, &prefix, index, kept.limit, holders).await,
             _ => Ok(true),
         }
     })
-    .await?;
-    drop(away);
-    Ok(Hit::Yes)
+    .await
 }
 
 /// As `consul lock -n 1` on the same prefix, if it did not look first.
@@ -140,9 +152,9 @@ pub(super) async fn mutex(strike: &mut Strike) -> Result<Hit> {
     let path = format!("kv/{prefix}/.lock?acquire={session}&flags={MUTEX_FLAGS}");
     world.put(&path, "").await?;
     strike.lasts(3).await;
-    let key = format!("{prefix}/.lock");
+    let path = format!("kv/{prefix}/.lock");
     until_done("the mutex is gone", || async {
-        Ok(world.delete(&key).await? == true)
+        Ok(world.delete(&path).await? == true)
     })
     .await?;
     until_done("its session is gone", || async {
@@ -167,7 +179,7 @@ pub(super) async fn foreigner_killed(strike: &mut Strike) -> Result<Hit> {
 
 /// Writes a `.lock` unless it has changed since `index`; says whether that was so.
 async fn write(
-    strike: &Strike,
+    world: &World,
     prefix: &str,
     index: u64,
     limit: u64,
@@ -176,5 +188,5 @@ async fn write(
     let holders: Map<String, Value> = holders.into_iter().map(|id| (id, true.into())).collect();
     let path = format!("kv/{prefix}/.lock?cas={index}&flags={SEMAPHORE_FLAGS}");
     let body = json!({ "Limit": limit, "Holders": holders }).to_string();
-    Ok(strike.world.put(&path, body).await? == true)
+    Ok(world.put(&path, body).await? == true)
 }

@@ -5,10 +5,12 @@
 //! be done meanwhile. What it does not declare is expected to go on.
 
 mod consul;
+mod deletions;
 pub(crate) mod jobs;
 mod kubernetes;
 mod locks;
 mod operator;
+mod way;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,6 +19,7 @@ use fastrand::Rng;
 use futures::future::BoxFuture;
 use tokio::time::sleep;
 
+use self::way::To;
 use crate::{
     load::{Kept, Load, SEMAPHORES},
     plan::Planned,
@@ -35,8 +38,8 @@ pub(crate) struct Kind {
     /// How often it comes, beside others that hit as much.
     pub(crate) weight: usize,
     pub(crate) reach: Reach,
-    /// An outage longer than the TTL: these are a fixed small share.
-    pub(crate) long: bool,
+    /// Takes long, as an outage longer than the TTL does: these are a fixed small share.
+    pub(crate) rare: bool,
     run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
 }
 
@@ -74,12 +77,12 @@ const fn kind(
         name,
         weight,
         reach,
-        long: false,
+        rare: false,
         run,
     }
 }
 
-const fn long(
+const fn rare(
     name: &'static str,
     run: for<'a> fn(&'a mut Strike) -> BoxFuture<'a, Result<Hit>>,
 ) -> Kind {
@@ -87,13 +90,13 @@ const fn long(
         name,
         weight: 1,
         reach: Reach::All,
-        long: true,
+        rare: true,
         run,
     }
 }
 
 /// All kinds.
-pub(crate) static KINDS: [Kind; 46] = [
+pub(crate) static KINDS: [Kind; 55] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -106,14 +109,17 @@ pub(crate) static KINDS: [Kind; 46] = [
         Reach::All,
         |s| Box::pin(operator::frozen(s, 4)),
     ),
-    long("operator killed for two TTLs", |s| {
+    rare("operator killed for two TTLs", |s| {
         Box::pin(operator::killed(s, 22))
     }),
-    long("operator stopped for two TTLs", |s| {
+    rare("operator stopped for two TTLs", |s| {
         Box::pin(operator::frozen(s, 25))
     }),
     kind("a second operator beside it", 1, Reach::All, |s| {
         Box::pin(operator::doubled(s))
+    }),
+    kind("operator's wall clock jumps", 1, Reach::All, |s| {
+        Box::pin(operator::clock_jumps(s))
     }),
     kind("Consul's leader killed", 2, Reach::All, |s| {
         Box::pin(consul::leader_killed(s))
@@ -127,27 +133,39 @@ pub(crate) static KINDS: [Kind; 46] = [
     kind("all of Consul killed", 1, Reach::All, |s| {
         Box::pin(consul::all_killed(s, 0))
     }),
-    long("all of Consul away for a TTL", |s| {
+    rare("all of Consul away for a TTL", |s| {
         Box::pin(consul::all_killed(s, 14))
     }),
     kind("Consul cut off", 1, Reach::All, |s| {
-        Box::pin(consul::cut(s, 4))
+        Box::pin(way::cut(s, To::Consul, 4))
     }),
-    long("Consul cut off for longer than the TTL", |s| {
-        Box::pin(consul::cut(s, 22))
+    rare("Consul cut off for longer than the TTL", |s| {
+        Box::pin(way::cut(s, To::Consul, 22))
     }),
-    kind("Consul slow", 1, Reach::All, |s| Box::pin(consul::slow(s))),
+    kind("Consul slow", 1, Reach::All, |s| {
+        Box::pin(way::slow(s, To::Consul))
+    }),
     kind("answers of transactions lost", 2, Reach::All, |s| {
-        Box::pin(consul::answers_lost(s))
+        Box::pin(way::answers_lost(s, To::Consul))
     }),
     kind("transactions late", 1, Reach::All, |s| {
-        Box::pin(consul::late(s))
+        Box::pin(way::late(s, To::Consul))
     }),
     kind("429 from Consul", 1, Reach::All, |s| {
-        Box::pin(consul::refuses(s, 429))
+        Box::pin(way::refuses(s, To::Consul, 429))
     }),
     kind("500 from Consul", 1, Reach::All, |s| {
-        Box::pin(consul::refuses(s, 500))
+        Box::pin(way::refuses(s, To::Consul, 500))
+    }),
+    rare("no leader in Consul for a minute", |s| {
+        Box::pin(consul::leaderless(s, 60))
+    }),
+    rare("Consul's data lost", |s| Box::pin(consul::data_lost(s))),
+    kind("token revoked", 2, Reach::All, |s| {
+        Box::pin(consul::denied(s, 4))
+    }),
+    rare("token revoked for longer than the TTL", |s| {
+        Box::pin(consul::denied(s, 15))
     }),
     kind("external node deregistered", 1, Reach::All, |s| {
         Box::pin(consul::node_deregistered(s))
@@ -155,35 +173,44 @@ pub(crate) static KINDS: [Kind; 46] = [
     kind("API server killed", 2, Reach::All, |s| {
         Box::pin(kubernetes::killed(s, 0))
     }),
-    long("API server away for longer than the TTL", |s| {
+    rare("API server away for longer than the TTL", |s| {
         Box::pin(kubernetes::killed(s, 15))
     }),
-    kind("API server cut off", 1, Reach::All, |s| {
-        Box::pin(kubernetes::cut(s, 4))
+    rare("API server away for a minute", |s| {
+        Box::pin(kubernetes::killed(s, 60))
     }),
-    long("API server cut off for longer than the TTL", |s| {
-        Box::pin(kubernetes::cut(s, 15))
+    kind("API server cut off", 1, Reach::All, |s| {
+        Box::pin(way::cut(s, To::Api, 4))
+    }),
+    rare("API server cut off for longer than the TTL", |s| {
+        Box::pin(way::cut(s, To::Api, 15))
     }),
     kind("API server slow", 1, Reach::All, |s| {
-        Box::pin(kubernetes::slow(s))
+        Box::pin(way::slow(s, To::Api))
     }),
     kind("answers of PATCHes lost", 2, Reach::All, |s| {
-        Box::pin(kubernetes::answers_lost(s))
+        Box::pin(way::answers_lost(s, To::Api))
     }),
     kind("PATCHes late", 2, Reach::All, |s| {
-        Box::pin(kubernetes::late(s))
+        Box::pin(way::late(s, To::Api))
     }),
     kind("429 from the API server", 1, Reach::All, |s| {
-        Box::pin(kubernetes::refuses(s, 429))
+        Box::pin(way::refuses(s, To::Api, 429))
     }),
     kind("500 from the API server", 1, Reach::All, |s| {
-        Box::pin(kubernetes::refuses(s, 500))
+        Box::pin(way::refuses(s, To::Api, 500))
     }),
     kind("etcd compacted", 1, Reach::All, |s| {
         Box::pin(kubernetes::compacted(s))
     }),
     kind("RBAC taken away", 1, Reach::All, |s| {
         Box::pin(kubernetes::rbac(s))
+    }),
+    rare("definition deleted and made again", |s| {
+        Box::pin(deletions::definition(s))
+    }),
+    rare("namespace deleted with Jobs that run", |s| {
+        Box::pin(deletions::namespace(s))
     }),
     kind("session destroyed", 3, Reach::One, |s| {
         Box::pin(locks::session_destroyed(s))
@@ -218,6 +245,9 @@ pub(crate) static KINDS: [Kind; 46] = [
     }),
     kind("Job unsuspended by hand", 2, Reach::One, |s| {
         Box::pin(jobs::unsuspended(s))
+    }),
+    kind("Jobs written to all the time", 2, Reach::One, |s| {
+        Box::pin(jobs::touched(s))
     }),
     kind("pods that don't end for long", 2, Reach::One, |s| {
         Box::pin(jobs::lingers(s))

@@ -6,7 +6,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use crate::record::Part;
+use crate::{record::Part, server::Server};
 
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Operator);
@@ -20,12 +20,9 @@ pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
 }
 
 pub(super) async fn restarted(strike: &mut Strike) -> Result<Hit> {
-    let away = strike.away(Part::Operator);
+    let world = strike.world.clone();
     strike.begins("SIGTERM");
-    strike.world.operator.end("TERM").await?;
-    strike.world.operator.start().await?;
-    strike.world.operator_ready().await?;
-    drop(away);
+    replace(strike, &world.operator, &world.operator).await?;
     Ok(Hit::Yes)
 }
 
@@ -37,6 +34,31 @@ pub(super) async fn frozen(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     strike.world.operator.signal("CONT").await?;
     drop(away);
     Ok(Hit::Yes)
+}
+
+/// Its wall clock jumps weeks ahead, and an hour back: as far as the API server's certificate is old.
+pub(super) async fn clock_jumps(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let Some(jumping) = &world.jumping_operator else {
+        return Ok(Hit::Nothing);
+    };
+    strike.begins("+30d, then -50m, then right again");
+    replace(strike, &world.operator, jumping).await?;
+    for jump in ["+30d", "-50m", "+0"] {
+        std::fs::write(&world.clock, jump)?;
+        strike.lasts(3).await;
+    }
+    replace(strike, jumping, &world.operator).await?;
+    Ok(Hit::Yes)
+}
+
+async fn replace(strike: &Strike, old: &Server, new: &Server) -> Result<()> {
+    let away = strike.away(Part::Operator);
+    old.end("TERM").await?;
+    new.start().await?;
+    strike.world.operator_ready().await?;
+    drop(away);
+    Ok(())
 }
 
 /// Two are active at once, as when a lease was lost and nobody noticed.

@@ -85,9 +85,10 @@ impl LeaseCandidate {
 
     /// Takes the Lease, if it is still as it was seen, and returns until when that is certain.
     async fn take(&mut self, seen: &Sighting) -> Result<Moment, Failure> {
-        let now = present();
-        let mut lease = seen.taken(&self.identity, self.timing.lease, &now);
-        self.claim = Some(now);
+        let claim = self.claim.as_ref();
+        let mut lease = seen.taken(&self.identity, claim, self.timing.lease, &present());
+        let spec = lease.spec.as_ref();
+        self.claim = spec.and_then(|spec| spec.acquire_time.clone());
         let params = PostParams::default();
         let sent = Moment::now();
         let taken = if seen.lease.is_some() {

@@ -79,7 +79,19 @@ impl Sighting {
 
     /// The Lease in this replica's hands. Written back it names the version that was seen, so it is
     /// refused when anybody has written it since.
-    pub(super) fn taken(&self, identity: &str, length: Duration, now: &MicroTime) -> Lease {
+    ///
+    /// One that this replica has already, by its `claim`, keeps that: a renewal whose answer was lost
+    /// may still arrive before this, and must be known as its own then.
+    pub(super) fn taken(
+        &self,
+        identity: &str,
+        claim: Option<&MicroTime>,
+        length: Duration,
+        now: &MicroTime,
+    ) -> Lease {
+        if self.is_held_by(identity, claim) {
+            return self.renewed(now);
+        }
         let mut lease = self.lease.clone().unwrap_or_default();
         let changes = self.holder() != Some(identity);
         let spec = lease.spec.take().unwrap_or_default();
@@ -221,11 +233,26 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_that_arrives_after_the_lead_was_lost_is_ours() {
+        let seen = first(None, at(100));
+        let claim = time(50);
+        let ours = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(101));
+        // It is to be taken again, and the renewal that nobody waits for any more comes first.
+        let again = ours.taken("me", Some(&claim), LENGTH, &time(61)).spec;
+        let claim = again.and_then(|spec| spec.acquire_time);
+        let late = Sighting::after(Some(ours), Some(lease("me", 50, 60)), at(112));
+        assert_eq!(
+            late.free_at("me", claim.as_ref(), LENGTH),
+            Moment::default()
+        );
+    }
+
+    #[test]
     fn it_is_taken_renewed_and_given_back_as_kubernetes_does() {
         let mut before = lease("other", 1, 2);
         before.metadata.resource_version = Some("41".to_owned());
         let seen = first(Some(before), at(0));
-        let taken = seen.taken("me", LENGTH, &time(60));
+        let taken = seen.taken("me", None, LENGTH, &time(60));
         assert_eq!(taken.metadata.resource_version.as_deref(), Some("41"));
         let spec = taken.spec.clone().unwrap();
         assert_eq!(spec.holder_identity.as_deref(), Some("me"));
@@ -242,7 +269,7 @@ mod tests {
             (renewed.acquire_time, renewed.renew_time),
             (Some(time(60)), Some(time(62)))
         );
-        let again = seen.taken("me", LENGTH, &time(70)).spec.unwrap();
+        let again = seen.taken("me", None, LENGTH, &time(70)).spec.unwrap();
         assert_eq!(again.lease_transitions, Some(4), "it has not changed hands");
 
         let given = first(Some(seen.given_back(&time(63))), at(2));

@@ -1,0 +1,95 @@
+//! Who may do what in Consul, which denies by default: the operator no more than its documentation
+//! says, the load's `consul lock`s what such a script needs, and the campaign everything.
+
+use anyhow::{Context as _, Result};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::json;
+
+use crate::world::{NAMESPACE, World};
+
+/// The campaign's own token, which Consul is set up with: it may do everything.
+pub(crate) const MANAGEMENT: &str = "6d616e61-1111-4222-8333-676562656400";
+
+/// A token with rules of its own.
+pub(crate) struct Token {
+    /// What its policy is called.
+    name: &'static str,
+    /// What is shown.
+    pub(crate) secret: &'static str,
+    /// By what it is deleted.
+    accessor: &'static str,
+}
+
+/// The operator's.
+pub(crate) const OPERATOR: Token = Token {
+    name: "operator",
+    secret: "6f706572-1111-4222-8333-61746f720000",
+    accessor: "6f706572-1111-4222-8333-61746f720001",
+};
+
+/// That of the load's `consul lock`s.
+pub(crate) const FOREIGN: Token = Token {
+    name: "foreign",
+    secret: "666f7265-1111-4222-8333-69676e000000",
+    accessor: "666f7265-1111-4222-8333-69676e000001",
+};
+
+/// What Consul is to be asked with by the campaign itself.
+pub(crate) fn headers() -> HeaderMap {
+    let mut token = HeaderValue::from_static(MANAGEMENT);
+    token.set_sensitive(true);
+    HeaderMap::from_iter([(HeaderName::from_static("x-consul-token"), token)])
+}
+
+/// Makes policies and tokens be what they are to be, whatever is left of them.
+pub(crate) async fn grant(world: &World) -> Result<()> {
+    let node = &world.node;
+    let operator = format!(
+        r#"key_prefix "semaphores/" {{ policy = "write" }}
+        node "{node}" {{ policy = "write" }}
+        session "{node}" {{ policy = "write" }}"#
+    );
+    let foreign = format!(
+        r#"key_prefix "semaphores/{NAMESPACE}/" {{ policy = "write" }}
+        agent_prefix "consul-" {{ policy = "read" }}
+        session_prefix "consul-" {{ policy = "write" }}"#
+    );
+    for (token, rules) in [(OPERATOR, operator), (FOREIGN, foreign)] {
+        set_rules(world, &token, &rules).await?;
+        let tokens = world.consul.json("acl/tokens").await?;
+        let mut tokens = tokens.as_array().context("no list of tokens")?.iter();
+        if tokens.any(|known| known["AccessorID"] == token.accessor) {
+            continue;
+        }
+        let body = json!({
+            "AccessorID": token.accessor,
+            "SecretID": token.secret,
+            "Policies": [{ "Name": token.name }],
+        });
+        world.put("acl/token", body.to_string()).await?;
+    }
+    Ok(())
+}
+
+/// Deletes the operator's token.
+pub(crate) async fn revoke_token(world: &World) -> Result<()> {
+    let path = format!("acl/token/{}", OPERATOR.accessor);
+    world.delete(&path).await.map(drop)
+}
+
+/// Leaves the operator's token without rules.
+pub(crate) async fn take_rules(world: &World) -> Result<()> {
+    set_rules(world, &OPERATOR, "").await
+}
+
+async fn set_rules(world: &World, token: &Token, rules: &str) -> Result<()> {
+    let policies = world.consul.json("acl/policies").await?;
+    let mut policies = policies.as_array().context("no list of policies")?.iter();
+    let id = policies
+        .find(|policy| policy["Name"] == token.name)
+        .and_then(|policy| policy["ID"].as_str())
+        .map_or(String::new(), |id| format!("/{id}"));
+    let body = json!({ "Name": token.name, "Rules": rules });
+    let path = format!("acl/policy{id}");
+    world.put(&path, body.to_string()).await.map(drop)
+}

@@ -1,0 +1,128 @@
+//! What the operator works on is deleted under it.
+
+use anyhow::Result;
+use k8s_openapi::{
+    api::core::v1::Namespace,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::{Hit, Strike, locks::limit_is_right, until_done};
+use crate::{
+    load::{CALL, Life, PASSING, SEMAPHORES, create_job},
+    observer::{Observer, prefix_of},
+    record::{Part, What},
+    world::NAMESPACE,
+};
+
+const DEFINITION: &str = "consulsemaphores.consul-semaphore.io";
+
+/// All `ConsulSemaphores` go with their definition, once their running Jobs are done; then somebody
+/// makes all of them again.
+pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let _alone = world.semaphores.write().await;
+    let away: Vec<_> = SEMAPHORES
+        .iter()
+        .map(|kept| strike.away(Part::Grants(kept.prefix())))
+        .collect();
+    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
+    let mut definition = timeout(CALL, definitions.get(DEFINITION)).await??;
+    definition.metadata = ObjectMeta {
+        name: definition.metadata.name,
+        ..ObjectMeta::default()
+    };
+    definition.status = None;
+    strike.begins(DEFINITION);
+    timeout(
+        CALL,
+        definitions.delete(DEFINITION, &DeleteParams::default()),
+    )
+    .await??;
+    until_done("the definition is gone", || async {
+        Ok(timeout(CALL, definitions.get_opt(DEFINITION))
+            .await??
+            .is_none())
+    })
+    .await?;
+    until_done("the definition is there again", || async {
+        is_there(
+            timeout(
+                CALL,
+                definitions.create(&PostParams::default(), &definition),
+            )
+            .await?,
+        )
+    })
+    .await?;
+    for kept in &SEMAPHORES {
+        until_done("the semaphore is there again", || async {
+            match kept.create(&world, NAMESPACE).await {
+                Ok(()) => Ok(true),
+                Err(error) if error.to_string().contains("already exists") => Ok(true),
+                Err(error) => Err(error),
+            }
+        })
+        .await?;
+        limit_is_right(&world, kept).await?;
+    }
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// A namespace of its own, with a semaphore and Jobs of which some run, is deleted with all of it.
+pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    let name = format!("{NAMESPACE}-{}", strike.planned.id);
+    let prefix = prefix_of(&name, PASSING.name);
+    strike.begins(&name);
+    let namespaces = Api::<Namespace>::all(world.client.clone());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
+    until_done("there is a namespace", || async {
+        is_there(timeout(CALL, namespaces.create(&PostParams::default(), &namespace)).await?)
+    })
+    .await?;
+    world.timeline.push(What::Semaphore(PASSING.record(&name)));
+    let _watch = Observer::of_lock(&world.consul, &prefix, &world.timeline);
+    until_done("it has a semaphore", || async {
+        PASSING.create(&world, &name).await.map(|()| true)
+    })
+    .await?;
+    for _ in 0..PASSING.limit + 2 {
+        let life = Life {
+            runs_ms: 60_000,
+            terminates_ms: strike.rng.u32(500..4_000),
+            fails: false,
+            pods: strike.rng.u32(1..3),
+        };
+        create_job(&world, &strike.load, &name, PASSING.name, &life).await?;
+    }
+    until_done("Jobs of it run", || async {
+        Ok(world.timeline.look(|view| {
+            let mut jobs = view.jobs.values();
+            jobs.any(|job| job.prefix == prefix && view.pods.contains_key(&job.uid))
+        }))
+    })
+    .await?;
+    timeout(CALL, namespaces.delete(&name, &DeleteParams::default())).await??;
+    until_done("the namespace is gone", || async {
+        Ok(timeout(CALL, namespaces.get_opt(&name)).await??.is_none())
+    })
+    .await?;
+    Ok(Hit::Yes)
+}
+
+/// Whether something was made, or had been made before.
+fn is_there<K>(made: kube::Result<K>) -> Result<bool> {
+    match made {
+        Ok(_) => Ok(true),
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}

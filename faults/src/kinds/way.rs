@@ -1,0 +1,110 @@
+//! The way from the operator to Consul or to the API server is cut, or strange.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::sleep;
+
+use super::{Hit, Strike};
+use crate::{
+    record::Part,
+    weather::{Sky, Weather, Which},
+    world::World,
+};
+
+/// How long each request waits on a slow way.
+const SLOW: Duration = Duration::from_millis(1500);
+
+/// How late a late write is.
+const LATE: Duration = Duration::from_secs(6);
+
+/// Where the way leads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum To {
+    Consul,
+    Api,
+}
+
+impl To {
+    fn sky(self, world: &World) -> &Sky {
+        match self {
+            Self::Consul => &world.to_consul,
+            Self::Api => &world.to_api,
+        }
+    }
+
+    fn part(self) -> Part {
+        match self {
+            Self::Consul => Part::Consul,
+            Self::Api => Part::Api,
+        }
+    }
+
+    /// The writes there that decide who runs.
+    fn writes(self) -> Which {
+        match self {
+            Self::Consul => Which::Transactions,
+            Self::Api => Which::JobPatches,
+        }
+    }
+}
+
+/// Nothing gets through.
+pub(super) async fn cut(strike: &mut Strike, to: To, seconds: u64) -> Result<Hit> {
+    let weather = Weather {
+        cut: true,
+        ..Weather::default()
+    };
+    during(strike, to, weather, seconds).await
+}
+
+/// Everything takes its time.
+pub(super) async fn slow(strike: &mut Strike, to: To) -> Result<Hit> {
+    let weather = Weather {
+        slow: SLOW,
+        ..Weather::default()
+    };
+    during(strike, to, weather, 6).await
+}
+
+/// Writes are carried out, and their answers lost.
+pub(super) async fn answers_lost(strike: &mut Strike, to: To) -> Result<Hit> {
+    let weather = Weather {
+        lose: Some(to.writes()),
+        ..Weather::default()
+    };
+    during(strike, to, weather, 4).await
+}
+
+/// Writes arrive when their sender may have given up.
+pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
+    let weather = Weather {
+        keep: Some((to.writes(), LATE)),
+        ..Weather::default()
+    };
+    let away = strike.away(to.part());
+    let hit = during(strike, to, weather, 3).await;
+    // What was kept last is still on its way.
+    sleep(LATE).await;
+    drop(away);
+    hit
+}
+
+/// Everything is refused.
+pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<Hit> {
+    let weather = Weather {
+        refuse: Some(status),
+        ..Weather::default()
+    };
+    during(strike, to, weather, 4).await
+}
+
+async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
+    let away = strike.away(to.part());
+    let spell = Strike::weather(to.sky(&strike.world), weather);
+    strike.begins(format!("{weather:?}"));
+    strike.lasts(seconds).await;
+    drop(spell);
+    drop(away);
+    Ok(Hit::Yes)
+}
