@@ -32,6 +32,9 @@ const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 /// How many calls about sessions are under way at once, over all semaphores.
 const CONCURRENCY: usize = 32;
 
+/// How long a replica that leads again renews what it left before and has not adopted.
+pub(super) const SETTLED: Duration = Duration::from_mins(10);
+
 /// Makes, renews and ends the sessions of this operator; clones share one.
 #[derive(Clone)]
 pub(super) struct Keeper(Arc<Shared>);
@@ -119,11 +122,18 @@ impl Keeper {
         self.left().leaving = false;
     }
 
-    /// Another replica leads, and renews what it adopts: nothing that was left is renewed here.
+    /// Nothing that was left is renewed here any more: another replica leads, and renews what it adopts.
     pub(super) fn hand_over(&self) {
         for (_, renewing) in self.left().renewing.drain() {
             renewing.abort();
         }
+    }
+
+    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]), and lets expire
+    /// what it left when it lost the lead before: the semaphore of those sessions is gone.
+    pub(super) async fn settle_in(self, settled: Duration) {
+        sleep(settled).await;
+        self.hand_over();
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
@@ -328,4 +338,20 @@ fn backoff(longest: Duration) -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(200))
         .with_max_delay(longest.max(Duration::from_millis(400)))
         .with_jitter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_left_and_is_not_adopted_expires() {
+        let keeper = Keeper::new(Metrics::default());
+        let renewing = tokio::spawn(std::future::pending::<()>());
+        let handle = renewing.abort_handle();
+        keeper.left().renewing.insert("s".into(), handle);
+        keeper.clone().settle_in(Duration::ZERO).await;
+        assert!(renewing.await.unwrap_err().is_cancelled());
+        assert!(keeper.left().renewing.is_empty());
+    }
 }

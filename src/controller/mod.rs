@@ -176,6 +176,8 @@ impl Posting {
             job_writes: Semaphore::new(JOB_WRITES),
         });
         self.keeper.come_back();
+        let mut settling = JoinSet::new();
+        settling.spawn(self.keeper.clone().settle_in(keeper::SETTLED));
         let mut writing = JoinSet::new();
         writing.spawn(write_events);
         let stop = async {

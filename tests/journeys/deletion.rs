@@ -87,7 +87,7 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
     consul.destroy_session(&contender).await;
 }
 
-/// What the event LeftBehind of a semaphore says.
+/// What the event `LeftBehind` of a semaphore says.
 async fn left_behind(team: &Namespace, semaphore: &Semaphore) -> String {
     let events = team.api::<Event>();
     eventually("it is told what is left", || async {

@@ -8,7 +8,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Namespace, Operator, Semaphore, eventually, same};
+use testbed::{Bed, Consul, Job, Namespace, Operator, Semaphore, eventually, same};
 
 use crate::helpers::{cluster_id, metric};
 
@@ -308,10 +308,37 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
     };
     assert_eq!(its_node(consul.sessions().await), Some(json!(node)));
 
-    // Another token takes the place of the first one, which is revoked.
+    other_tokens(tenants, team, &db, &a, (&rule, &accessor)).await;
+    let consul = tenants.bed.consul();
+
+    // The Secret goes, as when the namespace is deleted; the last token serves to clean up.
+    team.kubectl(["delete", "secret", "consul-token"]).await;
+    db.delete().await;
+    a.delete().await;
+    db.is_gone().await;
+    eventually("nothing is left in Consul", || async {
+        same(consul.list(&prefix).await, vec![])
+    })
+    .await;
+}
+
+/// Another token, and another reference, take the place of the first while `a` runs: `rule` is what
+/// each of them may do, `first` the accessor of the first.
+async fn other_tokens(
+    tenants: &mut Tenants,
+    team: &Namespace,
+    db: &Semaphore,
+    a: &Job,
+    (rule, first): (&str, &str),
+) {
+    let bed = &tenants.bed;
+    let node = format!("{}-{}", tenants.node, team.name());
+    let session = a.session().await.expect("a session");
+
+    // The first one is revoked.
     db.set_limit(2).await;
     put_secret(team, json!({ "token": SECOND })).await;
-    bed.consul_tool(["acl", "token", "delete", "-accessor-id", &accessor])
+    bed.consul_tool(["acl", "token", "delete", "-accessor-id", first])
         .await;
     let b = team.job("b").semaphore("db").create().await;
     b.is_complete().await;
@@ -325,7 +352,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
 
     // Another reference: what holds a slot goes on with the token that it has, and after a restart
     // with the new one, whose sessions are of the same node.
-    token(bed, THIRD, &[&rule], &node).await;
+    token(bed, THIRD, &[rule], &node).await;
     put_secret(team, json!({ "token": SECOND, "other": THIRD })).await;
     let reference = json!({ "name": "consul-token", "key": "other" });
     db.patch(json!({ "spec": { "consul": { "tokenSecretRef": reference } } }))
@@ -346,17 +373,6 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
         Some(&session),
         "it kept its slot"
     );
-    let consul = tenants.bed.consul();
-
-    // The Secret goes, as when the namespace is deleted; the last token serves to clean up.
-    team.kubectl(["delete", "secret", "consul-token"]).await;
-    db.delete().await;
-    a.delete().await;
-    db.is_gone().await;
-    eventually("nothing is left in Consul", || async {
-        same(consul.list(&prefix).await, vec![])
-    })
-    .await;
 }
 
 async fn no_token_is_anywhere(tenants: &Tenants, team: &Namespace) {
