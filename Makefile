@@ -13,8 +13,9 @@ demo dev: servers
 servers:
 	@testbed/servers/build
 
+LANES = journeys rest outages
 test: servers
-	@tests/run suites outages
+	@tests/run $(LANES)
 
 test-broken: servers
 	@tests/run crash

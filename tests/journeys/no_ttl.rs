@@ -174,7 +174,7 @@ async fn a_dead_holders_slot_rests_for_the_lock_delay() {
     let team = bed.namespace("lock-delay").await;
     let long = behind_a_dead_holder(&bed, team.semaphore("long"), "60s").await;
     let waits = team.job("waits").semaphore("long").create().await;
-    let none = behind_a_dead_holder(&bed, team.semaphore("none"), "1s").await;
+    let none = behind_a_dead_holder(&bed, team.semaphore("none"), "60s").await;
     none.patch(json!({ "spec": { "session": { "lockDelay": "0s" } } }))
         .await;
     let at_once = team.job("at-once").semaphore("none").create().await;

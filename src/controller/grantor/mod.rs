@@ -82,6 +82,8 @@ pub(super) struct Grantor {
     pub(super) sessions: Sessions,
     evidence: Evidence,
     proofs: HashMap<SessionId, Proof>,
+    /// Since when the Jobs of our contenders are known to have been started.
+    starts: HashMap<SessionId, Moment>,
     orphans: Orphans,
     /// The running Jobs of which it was said that they go on without a slot.
     unheld: BTreeSet<Uid>,
@@ -123,6 +125,7 @@ impl Grantor {
             sessions: Sessions::default(),
             evidence: Evidence::default(),
             proofs: HashMap::new(),
+            starts: HashMap::new(),
             orphans: Orphans::default(),
             unheld: BTreeSet::new(),
             writes: Writes::default(),

@@ -129,6 +129,7 @@ impl Grantor {
         self.prove(&mut ours).await;
         let sessions: BTreeSet<_> = ours.iter().map(|ours| &ours.session).collect();
         self.proofs.retain(|session, _| sessions.contains(session));
+        self.starts.retain(|session, _| sessions.contains(session));
         ours
     }
 }

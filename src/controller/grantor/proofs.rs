@@ -18,7 +18,7 @@ use crate::{
         job::CONTROLLER_UID,
         patch,
     },
-    semaphore::{Identity, Job, Ours, plan::Target},
+    semaphore::{Identity, Job, Ours, Standing, plan::Target},
 };
 
 /// How long it is believed that pods are left while nothing is heard of them.
@@ -26,6 +26,10 @@ const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The same after one of them has ended: many end at once.
 const PROVE_SOON: Duration = Duration::from_millis(250);
+
+/// For how long after a start it proves nothing that there are no pods: the Job controller may make
+/// them yet, from a Job that it saw before it was suspended or deleted again.
+const UNHEARD: Duration = Duration::from_secs(5);
 
 /// After how long pods that are left over are warned of.
 const OVERDUE: Duration = Duration::from_secs(90);
@@ -45,6 +49,8 @@ pub(in crate::controller) struct Proof {
     pods: Option<Vec<String>>,
     first: Moment,
     taken: Moment,
+    /// From when on it counts that there are no pods.
+    counts: Moment,
     /// Whether one of the pods has ended since.
     touched: bool,
     warned: bool,
@@ -53,16 +59,16 @@ pub(in crate::controller) struct Proof {
 impl Proof {
     /// When it is to be taken again.
     pub(super) fn due(&self) -> Option<Moment> {
-        let pause = if self.touched {
-            PROVE_SOON
-        } else {
-            PROVE_AGAIN
+        let again = match &self.pods {
+            Some(pods) if pods.is_empty() => self.counts,
+            _ if self.touched => self.taken + PROVE_SOON,
+            _ => self.taken + PROVE_AGAIN,
         };
-        (!self.pods_gone()).then(|| self.taken + pause)
+        (!self.pods_gone()).then_some(again)
     }
 
     fn pods_gone(&self) -> bool {
-        self.pods.as_ref().is_some_and(Vec::is_empty)
+        self.taken >= self.counts && self.pods.as_ref().is_some_and(Vec::is_empty)
     }
 
     fn is_current(&self, ours: &Ours) -> bool {
@@ -91,6 +97,7 @@ impl Grantor {
                 proof.touched = true;
             }
         }
+        self.note_starts(ours);
         let mut in_doubt = Vec::new();
         for contender in ours.iter_mut().filter(|ours| self.needs_proof(ours)) {
             match self.proofs.get(&contender.session) {
@@ -111,6 +118,20 @@ impl Grantor {
         }
     }
 
+    /// Notes since when Jobs are known to have been started, which may have been a moment before. Of one
+    /// that is gone before it was seen started, that is now.
+    fn note_starts(&mut self, ours: &[Ours]) {
+        for contender in ours {
+            let session = &contender.session;
+            let started = contender.job.as_ref().is_none_or(|job| {
+                job.standing == Standing::Deleting || job.held_by().any(|held| held == session)
+            });
+            if started && !self.starts.contains_key(session) {
+                self.starts.insert(session.clone(), Moment::now());
+            }
+        }
+    }
+
     fn needs_proof(&self, ours: &Ours) -> bool {
         let held = self
             .view
@@ -127,12 +148,14 @@ impl Grantor {
     fn take_proof(&mut self, contender: &mut Ours, answer: Answer) {
         let before = self.proofs.remove(&contender.session);
         let now = Moment::now();
+        let start = self.starts.get(&contender.session);
         let mut proof = Proof {
             of: contender.job.as_ref().map(|job| job.version.clone()),
             job: contender.job.clone(),
             pods: None,
             first: before.as_ref().map_or(now, |before| before.first),
             taken: now,
+            counts: start.map_or(now, |start| *start + UNHEARD),
             touched: false,
             warned: before.is_some_and(|before| before.warned),
         };
@@ -196,4 +219,33 @@ async fn ask(context: &Context, identity: &Identity) -> Answer {
         format!("{name} on node {}", node.unwrap_or("(none yet)"))
     });
     Ok((found.map(|found| found.job), named.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn that_there_are_no_pods_counts_once_the_job_controller_must_have_heard_of_the_start() {
+        let second = |since| Moment::from_boot(Duration::from_secs(since));
+        let proof = |pods: &[&str], taken| Proof {
+            of: None,
+            job: None,
+            pods: Some(pods.iter().map(|pod| (*pod).to_owned()).collect()),
+            first: second(10),
+            taken: second(taken),
+            counts: second(15),
+            touched: false,
+            warned: false,
+        };
+        let early = proof(&[], 11);
+        assert!(!early.pods_gone());
+        assert_eq!(early.due(), Some(second(15)));
+        let late = proof(&[], 15);
+        assert!(late.pods_gone());
+        assert_eq!(late.due(), None);
+        let left = proof(&["a"], 16);
+        assert!(!left.pods_gone());
+        assert_eq!(left.due(), Some(second(16) + PROVE_AGAIN));
+    }
 }
