@@ -1,0 +1,71 @@
+//! The pages of the documentation: each link within them leads somewhere.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = fs::read_dir(root.join("docs")).unwrap();
+    let docs = docs.map(|entry| entry.unwrap().path());
+    let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    docs.chain([root.join("README.md")]).collect()
+}
+
+/// The text without code blocks, in which `](` and `#` mean something else.
+fn prose(page: &Path) -> String {
+    let text = fs::read_to_string(page).unwrap();
+    let mut code = false;
+    let lines = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        !code && !fence
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What GitHub calls the headings of a page in links.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = prose(page);
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+        title
+            .chars()
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn each_link_leads_somewhere() {
+    let mut broken = Vec::new();
+    let mut followed = 0;
+    for page in pages() {
+        let text = prose(&page);
+        for part in text.split("](").skip(1) {
+            let link = part.split(')').next().unwrap_or_default();
+            if link.starts_with("http") {
+                continue;
+            }
+            followed += 1;
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(path)
+            };
+            let there = target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
+            if !there {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert_eq!(broken, Vec::<String>::new());
+    assert!(followed > 10, "only {followed} links were found");
+}
