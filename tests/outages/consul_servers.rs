@@ -8,7 +8,7 @@ use testbed::{
 
 use crate::{
     helpers::finish,
-    proof::{is_warned, line_is, nothing_is_left, running_pods, runs_in_a_slot},
+    proof::{is_warned, line_is, nothing_is_left, running_pods},
     stage::{Held, LONG, calls},
 };
 
@@ -231,5 +231,4 @@ async fn the_data_is_lost(stage: &mut Stage) {
     assert_eq!(running_pods(&stage.long.job).await, stage.long.pods);
     let again = stage.long.job.session().await;
     assert_ne!(again.as_ref(), Some(&stage.long.grant.session));
-    runs_in_a_slot(&stage.bed, &stage.short.db, &stage.short.job).await;
 }
