@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test faults model bench lint deny fmt
+.PHONY: demo dev servers test test-crash faults model bench lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -13,9 +13,14 @@ demo dev: servers
 servers:
 	@testbed/servers/build
 
-# LANES="journeys rest" runs these alone: tests/run says which there are.
+# Those that watch the clock of real servers first, and those that need the processor after them.
 test: servers
-	@tests/run $(LANES)
+	@tests/run journeys outages
+	@tests/run rest
+
+# An operator that dies and sleeps at every step.
+test-crash: servers
+	@tests/run crash
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
