@@ -93,7 +93,7 @@ async fn an_enforced_limit_that_was_there_first_is_written_again_once() {
     let consul = bed.consul();
     let enforcing = json!({ "limitPolicy": "Enforce" });
     let db = team.semaphore("db").limit(2).spec(enforcing).create().await;
-    db.is_ready().await;
+    db.shows(json!({ "limit": 2, "appliedLimits": [2] })).await;
     let written = || async { consul.limit(&db.lock_prefix()).await == Some(2) };
     overwrite(consul, &db, 5).await;
     testbed::eventually("the limit is written again", written).await;
