@@ -13,7 +13,7 @@ use kube::{
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::{Hit, Strike, locks::limit_is_right, until_done};
+use super::{Hit, Strike, locks::is_made_again, until_done};
 use crate::{
     load::{CALL, Life, PASSING, SEMAPHORES, create_job},
     observer::{Observer, prefix_of},
@@ -62,15 +62,7 @@ pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
     })
     .await?;
     for kept in &SEMAPHORES {
-        until_done("the semaphore is there again", || async {
-            match kept.create(&world, NAMESPACE).await {
-                Ok(()) => Ok(true),
-                Err(error) if error.to_string().contains("already exists") => Ok(true),
-                Err(error) => Err(error),
-            }
-        })
-        .await?;
-        limit_is_right(&world, kept).await?;
+        is_made_again(&world, kept).await?;
     }
     drop(away);
     Ok(Hit::Yes)

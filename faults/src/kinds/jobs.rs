@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PropagationPolicy};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, locks::limit_is_right, until_done};
+use super::{Hit, Strike, locks::is_made_again, until_done};
 use crate::{
     load::{CALL, Life, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
@@ -233,16 +233,7 @@ pub(super) async fn remade(strike: &mut Strike) -> Result<Hit> {
         Ok(timeout(CALL, api.get_opt(kept.name)).await??.is_none())
     })
     .await?;
-    until_done("the semaphore is there again", || async {
-        match kept.create(&strike.world, NAMESPACE).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.to_string().contains("already exists") => Ok(true),
-            Err(error) => Err(error),
-        }
-    })
-    .await?;
-    // What was changed just before was its own, and can't be told from a conflict any more.
-    limit_is_right(&world, kept).await?;
+    is_made_again(&world, kept).await?;
     drop(away);
     Ok(Hit::Yes)
 }

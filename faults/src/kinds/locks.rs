@@ -7,7 +7,7 @@ use super::{Hit, Strike, until_done};
 use crate::{
     load::Kept,
     record::{Body, Part},
-    world::World,
+    world::{NAMESPACE, World},
 };
 
 /// The flags of a semaphore's keys, and of a mutex, as every client of Consul writes them.
@@ -125,7 +125,7 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
 
 /// Waits until a `.lock` has the semaphore's limit again, and writes it where somebody else's is left:
 /// the operator takes that for a conflict.
-pub(super) async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
+async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
     let prefix = kept.prefix();
     until_done("the limit is what it was", || async {
         match world.consul.lock(&prefix, None).await?.0 {
@@ -138,6 +138,20 @@ pub(super) async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
         }
     })
     .await
+}
+
+/// Makes a semaphore again that was deleted, and waits until its limit is right: what was changed just
+/// before the deletion was its own, and can't be told from a conflict any more.
+pub(super) async fn is_made_again(world: &World, kept: &Kept) -> Result<()> {
+    until_done("the semaphore is there again", || async {
+        match kept.create(world, NAMESPACE).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.to_string().contains("already exists") => Ok(true),
+            Err(error) => Err(error),
+        }
+    })
+    .await?;
+    limit_is_right(world, kept).await
 }
 
 /// As `consul lock -n 1` on the same prefix, if it did not look first.
