@@ -128,6 +128,14 @@ impl Index {
         }
     }
 
+    /// A Job as it was read when it had changed in the meantime; `None` if it is gone.
+    pub(super) fn reread(&self, uid: &Uid, now: Option<Kept>) {
+        match now {
+            Some(now) => self.refresh(now),
+            None => self.remove(uid),
+        }
+    }
+
     /// A Job is gone.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);
@@ -271,13 +279,22 @@ impl Index {
     /// The Jobs that no grantor looks after.
     pub(super) fn strays(&self) -> Vec<Kept> {
         let state = self.state();
-        state.kept(&state.strays)
+        let strays = state.strays.iter().filter_map(|uid| state.jobs.get(uid));
+        strays.cloned().collect()
     }
 
-    /// The Jobs that run though no grant started them, whether a grantor looks after them or not.
-    pub(super) fn ungranted(&self) -> Vec<Kept> {
+    /// Some of the Jobs that run though no grant started them, whether a grantor looks after them or
+    /// not: at most so many, of those whose turn it is.
+    pub(super) fn ungranted(&self, most: usize, its_turn: impl Fn(&Uid) -> bool) -> Vec<Kept> {
         let state = self.state();
-        state.kept(&state.ungranted)
+        let due = state.ungranted.iter().filter(|uid| its_turn(uid));
+        let kept = due.take(most).filter_map(|uid| state.jobs.get(uid));
+        kept.cloned().collect()
+    }
+
+    /// Whether a Job runs though no grant started it.
+    pub(super) fn is_ungranted(&self, uid: &Uid) -> bool {
+        self.state().ungranted.contains(uid)
     }
 
     /// Waits until there may be other strays.
@@ -353,11 +370,6 @@ impl State {
         } else if job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }) {
             semaphore.bound.insert(uid.clone());
         }
-    }
-
-    fn kept(&self, uids: &BTreeSet<Uid>) -> Vec<Kept> {
-        let kept = uids.iter().filter_map(|uid| self.jobs.get(uid));
-        kept.cloned().collect()
     }
 
     /// Wakes whoever looks after a Job, and all who may hold a slot for it.

@@ -125,13 +125,11 @@ fn manager(job: &batch::Job) -> Option<String> {
 /// What the Job is doing; `started` says whether a grant made it run.
 fn standing(job: &batch::Job, started: bool) -> Standing {
     let status = job.status.as_ref();
-    let is =
-        |type_: &str| condition(job, type_).is_some_and(|condition| condition.status == "True");
     let pods = status.map_or(0, |status| {
         let active = status.active.unwrap_or(0);
         active.saturating_add(status.terminating.unwrap_or(0))
     });
-    if is("Complete") || is("Failed") {
+    if has_ended(job) {
         return Standing::Finished { at_rest: pods == 0 };
     }
     if job.metadata.deletion_timestamp.is_some() {
@@ -146,7 +144,7 @@ fn standing(job: &batch::Job, started: bool) -> Standing {
         // Someone unsuspended it, and the Job controller has not shown yet that it knows. Suspended
         // again now, its status would say still that it is at rest, while pods are being made: it
         // would be granted a slot, and those pods would go on without the sequencer.
-        return if is("Suspended") && !started {
+        return if is(job, "Suspended") && !started {
             Standing::Stopping
         } else {
             Standing::Running
@@ -154,7 +152,7 @@ fn standing(job: &batch::Job, started: bool) -> Standing {
     }
     // The template of a Job can be changed once its start time is cleared.
     let started = status.is_some_and(|status| status.start_time.is_some());
-    if is("Suspended") && pods == 0 && !started {
+    if is(job, "Suspended") && pods == 0 && !started {
         Standing::Idle
     } else {
         Standing::Stopping
@@ -163,8 +161,11 @@ fn standing(job: &batch::Job, started: bool) -> Standing {
 
 /// Whether nothing more is to come of a Job: it has ended, or is being deleted.
 pub(super) fn is_over(job: &batch::Job) -> bool {
-    let ended = |type_: &str| condition(job, type_).is_some_and(|is| is.status == "True");
-    job.metadata.deletion_timestamp.is_some() || ended("Complete") || ended("Failed")
+    job.metadata.deletion_timestamp.is_some() || has_ended(job)
+}
+
+fn has_ended(job: &batch::Job) -> bool {
+    is(job, "Complete") || is(job, "Failed")
 }
 
 /// When it came in line: when it was made, or when it was suspended if it has had a slot before.
@@ -174,6 +175,10 @@ fn since(job: &batch::Job, had_a_slot: bool) -> i64 {
         .and_then(|condition| condition.last_transition_time.as_ref());
     let time = suspended.or(job.metadata.creation_timestamp.as_ref());
     time.map_or(0, |time| time.0.as_second())
+}
+
+fn is(job: &batch::Job, type_: &str) -> bool {
+    condition(job, type_).is_some_and(|condition| condition.status == "True")
 }
 
 fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondition> {

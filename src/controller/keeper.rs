@@ -129,8 +129,8 @@ impl Keeper {
         }
     }
 
-    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]), and lets expire
-    /// what it left when it lost the lead before: the semaphore of those sessions is gone.
+    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]),
+    /// and lets expire what it left when it lost the lead before: their semaphore is gone.
     pub(super) async fn settle_in(self, settled: Duration) {
         sleep(settled).await;
         self.hand_over();

@@ -33,15 +33,15 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut setbacks: HashMap<Uid, Setback> = HashMap::new();
     loop {
         let now = Moment::now();
-        let ungranted = context.index.ungranted();
-        setbacks.retain(|uid, _| ungranted.iter().any(|kept| kept.job.uid == *uid));
+        setbacks.retain(|uid, _| context.index.is_ungranted(uid));
         let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
-        for kept in ungranted {
+        let its_turn = |uid: &Uid| !busy.contains(uid) && due(uid);
+        let free = CONCURRENCY - busy.len();
+        for kept in context.index.ungranted(free, its_turn) {
             let uid = kept.job.uid.clone();
-            if under_way.len() < CONCURRENCY && due(&uid) && busy.insert(uid.clone()) {
-                let context = context.clone();
-                under_way.spawn(async move { (uid, suspend(&context, &kept).await) });
-            }
+            busy.insert(uid.clone());
+            let context = context.clone();
+            under_way.spawn(async move { (uid, suspend(&context, &kept).await) });
         }
         let waits = setbacks.values().map(|setback| setback.until);
         let next = waits.filter(|until| *until > now).min();
@@ -96,10 +96,7 @@ async fn suspend(context: &Context, kept: &Kept) -> bool {
             true
         }
         Err(PatchError::Outdated(now)) => {
-            match now {
-                Some(now) => context.index.refresh(*now),
-                None => context.index.remove(&job.uid),
-            }
+            context.index.reread(&job.uid, now.map(|now| *now));
             true
         }
         Err(error) => {

@@ -144,10 +144,7 @@ impl Grantor {
             }
             Err(PatchError::Outdated(now)) => {
                 self.writes.refusals.forget(&uid);
-                match now {
-                    Some(now) => self.context.index.refresh(*now),
-                    None => self.context.index.remove(&uid),
-                }
+                self.context.index.reread(&uid, now.map(|now| *now));
             }
             Err(PatchError::TooLate) => self.retry_soon(),
             Err(PatchError::Refused { message, forbidden }) => {
