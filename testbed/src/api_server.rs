@@ -209,6 +209,17 @@ impl ApiServer {
         })
     }
 
+    /// Where it answers.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The certificate authority that its own certificate is checked against, as PEM.
+    pub(crate) fn authority(&self) -> Result<String> {
+        let file = self.folder.path().join("apiserver/apiserver.crt");
+        fs::read_to_string(&file).with_context(|| file.display().to_string())
+    }
+
     /// The key that the tokens of `ServiceAccounts` are signed with, as PEM.
     pub(crate) fn service_account_key(&self) -> &Path {
         &self.service_account_key

@@ -23,6 +23,7 @@ use crate::{
     operator::{Operator, OperatorOptions, Place},
     proxy::Proxy,
     story::story,
+    taker::TakerBuilder,
     tools,
 };
 
@@ -223,6 +224,27 @@ impl Bed {
             Location::caller(),
             tools::consul(&self.servers.place.consul, args),
         )
+    }
+
+    /// A program of others, not yet started: Consul's Go client takes slots of the semaphore at `prefix`,
+    /// as `api.Semaphore` does. `name` is its session's.
+    pub fn go_semaphore(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
+        TakerBuilder::go_semaphore(self, name, prefix, limit)
+    }
+
+    /// As [`Self::go_semaphore`], for the lock at `key`, as `api.Lock` does.
+    pub fn go_lock(&self, name: &str, key: &str) -> TakerBuilder {
+        TakerBuilder::go_lock(self, name, key)
+    }
+
+    /// As [`Self::go_semaphore`], by `consul lock -n <limit>`: with 1 it is the lock at `<prefix>/.lock`.
+    pub fn consul_lock(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
+        TakerBuilder::consul_lock(self, name, prefix, limit)
+    }
+
+    /// As [`Self::go_semaphore`], by this project's own `exec`; `name` is its host's.
+    pub fn exec(&self, name: &str, prefix: &str, limit: u32) -> TakerBuilder {
+        TakerBuilder::exec(self, name, prefix, limit)
     }
 
     /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.

@@ -256,6 +256,12 @@ impl Consul {
         story(Location::caller(), self.try_take_slot(prefix, limit))
     }
 
+    /// Takes the slot of `holder` as another program that keeps to no rule: it has never been free.
+    #[track_caller]
+    pub fn usurp(&self, prefix: &str, limit: u64, holder: &str) -> impl Future<Output = String> {
+        story(Location::caller(), self.try_usurp(prefix, limit, holder))
+    }
+
     /// The other end of [`Self::take_slot`].
     #[track_caller]
     pub fn give_back(&self, prefix: &str, session: &str) -> impl Future<Output = ()> {
@@ -272,6 +278,16 @@ impl Consul {
     #[track_caller]
     pub fn put_json(&self, path: &str, body: Value) -> impl Future<Output = Value> {
         story(Location::caller(), self.try_put(path, body))
+    }
+
+    /// `DELETE /v1/<path>`.
+    #[track_caller]
+    pub fn delete_at(&self, path: &str) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            self.check(self.request(Method::DELETE, path))
+                .await
+                .map(drop)
+        })
     }
 
     /// `GET /v1/<path>`, as a `Result`.
@@ -330,6 +346,33 @@ impl Consul {
     }
 
     async fn try_take_slot(&self, prefix: &str, limit: u64) -> Result<String> {
+        let session = self.try_contend(prefix).await?;
+        self.change_holders(prefix, limit, |holders| {
+            if holders.len() as u64 >= limit {
+                bail!("no room in {prefix}: {holders:?}");
+            }
+            holders.insert(session.clone());
+            Ok(())
+        })
+        .await?;
+        Ok(session)
+    }
+
+    async fn try_usurp(&self, prefix: &str, limit: u64, holder: &str) -> Result<String> {
+        let session = self.try_contend(prefix).await?;
+        self.change_holders(prefix, limit, |holders| {
+            if !holders.remove(holder) {
+                bail!("{holder} has no slot of {prefix}: {holders:?}");
+            }
+            holders.insert(session.clone());
+            Ok(())
+        })
+        .await?;
+        Ok(session)
+    }
+
+    /// Makes a session with a contender of `prefix`.
+    async fn try_contend(&self, prefix: &str) -> Result<String> {
         let created = self
             .try_put(
                 "session/create",
@@ -342,14 +385,6 @@ impl Consul {
             ("acquire", session),
             ("flags", &SEMAPHORE_FLAGS.to_string()),
         ]))
-        .await?;
-        self.change_holders(prefix, limit, |holders| {
-            if holders.len() as u64 >= limit {
-                bail!("no room in {prefix}: {holders:?}");
-            }
-            holders.insert(session.to_owned());
-            Ok(())
-        })
         .await?;
         Ok(session.to_owned())
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     consul::Consul,
-    consul_server::ConsulServer,
+    consul_server::{ConsulServer, forget_port},
     folder::Folder,
     ports,
     process::{Process, Recipe},
@@ -151,7 +151,7 @@ fn start(
     all: &[String],
 ) -> Result<ConsulServer> {
     let name = data(number);
-    let config = json!({
+    let mut config = json!({
         "node_name": name,
         "server": true,
         "bootstrap_expect": all.len(),
@@ -170,8 +170,11 @@ fn start(
         "performance": { "raft_multiplier": 1 },
         "autopilot": { "cleanup_dead_servers": false },
     });
+    if programs::consul_minor()? < 14 {
+        forget_port(&mut config);
+    }
     let file = folder.write(&format!("{name}.json"), config.to_string())?;
-    let recipe = Recipe::new(&name, programs::server("consul")?)
+    let recipe = Recipe::new(&name, programs::consul()?)
         .args(["agent", "-config-file"])
         .arg(file);
     Ok(ConsulServer::new(

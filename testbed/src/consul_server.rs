@@ -73,7 +73,8 @@ impl ConsulBuilder {
     }
 
     pub(crate) async fn start_in(self, folder: Arc<Folder>) -> Result<ConsulServer> {
-        let program = programs::server("consul")?;
+        let program = programs::consul()?;
+        let old = programs::consul_minor()? < 14;
         let (process, client) = ports::on_free(|[http, server, serf_lan, serf_wan]| {
             let folder = folder.clone();
             let recipe = Recipe::new("consul", &program).args(["agent", "-dev", "-node", "bed"]);
@@ -87,9 +88,13 @@ impl ConsulBuilder {
                 "connect": { "enabled": false },
                 "disable_update_check": true,
             });
+            if old {
+                forget_port(&mut config);
+            }
             if let Some(token) = &self.token {
+                let management = if old { "master" } else { "initial_management" };
                 config["acl"] = json!({
-                    "enabled": true, "default_policy": "deny", "tokens": { "initial_management": token },
+                    "enabled": true, "default_policy": "deny", "tokens": { management: token },
                 });
             }
             let more = self.config.clone();
@@ -99,7 +104,9 @@ impl ConsulBuilder {
                     .arg("-config-file")
                     .arg(folder.write("consul.json", config.to_string())?);
                 if let Some(more) = more {
-                    recipe = recipe.arg("-config-file").arg(folder.write("consul-more.json", more.to_string())?);
+                    recipe = recipe
+                        .arg("-config-file")
+                        .arg(folder.write("consul-more.json", more.to_string())?);
                 }
                 let process = Process::start(&folder, &recipe)?;
                 let client = Consul::at(&format!("127.0.0.1:{http}"), token.as_deref())?;
@@ -123,6 +130,13 @@ impl ConsulBuilder {
             process,
             folder,
         })
+    }
+}
+
+/// A port that Consul has had only since 1.14, and that older ones refuse to hear of.
+pub(crate) fn forget_port(config: &mut Value) {
+    if let Some(ports) = config["ports"].as_object_mut() {
+        ports.remove("grpc_tls");
     }
 }
 

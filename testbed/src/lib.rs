@@ -26,7 +26,9 @@
 //! | [`ConsulCluster`] | Consul servers that can be lost and come back |
 //! | [`Proxy`] | what is between somebody and Consul or Kubernetes: refuses, delays, holds, loses, counts |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
+//! | [`AuthMethod`] | how a Consul comes to trust the tokens of a Kubernetes |
 //! | [`Link`] | a way to a server that can be cut |
+//! | [`Taker`] | a program of others that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
 //! | [`eventually`] | waits for a condition |
 //!
@@ -42,6 +44,7 @@
 //! | variable | meaning |
 //! |---|---|
 //! | `SERVERS_DIR` | where `make servers` has put the servers (default `.servers`) |
+//! | `TESTBED_CONSUL` | the Consul that is started, and whose `consul lock` is run (default: that of `SERVERS_DIR`) |
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
 //! | `KEEP_BED` | set: the folder with the logs is kept |
 //! | `BED_EXISTING` | 1: uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR` (with the other `CONSUL_*` variables), and starts only the operator |
@@ -60,6 +63,7 @@ mod kubeconfig;
 mod kubernetes;
 mod limit_watch;
 mod link;
+mod login;
 mod manifests;
 mod namespace;
 mod operator;
@@ -69,6 +73,7 @@ mod programs;
 mod proxy;
 mod semaphore;
 mod story;
+mod taker;
 mod tls;
 mod tools;
 mod wait;
@@ -84,10 +89,12 @@ pub use job::Job;
 pub use kubernetes::Kubernetes;
 pub use limit_watch::{LimitWatch, Seen};
 pub use link::Link;
+pub use login::AuthMethod;
 pub use namespace::Namespace;
 pub use operator::Operator;
 pub use process::Process;
-pub use programs::{faketime, operator as operator_program, servers};
+pub use programs::{consul_minor, faketime, operator as operator_program, servers};
 pub use proxy::{Call, Fault, Proxy};
 pub use semaphore::Semaphore;
+pub use taker::{Taker, TakerBuilder};
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};

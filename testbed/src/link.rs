@@ -35,7 +35,7 @@ impl Link {
     }
 
     /// A way to this server (`host:port`).
-    pub(crate) async fn start(server: String) -> Result<Self> {
+    pub async fn start(server: String) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let (open, is_open) = watch::channel(true);

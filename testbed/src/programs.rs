@@ -2,9 +2,11 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 /// The workspace's root folder.
 pub(crate) fn workspace() -> &'static Path {
@@ -22,6 +24,36 @@ pub(crate) fn server(name: &str) -> Result<PathBuf> {
         );
     }
     Ok(path)
+}
+
+/// Consul: `$TESTBED_CONSUL`, or the one that `make servers` builds.
+pub(crate) fn consul() -> Result<PathBuf> {
+    let Some(path) = env::var_os("TESTBED_CONSUL") else {
+        return server("consul");
+    };
+    let path = workspace().join(path);
+    if !path.is_file() {
+        bail!(
+            "TESTBED_CONSUL is not there ({}): `make servers` says why",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// The minor version of the Consul that is started: 20 of 1.20.5. Old ones can do less, and say it otherwise.
+pub fn consul_minor() -> Result<u32> {
+    static MINOR: OnceLock<u32> = OnceLock::new();
+    if let Some(minor) = MINOR.get() {
+        return Ok(*minor);
+    }
+    let output = Command::new(consul()?).arg("version").output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let minor = said
+        .strip_prefix("Consul v1.")
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
+        .with_context(|| format!("`consul version` says {said:?}"))?;
+    Ok(*MINOR.get_or_init(|| minor))
 }
 
 /// The folder of the servers' programs, kubectl among them.

@@ -2,9 +2,10 @@
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams},
+    api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
@@ -171,6 +172,27 @@ impl Semaphore {
                 .await?
                 .map(|object| condition(&object, kind).clone())
                 .unwrap_or_default())
+        })
+    }
+
+    /// Waits until there is an event on it with this reason, and returns its message.
+    #[track_caller]
+    pub fn has_event(&self, reason: &str) -> impl Future<Output = String> {
+        let what = format!("the semaphore {} has an event {reason}", self.name);
+        let ours = format!(
+            "involvedObject.kind=ConsulSemaphore,involvedObject.name={},reason={reason}",
+            self.name
+        );
+        let events = self.namespace.api::<Event>();
+        story(Location::caller(), async move {
+            let ours = ListParams::default().fields(&ours);
+            wait::until(&what, wait::PATIENCE, || async {
+                let found = events.list(&ours).await;
+                let found = found.map_err(|error| error.to_string())?.items;
+                let event = found.into_iter().next_back().ok_or("there is none")?;
+                Ok(event.message.unwrap_or_default())
+            })
+            .await
         })
     }
 

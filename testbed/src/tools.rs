@@ -24,7 +24,7 @@ pub(crate) async fn kubectl<A: AsRef<OsStr>>(
 
 /// A kubectl to be given its arguments.
 pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
-    let mut command = command("kubectl")?;
+    let mut command = command(&programs::server("kubectl")?);
     command.env("KUBECONFIG", kubeconfig);
     // By default it keeps what it learns about servers in the home or, without one, where it stands.
     command.env("KUBECACHEDIR", kubeconfig.with_file_name("cache"));
@@ -36,13 +36,13 @@ pub(crate) async fn consul<A: AsRef<OsStr>>(
     env: &Env,
     args: impl IntoIterator<Item = A>,
 ) -> Result<String> {
-    let mut command = command("consul")?;
+    let mut command = command(&programs::consul()?);
     command.envs(env.iter()).args(args);
     run(command).await
 }
 
-fn command(program: &str) -> Result<Command> {
-    let mut command = Command::new(programs::server(program)?);
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
     command
         .env_clear()
         // What a kubeconfig with a login program needs.
@@ -54,7 +54,7 @@ fn command(program: &str) -> Result<Command> {
         // So that files are named as in the workspace.
         .current_dir(programs::workspace())
         .stdin(Stdio::null());
-    Ok(command)
+    command
 }
 
 async fn run(command: Command) -> Result<String> {

@@ -1,0 +1,294 @@
+//! Programs that take a slot or a lock, again and again: Consul's Go client, `consul lock`, and this
+//! project's own `exec`.
+use std::{
+    fmt::Display,
+    panic::Location,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+
+use crate::{
+    bed::Bed,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+    wait::{self, PATIENCE},
+};
+
+/// How a [`Taker`] is to be.
+#[derive(Debug)]
+pub struct TakerBuilder {
+    bed: Bed,
+    name: String,
+    what: What,
+    hold: Duration,
+    times: u32,
+    /// Where Consul is, if not where the bed has it.
+    address: Option<String>,
+}
+
+#[derive(Debug)]
+enum What {
+    GoSemaphore { prefix: String, limit: u32 },
+    GoLock { key: String },
+    ConsulLock { prefix: String, limit: u32 },
+    Exec { prefix: String, limit: u32 },
+}
+
+/// Runs a command whose child, a script, holds what is granted, once for each grant, and tells of it as
+/// the other programs do. The command's own words come in between: it has some only when something is
+/// wrong. A shell that waits with a trap lets it end well when it is told to.
+const AGAIN: &str = r#"
+round=1
+trap 'times=$round' TERM
+hold=$1 times=$2
+shift 2
+export round asked
+for (( ; times == 0 || round <= times; round++)); do
+  asked=$(date +%s%3N)
+  "$@" 'echo "granted $round after $(($(date +%s%3N) - asked)) ms"; exec sleep '"$hold" || exit 1
+  echo "released $round"
+done
+"#;
+
+impl TakerBuilder {
+    pub(crate) fn go_semaphore(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
+        let prefix = prefix.to_owned();
+        Self::new(bed, name, What::GoSemaphore { prefix, limit })
+    }
+
+    pub(crate) fn go_lock(bed: &Bed, name: &str, key: &str) -> Self {
+        let key = key.to_owned();
+        Self::new(bed, name, What::GoLock { key })
+    }
+
+    pub(crate) fn consul_lock(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
+        let prefix = prefix.to_owned();
+        Self::new(bed, name, What::ConsulLock { prefix, limit })
+    }
+
+    pub(crate) fn exec(bed: &Bed, name: &str, prefix: &str, limit: u32) -> Self {
+        let prefix = prefix.to_owned();
+        Self::new(bed, name, What::Exec { prefix, limit })
+    }
+
+    fn new(bed: &Bed, name: &str, what: What) -> Self {
+        Self {
+            bed: bed.clone(),
+            name: name.to_owned(),
+            what,
+            hold: Duration::from_hours(1),
+            times: 1,
+            address: None,
+        }
+    }
+
+    /// How long it holds each grant (default an hour: until it is told to end).
+    #[must_use]
+    pub fn hold(mut self, hold: Duration) -> Self {
+        self.hold = hold;
+        self
+    }
+
+    /// How many grants it takes, one after another, before it ends by itself (default 1; 0: no end).
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// Lets it reach Consul at another address: that of a proxy.
+    #[must_use]
+    pub fn by_way_of(mut self, address: &str) -> Self {
+        self.address = Some(address.to_owned());
+        self
+    }
+
+    /// Starts it.
+    #[track_caller]
+    pub fn start(self) -> impl Future<Output = Taker> {
+        story(Location::caller(), async move { self.try_start() })
+    }
+
+    /// As [`Self::start`], for a program that is no test.
+    pub fn try_start(self) -> Result<Taker> {
+        /// Two of one name have a log each.
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let log = format!("{}-{number}", self.name);
+        let recipe = self.recipe(&log)?;
+        let recipe = self
+            .bed
+            .consul_env()
+            .iter()
+            .fold(recipe, |recipe, (name, value)| recipe.env(name, value));
+        let elsewhere = self.address.as_deref();
+        let recipe = elsewhere.into_iter().fold(recipe, |recipe, address| {
+            recipe.env("CONSUL_HTTP_ADDR", address)
+        });
+        Ok(Taker {
+            process: Process::start(self.bed.folder(), &recipe)?,
+            _bed: self.bed,
+        })
+    }
+
+    fn recipe(&self, log: &str) -> Result<Recipe> {
+        let (name, times) = (&self.name, self.times.to_string());
+        let hold = format!("{}ms", self.hold.as_millis());
+        let go = |kind: &str, of: [&dyn Display; 2]| -> Result<Recipe> {
+            let [flag, value] = of.map(ToString::to_string);
+            let recipe = Recipe::new(log, programs::server("go-client")?);
+            Ok(recipe.args([
+                kind, &flag, &value, "-hold", &hold, "-times", &times, "-session", name,
+            ]))
+        };
+        match &self.what {
+            What::GoSemaphore { prefix, limit } => {
+                let recipe = go("semaphore", [&"-prefix", prefix])?;
+                Ok(recipe.args(["-limit", &limit.to_string()]))
+            }
+            What::GoLock { key } => go("lock", [&"-key", key]),
+            What::ConsulLock { prefix, limit } => {
+                let recipe = self.again(log).arg(programs::consul()?);
+                Ok(recipe.args(["lock", "-n", &limit.to_string(), "-name", name, prefix]))
+            }
+            What::Exec { prefix, limit } => {
+                let recipe = self.again(log).arg(programs::operator()?);
+                let recipe = recipe.args(["exec", "--prefix", prefix, "--name", name]);
+                Ok(recipe.args(["--limit", &limit.to_string(), "--", "sh", "-c"]))
+            }
+        }
+    }
+
+    /// Whatever command comes next, again and again.
+    fn again(&self, log: &str) -> Recipe {
+        let seconds = format!("{:.3}", self.hold.as_secs_f64());
+        let recipe = Recipe::new(log, "bash").args(["-c", AGAIN, "again"]);
+        recipe.args([seconds, self.times.to_string()])
+    }
+}
+
+/// A program of others at work. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Taker {
+    process: Process,
+    /// Keeps Consul running, and the folder of its log.
+    _bed: Bed,
+}
+
+/// What a taker has said: one line each.
+enum Line<'a> {
+    Granted(Duration),
+    Released,
+    /// `exec` says when it has to wait.
+    Waits,
+    /// It has other words only when something is wrong.
+    Other(&'a str),
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a str) -> Self {
+        match *line.split(' ').collect::<Vec<_>>() {
+            ["granted", _, "after", wait, "ms"] => match wait.parse() {
+                Ok(wait) => Self::Granted(Duration::from_millis(wait)),
+                Err(_) => Self::Other(line),
+            },
+            ["released", _] => Self::Released,
+            ["consul-semaphore-operator:", "waiting", ..] => Self::Waits,
+            _ => Self::Other(line),
+        }
+    }
+}
+
+impl Taker {
+    /// How long each grant up to now was waited for.
+    pub fn waits(&self) -> Vec<Duration> {
+        let log = self.process.log();
+        let granted = log.lines().filter_map(|line| match Line::read(line) {
+            Line::Granted(wait) => Some(wait),
+            Line::Released | Line::Waits | Line::Other(_) => None,
+        });
+        granted.collect()
+    }
+
+    /// What it said beside its grants and releases: errors.
+    pub fn errors(&self) -> Vec<String> {
+        let log = self.process.log();
+        let other = log.lines().filter_map(|line| match Line::read(line) {
+            Line::Other(line) => Some(line.to_owned()),
+            Line::Granted(_) | Line::Released | Line::Waits => None,
+        });
+        other.collect()
+    }
+
+    /// Waits until it holds what it asked for.
+    #[track_caller]
+    pub fn holds(&self) -> impl Future<Output = ()> {
+        self.until("holds", || {
+            let log = self.process.log();
+            let last = log.lines().next_back().map(Line::read);
+            matches!(last, Some(Line::Granted(_)))
+        })
+    }
+
+    /// Waits until it has had all its grants, and panics at any word of an error.
+    #[track_caller]
+    pub fn is_done(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let status = self.process.ended(PATIENCE).await?;
+            let errors = self.errors();
+            if !status.success() || !errors.is_empty() {
+                bail!("{} ended: {status}: {errors:?}", self.process.name());
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits until it ends with an error that says this, as it should here.
+    #[track_caller]
+    pub fn fails_with(&self, words: &str) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let status = self.process.ended(PATIENCE).await?;
+            let errors = self.errors();
+            if status.success() || !errors.iter().any(|line| line.contains(words)) {
+                bail!("{} ended: {status}: {errors:?}", self.process.name());
+            }
+            Ok(())
+        })
+    }
+
+    /// Kills it (SIGKILL) with all that it runs, and waits for its end: its session is left to its TTL.
+    #[track_caller]
+    pub fn kill(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.process.kill())
+    }
+
+    /// Asks it to end (SIGTERM), and waits for its end.
+    #[track_caller]
+    pub fn stop(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), self.try_stop())
+    }
+
+    /// As [`Self::stop`], for a program that is no test.
+    pub async fn try_stop(&self) -> Result<()> {
+        self.process.signal("TERM")?;
+        self.process.ended(PATIENCE).await.map(drop)
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, met: impl Fn() -> bool) -> impl Future<Output = ()> {
+        let what = format!("{} {what}", self.process.name());
+        story(Location::caller(), async move {
+            wait::until(&what, PATIENCE, || async {
+                let log = self.process.log();
+                match self.process.exit_status() {
+                    None if met() => Ok(()),
+                    status => Err(format!("{status:?}, {log}")),
+                }
+            })
+            .await
+        })
+    }
+}
