@@ -14,6 +14,12 @@ mod access;
 mod faults;
 #[path = "consul_client/keys.rs"]
 mod keys;
+#[path = "consul_client/login.rs"]
+mod login;
+#[path = "consul_client/login_faults.rs"]
+mod login_faults;
+#[path = "consul_client/replay.rs"]
+mod replay;
 #[path = "consul_client/server.rs"]
 mod server;
 #[path = "consul_client/sessions.rs"]

@@ -66,6 +66,13 @@ impl Call {
         }
     }
 
+    /// This read, answered by a leader that has replayed all of its log. One that has just come to
+    /// lead would else answer by what it has replayed so far: after all servers were down that may
+    /// be nothing, for seconds.
+    pub(super) fn consistent(self) -> Self {
+        self.with("consistent", "")
+    }
+
     /// Whether this is a blocking query that must not be asked there.
     pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
         let wait = self.wait.as_ref();

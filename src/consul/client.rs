@@ -19,8 +19,9 @@ use super::{
     Config, ConfigError, Error, HttpAuth, Scope,
     call::{Answer, Call},
     endpoints::{Endpoints, Target, root_cause},
+    login::Login,
     repeat::Repeat,
-    token::{TokenCell, TokenSource},
+    token::{Token, TokenCell, TokenSource},
 };
 use crate::clock::Moment;
 
@@ -72,9 +73,13 @@ impl Client {
         install_crypto();
         config.validate()?;
         let endpoints = Endpoints::new(&config)?;
-        let token = TokenSource::new(&config)?;
+        let token = match config.login {
+            Some(_) => TokenSource::None,
+            None => TokenSource::new(&config)?,
+        };
         let scope = config.scope();
         let Config {
+            login,
             http_auth,
             timeout,
             observer,
@@ -89,12 +94,17 @@ impl Client {
             capacity: AtomicUsize::new(super::txn::CAPACITY),
             enterprise: AtomicBool::new(false),
         };
-        Ok(Self {
+        let client = Self {
             scope: Arc::new(scope),
             shared: Arc::new(shared),
             gate: None,
             token: Arc::new(token),
-        })
+        };
+        let Some(method) = login else {
+            return Ok(client);
+        };
+        let login = Login::new(client.clone(), method)?;
+        Ok(client.with_source(TokenSource::Login(login)))
     }
 
     /// The same client for another datacenter, namespace or partition.
@@ -124,9 +134,26 @@ impl Client {
     /// [`Error::NoToken`].
     #[must_use]
     pub fn with_token(&self, token: TokenCell) -> Self {
+        self.with_source(TokenSource::Cell(token))
+    }
+
+    /// The same client with this token.
+    pub(super) fn with_fixed(&self, token: Token) -> Self {
+        self.with_source(TokenSource::Fixed(token))
+    }
+
+    fn with_source(&self, token: TokenSource) -> Self {
         Self {
-            token: Arc::new(TokenSource::Cell(token)),
+            token: Arc::new(token),
             ..self.clone()
+        }
+    }
+
+    /// Gives the token back that this client has by a login ([`Config::login`]); calls fail with
+    /// [`Error::NoToken`] from then on. Takes two seconds at the most. Any other token stays.
+    pub async fn log_out(&self) {
+        if let TokenSource::Login(login) = &*self.token {
+            login.end().await;
         }
     }
 
@@ -143,6 +170,8 @@ impl Client {
             limit
         };
         let mut repeat = Repeat::new(deadline);
+        // Once: a token that is denied again was not lost by bad luck.
+        let mut looked_into = false;
         loop {
             let until = deadline.min(Instant::now() + patience);
             let error = match self.attempt(&call, &mut repeat, until).await {
@@ -150,6 +179,12 @@ impl Client {
                 Err(error) => error,
             };
             tracing::debug!(call = call.kind, %error, "a call of Consul failed");
+            if error.is_unknown_token() && !looked_into {
+                looked_into = true;
+                if let Ok(true) = timeout_at(deadline, self.token.look_into()).await {
+                    continue;
+                }
+            }
             let safe = call.wait.is_none() && (call.idempotent || !error.may_have_been_applied());
             if !safe || !error.is_transient() {
                 return Err(repeat.worst(error));
@@ -304,6 +339,12 @@ impl Client {
             sent,
             server: target.clone(),
         })
+    }
+}
+
+impl AsRef<Self> for Client {
+    fn as_ref(&self) -> &Self {
+        self
     }
 }
 

@@ -1,10 +1,10 @@
 //! Where Consul is and who asks: the settings, and the environment variables that carry them.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use reqwest::Url;
 
-use super::Observer;
+use super::{AuthMethod, Observer};
 
 /// A setting that cannot be used: which, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +56,8 @@ pub struct Config {
     /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). As with
     /// Consul's own tools it goes before `token`.
     pub token_file: Option<PathBuf>,
+    /// The login that gives the token; `token` and `token_file` are not used then.
+    pub login: Option<AuthMethod>,
     /// How TLS is done.
     pub tls: Tls,
     /// Basic authentication, for a proxy before Consul (`CONSUL_HTTP_AUTH`).
@@ -203,6 +205,7 @@ impl Default for Config {
             })],
             token: None,
             token_file: None,
+            login: None,
             tls: Tls::default(),
             http_auth: None,
             datacenter: None,
@@ -220,6 +223,7 @@ impl fmt::Debug for Config {
             addresses,
             token,
             token_file,
+            login,
             tls,
             http_auth,
             datacenter,
@@ -232,6 +236,7 @@ impl fmt::Debug for Config {
             .field("addresses", addresses)
             .field("token", token)
             .field("token_file", token_file)
+            .field("login", login)
             .field("tls", tls)
             .field("http_auth", http_auth)
             .field("datacenter", datacenter)
@@ -355,6 +360,19 @@ impl Config {
 }
 
 impl Address {
+    /// Whether it is on this machine, where an agent is expected and no server of another one.
+    pub fn is_local(&self) -> bool {
+        match &self.0 {
+            Place::Unix(_) => true,
+            Place::Tcp { authority, .. } => {
+                let url = Url::parse(&format!("http://{authority}")).ok();
+                let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+                let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+                host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+            }
+        }
+    }
+
     fn is_https(&self) -> bool {
         matches!(&self.0, Place::Tcp { https: true, .. })
     }

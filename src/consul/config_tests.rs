@@ -162,3 +162,23 @@ fn enterprise_places() {
         }
     );
 }
+
+#[test]
+fn an_agent_on_this_machine_is_told_from_a_server_elsewhere() {
+    let is_local = |address: &str| address.parse::<Address>().unwrap().is_local();
+    for here in [
+        "127.0.0.1:8500",
+        "https://localhost:8501",
+        "[::1]:8500",
+        "unix:///run/consul",
+    ] {
+        assert!(is_local(here), "{here}");
+    }
+    for elsewhere in [
+        "consul:8500",
+        "https://10.0.0.1:8501",
+        "localhost.example:8500",
+    ] {
+        assert!(!is_local(elsewhere), "{elsewhere}");
+    }
+}

@@ -26,6 +26,9 @@ pub enum Error {
     /// The token is unknown or lacks a rule, which is named as Consul names it.
     #[error("Consul denies it: {0}")]
     Denied(String),
+    /// There is no token to bring, because the login for one fails; why. No call was made.
+    #[error("the login to Consul fails {0}")]
+    LoginFailed(String),
     /// There is no token to bring, so no call was made.
     #[error("there is no token to ask Consul with")]
     NoToken,
@@ -81,6 +84,19 @@ pub struct OpError {
     pub what: String,
 }
 
+impl OpError {
+    /// Whether a key can't be locked because the session that held it died, and its lock-delay runs.
+    /// That it ends wakes no blocking query.
+    pub fn is_lock_delay(&self) -> bool {
+        self.what.ends_with("due to lock delay")
+    }
+
+    /// Whether the session that a key was to be locked with is gone.
+    pub fn is_invalid_session(&self) -> bool {
+        self.what.contains("invalid session")
+    }
+}
+
 /// Consul's words may repeat a key, which may hold anything.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     String::deserialize(deserializer).map(|words| text(words.as_bytes()))
@@ -106,6 +122,7 @@ impl Error {
             Self::Unreachable { .. } => "ConsulUnreachable",
             Self::NoLeader { .. } => "NoLeader",
             Self::Denied(_) => "PermissionDenied",
+            Self::LoginFailed(_) => "LoginFailed",
             Self::NoToken => "TokenNotFound",
             Self::TooManyRequests(_) => "TooManyRequests",
             Self::Conflict(_) => "Conflict",
@@ -128,6 +145,7 @@ impl Error {
             Self::Unexpected { status, .. } => *status >= 500,
             Self::Decode(_) => true,
             Self::Denied(_)
+            | Self::LoginFailed(_)
             | Self::NoToken
             | Self::TooManyRequests(_)
             | Self::Conflict(_)
@@ -139,6 +157,12 @@ impl Error {
             | Self::InvalidKey(_)
             | Self::Withheld => false,
         }
+    }
+
+    /// Whether Consul does not know the token: it was deleted, it has expired, or it is so new that
+    /// this server has not heard of it. Nothing was done.
+    pub(super) fn is_unknown_token(&self) -> bool {
+        matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
     }
 
     /// Whether another server, or the same one later, may answer better.
@@ -194,8 +218,11 @@ const NO_LEADER: [&str; 7] = [
     "leadership transfer in progress",
 ];
 
+/// What servers say to a token that they don't know.
+const UNKNOWN_TOKEN: &str = "ACL not found";
+
 fn is_denial(message: &str) -> bool {
-    message.contains("Permission denied") || message.contains("ACL not found")
+    message.contains("Permission denied") || message.contains(UNKNOWN_TOKEN)
 }
 
 /// A denial hides among the errors of a refused transaction.

@@ -28,18 +28,20 @@ pub enum PutMode {
 
 impl Client {
     /// All keys that begin with `prefix`, which is taken as it is: end it with `/` to see one
-    /// folder only. None at all is an empty listing with an index. Never stale.
+    /// folder only. None at all is an empty listing with an index. The leader makes sure that it still
+    /// leads, and has replayed its log: no change that was answered before this call is missing.
     ///
     /// A listing from which entries are missing because the token must not read them would be taken
     /// for the truth, so it is [`Error::Denied`].
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
-        let call = Call::get("kv_list", list_path(prefix)?);
+        let call = Call::get("kv_list", list_path(prefix)?).consistent();
         Ok(self.list_with(prefix, call).await?.0)
     }
 
     /// The value of one key, if there is one.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        let answer = self.send(Call::get("kv_get", key_path(key)?)).await?;
+        let call = Call::get("kv_get", key_path(key)?).consistent();
+        let answer = self.send(call).await?;
         if !answer.found && answer.index.is_some() {
             return Ok(None);
         }
@@ -109,7 +111,7 @@ impl Client {
     /// Consul forgets, after some minutes, that keys below it were deleted.
     pub(super) async fn table_index(&self, kind: &'static str, prefix: &str) -> Result<u64, Error> {
         let absent = key_path(&format!("{prefix}.absent"))?;
-        let answer = self.send(Call::get(kind, absent)).await?;
+        let answer = self.send(Call::get(kind, absent).consistent()).await?;
         answer.index.ok_or_else(|| answer.not_found())
     }
 }

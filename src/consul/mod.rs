@@ -12,6 +12,7 @@
 //! | `repeat` | when a call that failed is made again |
 //! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
 //! | `token`, `tls` | the token (its file is read again when it changes), certificates |
+//! | `login` | a token that Consul gives for a login, and takes back |
 //! | `kv`, `session`, `txn`, `catalog` | the calls |
 //! | `watch` | blocking queries as a stream |
 //!
@@ -26,6 +27,7 @@ mod config;
 mod endpoints;
 mod error;
 mod kv;
+mod login;
 mod model;
 mod repeat;
 mod session;
@@ -39,6 +41,7 @@ pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
 pub use error::{Error, OpError};
 pub use kv::PutMode;
+pub use login::AuthMethod;
 pub use model::{Entry, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Session};
 pub use token::{InvalidToken, TokenCell};

@@ -10,14 +10,15 @@ use super::{
     kv::segment,
 };
 
-/// A session to be made: without checks, so that only its TTL and its node end it, and with
-/// behavior `delete`, so that the keys that it holds go with it.
+/// A session to be made, with behavior `delete`, so that the keys that it holds go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSession {
     /// For people.
     pub name: String,
-    /// The node that it belongs to, which must be registered: see [`Client::register_node`].
-    pub node: String,
+    /// The node that it belongs to, which must be registered (see [`Client::register_node`]): then it
+    /// has no checks, so that only its TTL and its node end it. `None`: the node of the agent that is
+    /// asked, whose health (`serfHealth`) ends it too, as soon as gossip takes that machine for dead.
+    pub node: Option<String>,
     /// How long it lives without a renewal, from 10 s (or what Consul is configured to) to 24 h.
     /// Consul takes up to twice as long to notice. `None`: for ever.
     pub ttl: Option<Duration>,
@@ -80,7 +81,18 @@ impl Client {
     }
 
     /// Renews a session. [`Error::Gone`] if there is none: for good, an id never comes back.
+    ///
+    /// A server that has just become the leader answers a renewal by what it has replayed of its log
+    /// up to then, so after all servers were down it may not know a session that lives. That there
+    /// is none is believed when a consistent read says so, too.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Session, Error> {
+        match self.renew_once(id).await {
+            Err(Error::Gone) if self.session(id).await?.is_some() => self.renew_once(id).await,
+            answer => answer,
+        }
+    }
+
+    async fn renew_once(&self, id: &SessionId) -> Result<Session, Error> {
         let path = format!("/v1/session/renew/{}", segment(id.as_str())?);
         let call = Call {
             changes: false,
@@ -94,28 +106,27 @@ impl Client {
         first(&answer)?.ok_or(Error::Gone)
     }
 
-    /// A session, if it is there and the token may read it: Consul does not tell these apart.
+    /// A session, if there is one; [`Error::Denied`] as for [`Self::node_sessions`].
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>, Error> {
         let path = format!("/v1/session/info/{}", segment(id.as_str())?);
-        first(&self.send(Call::get("session_info", path)).await?)
+        let call = Call::get("session_info", path).consistent();
+        let answer = readable(self.send(call).await?, id.as_str())?;
+        first(&answer)
     }
 
     /// The sessions of a node: all of them, or [`Error::Denied`] if this Consul says that it has
     /// left some out (those before 1.12 don't say).
     pub async fn node_sessions(&self, node: &str) -> Result<Vec<Session>, Error> {
         let path = format!("/v1/session/node/{}", segment(node)?);
-        let answer = self.send(Call::get("session_node", path)).await?;
-        if answer.filtered {
-            let message = format!("the token lacks permission 'session:read' on \"{node}\"");
-            return Err(Error::Denied(message));
-        }
+        let call = Call::get("session_node", path).consistent();
+        let answer = readable(self.send(call).await?, node)?;
         all(&answer)
     }
 
     /// All sessions that the token may read.
     pub async fn sessions(&self) -> Result<Vec<Session>, Error> {
-        let path = "/v1/session/list".to_owned();
-        all(&self.send(Call::get("session_list", path)).await?)
+        let call = Call::get("session_list", "/v1/session/list".to_owned());
+        all(&self.send(call.consistent()).await?)
     }
 
     /// Ends a session. That there is none is success.
@@ -124,6 +135,15 @@ impl Client {
         let call = Call::put_again("session_destroy", path, Vec::new());
         self.send(call).await?.done()
     }
+}
+
+/// An answer from which nothing was left out.
+fn readable(answer: Answer, of: &str) -> Result<Answer, Error> {
+    if answer.filtered {
+        let message = format!("the token lacks permission 'session:read' on {of:?}");
+        return Err(Error::Denied(message));
+    }
+    Ok(answer)
 }
 
 fn all(answer: &Answer) -> Result<Vec<Session>, Error> {
@@ -140,8 +160,10 @@ impl NewSession {
         #[serde(rename_all = "PascalCase")]
         struct Wire<'a> {
             name: &'a str,
-            node: &'a str,
-            node_checks: [(); 0],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            node: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            node_checks: Option<[(); 0]>,
             #[serde(rename = "TTL", skip_serializing_if = "Option::is_none")]
             ttl: Option<String>,
             lock_delay: String,
@@ -155,8 +177,8 @@ impl NewSession {
         } = self;
         let wire = Wire {
             name,
-            node,
-            node_checks: [],
+            node: node.as_deref(),
+            node_checks: node.as_ref().map(|_| []),
             ttl: ttl.map(write_duration),
             lock_delay: write_duration(*lock_delay),
             behavior: "delete",
@@ -258,10 +280,10 @@ mod tests {
     }
 
     #[test]
-    fn a_new_session_has_no_checks_and_takes_its_keys_with_it() {
+    fn a_new_session_takes_its_keys_with_it_and_has_the_checks_of_an_agents_node_only() {
         let request = NewSession {
             name: "prod batch/migrate".to_owned(),
-            node: "k8s-1".to_owned(),
+            node: Some("k8s-1".to_owned()),
             ttl: Some(Duration::from_mins(2)),
             lock_delay: Duration::ZERO,
         };
@@ -269,11 +291,15 @@ mod tests {
             String::from_utf8(request.wire()).unwrap(),
             r#"{"Name":"prod batch/migrate","Node":"k8s-1","NodeChecks":[],"TTL":"120s","LockDelay":"0s","Behavior":"delete"}"#
         );
-        let for_ever = NewSession {
+        let agents = NewSession {
+            node: None,
             ttl: None,
             ..request
         };
-        assert!(!String::from_utf8(for_ever.wire()).unwrap().contains("TTL"));
+        assert_eq!(
+            String::from_utf8(agents.wire()).unwrap(),
+            r#"{"Name":"prod batch/migrate","LockDelay":"0s","Behavior":"delete"}"#
+        );
     }
 
     #[test]

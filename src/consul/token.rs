@@ -1,4 +1,5 @@
-//! The ACL token: fixed, in a file that is read again when it changes, or set by its owner.
+//! The ACL token: fixed, in a file that is read again when it changes, set by its owner, or given for
+//! a login.
 
 use std::{
     fmt,
@@ -19,13 +20,14 @@ use tokio::{
 use super::{
     Config, ConfigError, Error, Secret,
     config::{HTTP_TOKEN, HTTP_TOKEN_FILE},
+    login::Login,
 };
 
 /// How often a file is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a look at a file may take: it may be on a disk that does not answer.
-const LOOK: Duration = Duration::from_secs(2);
+pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// A token in the form that goes over the wire.
 #[derive(Clone)]
@@ -35,7 +37,7 @@ pub(super) struct Token {
 }
 
 impl Token {
-    fn parse(text: &str) -> Result<Self, InvalidToken> {
+    pub(super) fn parse(text: &str) -> Result<Self, InvalidToken> {
         let mut header = HeaderValue::from_str(text).map_err(|_| InvalidToken)?;
         header.set_sensitive(true);
         let secret = text.into();
@@ -112,6 +114,7 @@ pub(super) enum TokenSource {
         doubted: AtomicBool,
     },
     Cell(TokenCell),
+    Login(Login),
 }
 
 /// What was last read from a file.
@@ -152,7 +155,7 @@ impl TokenSource {
     }
 
     /// The token of this moment; `None` where calls are to be made without one.
-    /// [`Error::NoToken`] where they are not.
+    /// [`Error::NoToken`] or [`Error::LoginFailed`] where they are not.
     pub(super) async fn current(&self) -> Result<Option<Token>, Error> {
         match self {
             Self::None => Ok(None),
@@ -170,6 +173,7 @@ impl TokenSource {
                 Ok(last.token.clone())
             }
             Self::Cell(cell) => cell.get().map(Some).ok_or(Error::NoToken),
+            Self::Login(login) => login.token().await.map(Some),
         }
     }
 
@@ -178,7 +182,17 @@ impl TokenSource {
         match self {
             Self::File { doubted, .. } => doubted.store(true, Ordering::Relaxed),
             Self::Cell(cell) => cell.0.denied.notify_one(),
-            Self::None | Self::Fixed(_) => {}
+            // A login that lacks a rule is as good as the next one would be.
+            Self::None | Self::Fixed(_) | Self::Login(_) => {}
+        }
+    }
+
+    /// Consul does not know the token. Waits until something was done about it, which its caller
+    /// bounds; whether it makes sense to ask once more.
+    pub(super) async fn look_into(&self) -> bool {
+        match self {
+            Self::Login(login) => login.look_into().await,
+            Self::None | Self::Fixed(_) | Self::File { .. } | Self::Cell(_) => false,
         }
     }
 }

@@ -93,6 +93,14 @@ impl Client {
 }
 
 impl Op {
+    /// The check that a key is as it was read, with this `ModifyIndex`; 0: that there is none.
+    pub fn unchanged(key: String, index: u64) -> Self {
+        match index {
+            0 => Self::CheckNotExists { key },
+            index => Self::CheckIndex { key, index },
+        }
+    }
+
     /// The key that the operation is about.
     pub fn key(&self) -> &str {
         match self {

@@ -26,7 +26,8 @@ pub struct WatchOptions {
     /// How many readings may follow each other without a pause.
     pub burst: u32,
     /// How many readings a second there may be in the long run: more than zero. Changes that come
-    /// faster share a reading.
+    /// faster share a reading. One of more than a hundred entries counts as many times as it has
+    /// hundreds: Consul sends all of them for each change.
     pub rate: f64,
 }
 
@@ -39,6 +40,9 @@ impl Default for WatchOptions {
         }
     }
 }
+
+/// How many entries a reading may have that counts once.
+const ENTRIES: u32 = 100;
 
 /// The longest that Consul waits.
 const LONGEST: Duration = Duration::from_mins(10);
@@ -68,6 +72,7 @@ impl Client {
             wait: options.wait.min(LONGEST),
             since: None,
             seen: 0,
+            cost: 1.0,
             bucket: Bucket::new(options),
             failures: None,
             lost_waits: None,
@@ -114,6 +119,8 @@ struct Watch {
     since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
     seen: u64,
+    /// How many times the next reading is expected to count.
+    cost: f64,
     bucket: Bucket,
     /// The pauses to come, since the last reading failed.
     failures: Option<ExponentialBackoff>,
@@ -126,10 +133,14 @@ impl Watch {
         if let Some(pause) = self.failures.as_mut().and_then(Iterator::next) {
             sleep(pause).await;
         }
-        self.bucket.take().await;
+        self.bucket.take(self.cost).await;
         let reading = self.read().await;
-        match reading {
-            Ok(_) => self.failures = None,
+        match &reading {
+            Ok(listing) => {
+                let entries = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
+                self.cost = (f64::from(entries) / f64::from(ENTRIES)).max(1.0);
+                self.failures = None;
+            }
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
             Err(_) => {}
         }
@@ -142,7 +153,7 @@ impl Watch {
             None => None,
         };
         let (mut listing, server) = match waited {
-            Some(Ok(reading)) => {
+            Some(Ok(reading)) if reading.0.index >= self.seen => {
                 self.lost_waits = None;
                 reading
             }
@@ -153,19 +164,26 @@ impl Watch {
                 let pauses = self.lost_waits.get_or_insert_with(|| BACKOFF.build());
                 let pause = pauses.next().unwrap_or_default().min(self.wait);
                 sleep(pause.mul_f64(fastrand::f64())).await;
-                self.client.list_with(&self.prefix, self.call()?).await?
+                self.list_now().await?
             }
-            None => self.client.list_with(&self.prefix, self.call()?).await?,
+            // An index that went back begins again, and is believed when it is read once more: it
+            // may come from a server that has just become the leader ([`Call::consistent`]).
+            Some(Ok(_)) | None => self.list_now().await?,
         };
         if listing.index < self.seen {
-            // Only a store whose own index went back has lost data. Begin again, without waiting.
+            // Only a store whose own index went back has lost data.
             let store = self.client.table_index("kv_watch", &self.prefix).await?;
             listing.reset = store < self.seen;
-        } else {
-            self.since = Some((listing.index, server));
         }
+        self.since = Some((listing.index, server));
         self.seen = listing.index;
         Ok(listing)
+    }
+
+    /// What there is now, without a wait.
+    async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
+        let call = self.call()?.consistent();
+        self.client.list_with(&self.prefix, call).await
     }
 
     /// The blocking query.
@@ -209,18 +227,18 @@ impl Bucket {
         }
     }
 
-    async fn take(&mut self) {
-        let pause = self.pause(Instant::now());
+    async fn take(&mut self, cost: f64) {
+        let pause = self.pause(Instant::now(), cost);
         if !pause.is_zero() {
             sleep(pause).await;
         }
     }
 
-    /// Takes one token, which may have to be waited for.
-    fn pause(&mut self, now: Instant) -> Duration {
+    /// Takes so many tokens, which may have to be waited for.
+    fn pause(&mut self, now: Instant, cost: f64) -> Duration {
         let WatchOptions { burst, rate, .. } = self.options;
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * rate).min(f64::from(burst.max(1))) - 1.0;
+        self.tokens = (self.tokens + since * rate).min(f64::from(burst.max(1))) - cost;
         self.filled = now;
         Duration::try_from_secs_f64(-self.tokens / rate).unwrap_or_default()
     }
@@ -239,12 +257,16 @@ mod tests {
         };
         let mut bucket = Bucket::new(options);
         let start = bucket.filled;
-        let pauses: Vec<_> = (0..5).map(|_| bucket.pause(start).as_millis()).collect();
+        let pauses: Vec<_> = (0..5)
+            .map(|_| bucket.pause(start, 1.0).as_millis())
+            .collect();
         assert_eq!(pauses, [0, 0, 0, 100, 200]);
         let later = start + Duration::from_mins(1);
-        assert_eq!(bucket.pause(later), Duration::ZERO);
-        assert_eq!(bucket.pause(later), Duration::ZERO);
-        assert_eq!(bucket.pause(later), Duration::ZERO);
-        assert!(bucket.pause(later) > Duration::ZERO);
+        assert_eq!(bucket.pause(later, 1.0), Duration::ZERO);
+        assert_eq!(bucket.pause(later, 1.0), Duration::ZERO);
+        assert_eq!(bucket.pause(later, 1.0), Duration::ZERO);
+        assert!(bucket.pause(later, 1.0) > Duration::ZERO);
+        let rested = later + Duration::from_mins(1);
+        assert_eq!(bucket.pause(rested, 20.0), Duration::from_millis(1700));
     }
 }

@@ -2,7 +2,7 @@
 
 use consul_semaphore_operator::consul::{Error, PutMode};
 
-use crate::server::{on_server, start};
+use crate::server::{is_old, on_server, start};
 
 #[tokio::test]
 async fn a_prefix_is_listed_as_it_is_given() {
@@ -49,17 +49,18 @@ async fn a_check_and_set_needs_the_index_of_the_last_write() {
 async fn any_key_and_any_value_comes_back_as_it_was() {
     let (_consul, client) = start().await;
     let value: Vec<u8> = (0..=255).collect();
-    let keys = [
-        "a b", "ä/€", "50%25", "q?x=1&y", "h#1", "a+b", "a//b", "a/../b", "/a", "~._-",
-    ];
-    for key in keys {
+    let mut keys = vec!["a b", "ä/€", "50%25", "q?x=1&y", "h#1", "a+b", "~._-"];
+    if !is_old() {
+        keys.extend(["a//b", "a/../b", "/a"]);
+    }
+    for key in &keys {
         let flags = 0xe0f6_9a2b_aa41_4de0;
         assert!(
             client.put(key, &value, flags, PutMode::Set).await.unwrap(),
             "{key}"
         );
         let entry = client.get(key).await.unwrap().unwrap();
-        assert_eq!((entry.key.as_str(), entry.flags), (key, flags));
+        assert_eq!((entry.key.as_str(), entry.flags), (*key, flags));
         assert_eq!(entry.value, value);
     }
     assert_eq!(client.list("").await.unwrap().entries.len(), keys.len());

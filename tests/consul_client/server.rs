@@ -62,8 +62,14 @@ pub(crate) fn free_port() -> u16 {
 pub(crate) fn on_server() -> NewSession {
     NewSession {
         name: "holder".to_owned(),
-        node: "bed".to_owned(),
+        node: Some("bed".to_owned()),
         ttl: None,
         lock_delay: Duration::ZERO,
     }
+}
+
+/// Whether the Consul is one from before 1.14: it takes fewer operations in a transaction, has TLS
+/// configured otherwise, and sends whoever asks for a path like `a//b` to a tidier one.
+pub(crate) fn is_old() -> bool {
+    testbed::consul_minor().unwrap() < 14
 }

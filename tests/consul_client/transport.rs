@@ -8,7 +8,7 @@ use serde_json::json;
 use testbed::{Consul, Folder};
 use tokio::time::timeout;
 
-use crate::server::{DEADLINE, client, config, free_port, kill, start, start_at};
+use crate::server::{DEADLINE, client, config, free_port, is_old, kill, start, start_at};
 
 #[tokio::test]
 async fn over_a_unix_socket() {
@@ -108,15 +108,23 @@ async fn over_tls_with_certificates_on_both_sides() {
         file("dc1-client-consul-0-key.pem"),
     ];
     let port = free_port();
-    let configuration = json!({
-        "ports": { "https": port },
-        "tls": { "https": {
-            "ca_file": files[0],
-            "cert_file": file("dc1-server-consul-0.pem"),
-            "key_file": file("dc1-server-consul-0-key.pem"),
-            "verify_incoming": true,
-        } },
+    let verify = if is_old() {
+        "verify_incoming_https"
+    } else {
+        "verify_incoming"
+    };
+    let tls = json!({
+        "ca_file": files[0],
+        "cert_file": file("dc1-server-consul-0.pem"),
+        "key_file": file("dc1-server-consul-0-key.pem"),
+        verify: true,
     });
+    let mut configuration = if is_old() {
+        tls
+    } else {
+        json!({ "tls": { "https": tls } })
+    };
+    configuration["ports"] = json!({ "https": port });
     let _consul = Consul::builder().config(configuration).start().await;
     let https = format!("https://127.0.0.1:{port}");
     let bare = format!("localhost:{port}");

@@ -1,0 +1,277 @@
+//! Logging in to Consul, with tokens of a real API server.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use consul_semaphore_operator::consul::{
+    self, Client, Error, ExternalNode, NewSession, Observer, PutMode,
+};
+use futures::future::join_all;
+use serde_json::Value;
+use testbed::{ApiServer, AuthMethod, Consul, ConsulServer, eventually};
+
+use crate::server::config;
+
+const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
+/// Kubernetes has this `ServiceAccount` for pods that name none. Without the controllers the test makes it.
+const ACCOUNT: [&str; 2] = ["default", "guest"];
+const RULES: &str = r#"key_prefix "ours/" { policy = "write" }
+    node "k8s-1" { policy = "write" }
+    session "k8s-1" { policy = "write" }"#;
+
+/// An API server and a Consul that gives tokens to those who have one of the API server's.
+struct House {
+    consul: ConsulServer,
+    server: ApiServer,
+    bearer_token_file: PathBuf,
+    by: AuthMethod,
+}
+
+impl House {
+    async fn open(by: AuthMethod) -> Self {
+        let (consul, server) =
+            tokio::join!(Consul::builder().acls(ROOT).start(), ApiServer::start());
+        let [namespace, name] = ACCOUNT;
+        server
+            .kubectl(["create", "serviceaccount", "-n", namespace, name])
+            .await;
+        server.auth_method(&consul, by, None).await;
+        let house = Self {
+            bearer_token_file: consul.folder().path().join("bearer"),
+            consul,
+            server,
+            by,
+        };
+        house.bring(&house.bearer_token().await);
+        house
+    }
+
+    /// The same, with a binding rule for the account.
+    async fn for_guests(by: AuthMethod) -> Self {
+        let house = Self::open(by).await;
+        house.invite().await;
+        house
+    }
+
+    async fn invite(&self) {
+        let guests = self
+            .server
+            .let_log_in(&self.consul, self.by, ACCOUNT, RULES);
+        guests.await;
+    }
+
+    async fn bearer_token(&self) -> String {
+        self.server.bearer_token(self.by, ACCOUNT).await
+    }
+
+    fn bring(&self, token: &str) {
+        fs::write(&self.bearer_token_file, format!("{token}\n")).unwrap();
+    }
+
+    /// A client that logs in, and the kinds of its calls.
+    fn guest(&self) -> (Client, Arc<Calls>) {
+        let calls = Arc::new(Calls::default());
+        let mut config = config(&[("CONSUL_HTTP_ADDR", self.consul.address())]);
+        config.observer = Some(calls.clone());
+        config.login = Some(consul::AuthMethod {
+            name: self.by.name().to_owned(),
+            bearer_token_file: self.bearer_token_file.clone(),
+            meta: [("pod".to_owned(), "guest-1".to_owned())].into(),
+        });
+        (Client::new(config).unwrap(), calls)
+    }
+
+    /// The tokens that logins came to, by their accessors.
+    async fn given(&self) -> Vec<String> {
+        let tokens = self.consul.get("acl/tokens").await;
+        let given = tokens.as_array().unwrap().iter();
+        let given = given.filter(|token| token["AuthMethod"] == self.by.name());
+        let accessor = |token: &Value| token["AccessorID"].as_str().unwrap().to_owned();
+        given.map(accessor).collect()
+    }
+
+    async fn delete_given(&self) {
+        for accessor in self.given().await {
+            self.consul
+                .delete_at(&format!("acl/token/{accessor}"))
+                .await;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Calls(Mutex<Vec<(&'static str, &'static str)>>);
+
+impl Observer for Calls {
+    fn call(&self, kind: &'static str, result: &'static str, _took: Duration) {
+        self.0.lock().unwrap().push((kind, result));
+    }
+}
+
+impl Calls {
+    fn of(&self, kind: &str, result: &str) -> usize {
+        let calls = self.0.lock().unwrap();
+        calls.iter().filter(|call| **call == (kind, result)).count()
+    }
+}
+
+async fn put(client: &Client) -> Result<bool, Error> {
+    client.put("ours/a", b"", 0, PutMode::Set).await
+}
+
+/// Waits until a client has what it needs, and returns when it has written.
+async fn is_let_in(client: &Client) {
+    eventually("it is let in", || async { put(client).await }).await;
+}
+
+fn assert_login_fails(result: Result<bool, Error>, words: &[&str]) {
+    let error = result.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::LoginFailed(_)), "{text}");
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    assert!(!error.may_have_been_applied());
+}
+
+#[tokio::test]
+async fn who_the_api_server_vouches_for_is_let_in_and_leaves_nothing() {
+    leaves_nothing(AuthMethod::Kubernetes).await;
+}
+
+#[tokio::test]
+async fn who_has_a_signed_token_is_let_in_and_leaves_nothing() {
+    leaves_nothing(AuthMethod::Jwt).await;
+}
+
+async fn leaves_nothing(by: AuthMethod) {
+    let house = House::for_guests(by).await;
+    let (client, calls) = house.guest();
+    // Many want a token at once; one login is enough.
+    let puts = join_all((0..20).map(|_| put(&client))).await;
+    assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
+    assert_eq!(calls.of("acl_login", "ok"), 1);
+    let given = house.given().await;
+    assert_eq!(given.len(), 1);
+    let token = house.consul.get(&format!("acl/token/{}", given[0])).await;
+    let noted = token["Description"].as_str().unwrap();
+    assert!(noted.contains(r#""pod":"guest-1""#), "{noted}");
+
+    // It may what its rules say, and a rule that it lacks is no reason to log in again.
+    let denied = client.put("theirs/a", b"", 0, PutMode::Set).await;
+    let denied = denied.unwrap_err().to_string();
+    assert!(denied.contains(r#"'key:write' on "theirs/a""#), "{denied}");
+    put(&client).await.unwrap();
+    assert_eq!(house.given().await, given);
+
+    // A client with another token has no part in it.
+    client
+        .with_token(consul::TokenCell::default())
+        .log_out()
+        .await;
+    put(&client).await.unwrap();
+    client.clone().log_out().await;
+    assert_eq!(house.given().await, Vec::<String>::new());
+    assert_eq!(put(&client).await, Err(Error::NoToken));
+    assert_eq!(calls.of("acl_login", "ok"), 1);
+}
+
+#[tokio::test]
+async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
+    let house = House::for_guests(AuthMethod::Jwt).await;
+    let (client, calls) = house.guest();
+    let node = ExternalNode {
+        name: "k8s-1".to_owned(),
+        address: "127.0.0.1".to_owned(),
+    };
+    client.register_node(&node).await.unwrap();
+    let request = NewSession {
+        name: "x".to_owned(),
+        node: Some(node.name),
+        ttl: Some(Duration::from_mins(1)),
+        lock_delay: Duration::ZERO,
+    };
+    let session = client.create_session(&request).await.unwrap();
+    let first = house.given().await;
+
+    house.delete_given().await;
+    let puts = join_all((0..20).map(|_| put(&client))).await;
+    assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
+    assert!(calls.of("kv_put", "PermissionDenied") > 0);
+    assert_eq!(calls.of("acl_login", "ok"), 2, "one login for all");
+    // What was made with the token before lives on with the new one.
+    client.renew_session(&session).await.unwrap();
+    client.destroy_session(&session).await.unwrap();
+
+    // Reads notice as writes do.
+    house.delete_given().await;
+    assert_eq!(client.list("ours/").await.unwrap().entries.len(), 1);
+    let last = house.given().await;
+    assert_eq!(last.len(), 1);
+    assert_ne!(first, last);
+}
+
+#[tokio::test]
+async fn two_replicas_log_in_each_for_itself() {
+    let house = House::for_guests(AuthMethod::Jwt).await;
+    let [(a, _), (b, _)] = [house.guest(), house.guest()];
+    put(&a).await.unwrap();
+    put(&b).await.unwrap();
+    assert_eq!(house.given().await.len(), 2);
+    a.log_out().await;
+    assert_eq!(house.given().await.len(), 1);
+    put(&b).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_missing_for_a_login_is_said_and_heals() {
+    let house = House::open(AuthMethod::Jwt).await;
+    let (client, _) = house.guest();
+    let secret = house.bearer_token().await;
+    // No binding rule says what the account may do.
+    let denied = put(&client).await;
+    assert!(!format!("{denied:?}").contains(&secret));
+    assert_login_fails(
+        denied,
+        &[r#"by the auth method "jwt""#, "Permission denied"],
+    );
+    house.invite().await;
+    is_let_in(&client).await;
+
+    // The file is read for each login: one that can't be used is told, and the next one is taken up.
+    house.bring("n0t.a.t0ken");
+    house.delete_given().await;
+    let refused = put(&client).await;
+    assert!(!format!("{refused:?}").contains("n0t.a.t0ken"));
+    assert_login_fails(refused, &["status 500"]);
+    fs::remove_file(&house.bearer_token_file).unwrap();
+    eventually("the file is missing", || async {
+        let error = put(&client).await.unwrap_err().to_string();
+        if error.contains("cannot read") {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
+    .await;
+    house.bring(&secret);
+    is_let_in(&client).await;
+}
+
+#[tokio::test]
+async fn an_auth_method_that_is_not_there_is_named() {
+    let house = House::open(AuthMethod::Jwt).await;
+    let mut config = config(&[("CONSUL_HTTP_ADDR", house.consul.address())]);
+    config.login = Some(consul::AuthMethod {
+        name: "nowhere".to_owned(),
+        bearer_token_file: house.bearer_token_file.clone(),
+        meta: [].into(),
+    });
+    let client = Client::new(config).unwrap();
+    assert_login_fails(put(&client).await, &[r#""nowhere" not found"#]);
+    // Nothing to give back is no problem.
+    client.log_out().await;
+    assert_eq!(put(&client).await, Err(Error::NoToken));
+}

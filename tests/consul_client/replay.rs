@@ -1,0 +1,89 @@
+//! All Consul servers are killed and come back: the one that leads first has its log to replay, and
+//! answers by what it has replayed so far to those who don't ask for more.
+
+use std::{pin::pin, time::Duration};
+
+use consul_semaphore_operator::consul::{
+    Client, Error, ExternalNode, NewSession, Op, PutMode, SessionId, WatchOptions,
+};
+use futures::StreamExt;
+use testbed::{Consul, eventually};
+
+use crate::server::client;
+
+/// So many transactions of so many keys take a while to replay.
+const LOG: (usize, usize) = (300, 128);
+
+#[tokio::test]
+async fn what_a_new_leader_has_not_replayed_is_not_gone() {
+    let cluster = Consul::cluster(3).await;
+    let addresses = cluster.servers().iter().map(|server| server.address());
+    let addresses: Vec<_> = addresses.collect();
+    let client = client(&[("CONSUL_HTTP_ADDR", &addresses.join(","))]);
+    for _ in 0..LOG.0 {
+        client.transaction(&load(LOG.1)).await.unwrap();
+    }
+    let session = holder(&client).await;
+    let quick = WatchOptions {
+        wait: Duration::from_secs(1),
+        ..WatchOptions::default()
+    };
+    let mut watch = pin!(client.watch("p/", quick));
+    let first = watch.next().await.unwrap().unwrap();
+    assert_eq!(first.entries.len(), 1);
+
+    for number in 0..3 {
+        cluster.kill(number).await;
+    }
+    let back = cluster.start_again(&[0, 1, 2]);
+    let renewed = eventually("the session is renewed", || async {
+        match client.renew_session(&session).await {
+            Err(Error::Gone) => Ok(false),
+            renewed => renewed.map(|_| true),
+        }
+    });
+    let seen = async {
+        loop {
+            if let Ok(reading) = watch.next().await.unwrap() {
+                break (reading.entries.len(), reading.reset);
+            }
+        }
+    };
+    let listed = eventually("the prefix is listed", || async {
+        let listing = client.list("p/").await;
+        listing.map(|listing| listing.entries.len())
+    });
+    let ((), renewed, seen, listed) = tokio::join!(back, renewed, seen, listed);
+    assert!(renewed, "it was said to be gone");
+    assert_eq!(seen, (1, false));
+    assert_eq!(listed, 1);
+}
+
+/// A transaction that writes so many keys.
+fn load(keys: usize) -> Vec<Op> {
+    let set = |number| Op::Set {
+        key: format!("load/{number}"),
+        value: vec![b'x'; 200],
+        flags: 0,
+    };
+    (0..keys).map(set).collect()
+}
+
+/// A session that locks a key.
+async fn holder(client: &Client) -> SessionId {
+    let node = ExternalNode {
+        name: "k8s-1".to_owned(),
+        address: "127.0.0.1".to_owned(),
+    };
+    client.register_node(&node).await.unwrap();
+    let request = NewSession {
+        name: "x".to_owned(),
+        node: Some(node.name),
+        ttl: Some(Duration::from_mins(2)),
+        lock_delay: Duration::ZERO,
+    };
+    let session = client.create_session(&request).await.unwrap();
+    let acquire = PutMode::Acquire(session.clone());
+    assert!(client.put("p/a", b"", 0, acquire).await.unwrap());
+    session
+}
