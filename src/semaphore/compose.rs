@@ -1,25 +1,32 @@
 //! Composes a pass's one transaction: releases, prunes and grants that are due together.
 
+mod mutex;
+mod semaphore;
+
+use self::{mutex::Mutex, semaphore::Semaphore};
 use super::{
+    Mode,
     decide::Observed,
-    identity::ContenderBody,
-    job::Uid,
-    lock::{Lock, LockBody, SEMAPHORE_FLAGS},
-    plan::{Grant, Release, Transaction},
+    fate::Ours,
+    identity::{Claim, ContenderBody},
+    job::{Job, Uid},
+    lock::SEMAPHORE_FLAGS,
+    plan::{Cooling, Grant, Release, Target, Transaction},
     reading::Reading,
 };
 use crate::consul::{Op, SessionId};
 
-/// A transaction in the making, with the body of `.lock` as it will be.
+/// The lock key as the transaction leaves it.
+enum Draft {
+    Semaphore(Semaphore),
+    Mutex(Mutex),
+}
+
+/// A transaction in the making.
 pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
-    /// The body to write; `None` while there is none that may be written.
-    body: Option<LockBody>,
-    /// What the CAS of `.lock` names.
-    index: u64,
-    /// Whether anything in the body has changed.
-    changed: bool,
+    draft: Draft,
     /// Slots that are free but kept for those whose session is being made.
     reserved: usize,
     /// Whether holders may be added.
@@ -27,6 +34,8 @@ pub(super) struct Composer<'a> {
     /// How many operations fit in yet, with room left for the CAS of `.lock`.
     left: usize,
     cut_short: bool,
+    /// Whether a contender of a Job that waits is written.
+    shows: bool,
     checks: Vec<Op>,
     locks: Vec<Op>,
     deletes: Vec<Op>,
@@ -35,21 +44,19 @@ pub(super) struct Composer<'a> {
 
 impl<'a> Composer<'a> {
     pub(super) fn new(reading: &'a Reading, observed: &'a Observed<'a>) -> Self {
-        let (body, index) = match reading.lock() {
-            Lock::Semaphore { body, index } => (Some(body.clone()), *index),
-            Lock::Absent { index, .. } => (None, *index),
-            Lock::Unreadable(_) => (None, 0),
+        let draft = match observed.settings.mode {
+            Mode::Semaphore => Draft::Semaphore(Semaphore::new(reading.lock())),
+            Mode::Mutex => Draft::Mutex(Mutex::new(reading)),
         };
         Self {
             observed,
             reading,
-            body,
-            index,
-            changed: false,
+            draft,
             reserved: 0,
             closed: false,
             left: observed.operations.saturating_sub(1),
             cut_short: false,
+            shows: false,
             checks: Vec::new(),
             locks: Vec::new(),
             deletes: Vec::new(),
@@ -78,31 +85,71 @@ impl<'a> Composer<'a> {
     }
 
     fn take_out(&mut self, session: &SessionId) {
-        if let Some(body) = self.body.as_mut().filter(|body| body.holds(session)) {
-            body.remove(session);
-            self.changed = true;
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.take_out(session);
         }
     }
 
-    /// The contender key goes, and the session leaves `Holders`. Where it is not in `Holders`, or
-    /// `.lock` can't be understood, the key goes alone: nobody counts a holder without a contender.
-    /// There is no CAS of `.lock` then, so the key itself must not have been granted a slot since.
+    /// The key that the session has locked goes, and the session leaves `Holders`. Where it is not in
+    /// `Holders`, or `.lock` can't be understood, the key goes alone: nobody counts a holder without a
+    /// contender. There is no CAS of `.lock` then, so the key itself must not have been granted a slot
+    /// since. A mutex goes too, unless somebody is granted it.
     pub(super) fn release(&mut self, release: Release) {
-        if !self.fits(1) {
+        let operations = match self.draft {
+            Draft::Semaphore(_) => 1,
+            Draft::Mutex(_) => 2,
+        };
+        if !self.fits(operations) {
             return;
         }
-        self.take_out(&release.session);
-        let key = self.reading.prefix().contender_key(&release.session);
-        let contender = self.reading.contender(&release.session);
-        self.deletes
-            .push(match contender.filter(|_| !release.held) {
-                Some(contender) => Op::DeleteCas {
-                    key,
-                    index: contender.modify_index,
-                },
-                None => Op::Delete { key },
-            });
+        match &mut self.draft {
+            Draft::Mutex(mutex) => mutex.unlock(&release.session),
+            Draft::Semaphore(semaphore) => {
+                semaphore.take_out(&release.session);
+                let key = self.reading.key_of(&release.session);
+                let contender = self.reading.contender(&release.session);
+                self.deletes
+                    .push(match contender.filter(|_| !release.held) {
+                        Some(contender) => Op::DeleteCas {
+                            key,
+                            index: contender.modify_index,
+                        },
+                        None => Op::Delete { key },
+                    });
+            }
+        }
         self.transaction.releases.push(release);
+    }
+
+    /// A contender's body says from now on until when its slot cools. It is locked again by the session
+    /// that has it, so its `LockIndex` stays. Another write of it fails this one: an end that was
+    /// written is not put off.
+    pub(super) fn cool(&mut self, ours: &Ours, body: ContenderBody, until: jiff::Timestamp) {
+        let Some(contender) = self.reading.contender(&ours.session) else {
+            return;
+        };
+        if !self.fits(2) {
+            return;
+        }
+        self.checks.push(Op::CheckIndex {
+            key: contender.key.clone(),
+            index: contender.modify_index,
+        });
+        let body = ContenderBody {
+            cools_until: Some(until),
+            ..body
+        };
+        self.locks.push(Op::Lock {
+            key: contender.key.clone(),
+            value: serde_json::to_vec(&body).unwrap_or_default(),
+            flags: contender.flags,
+            session: ours.session.clone(),
+        });
+        self.transaction.coolings.push(Cooling {
+            identity: ours.identity.clone(),
+            session: ours.session.clone(),
+            until,
+        });
     }
 
     /// A dead holder leaves `Holders`, provided that it is still dead.
@@ -114,22 +161,29 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The limit is written, in a new body where there is none.
+    /// The limit is written, in a new body where there is none. A mutex has none.
     pub(super) fn write_limit(&mut self, limit: u32, enforced: bool) {
-        match (&mut self.body, self.reading.lock()) {
-            (Some(body), _) => body.set_limit(limit),
-            (None, Lock::Absent { flags, .. }) => self.body = Some(LockBody::new(limit, *flags)),
-            (None, _) => return,
+        if let Draft::Semaphore(semaphore) = &mut self.draft
+            && semaphore.set_limit(limit, self.reading.lock())
+        {
+            self.transaction.limit = Some(limit);
+            self.transaction.enforced = enforced;
         }
-        self.changed = true;
-        self.transaction.limit = Some(limit);
-        self.transaction.enforced = enforced;
+    }
+
+    /// There is a new body, of this limit, if there is somebody to hold a slot in it.
+    pub(super) fn await_holder(&mut self, limit: u32) {
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.await_holder(limit, self.reading.lock());
+        }
     }
 
     /// The lock is written even if nothing in its body changes: what was sent before comes too late
     /// then.
     pub(super) fn rewrite(&mut self) {
-        self.changed = true;
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.rewrite();
+        }
     }
 
     /// From now on no holder is added.
@@ -145,18 +199,22 @@ impl<'a> Composer<'a> {
     /// Whether one more holder may be added, if this dead one goes for it. It says nothing about
     /// room in the transaction: what does not fit in now follows.
     pub(super) fn has_room(&self, swap: Option<&SessionId>) -> bool {
-        let Some(body) = self.body.as_ref().filter(|_| !self.closed) else {
-            return false;
+        let room = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.has_room(self.reserved, swap),
+            Draft::Mutex(mutex) => mutex.has_room(self.reserved),
         };
-        let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
-        let limit = usize::try_from(body.limit()).unwrap_or(usize::MAX);
-        body.held() - freed + self.reserved < limit
+        room && !self.closed
     }
 
     /// Adds a holder, in place of a dead one of the same Job if there is one, provided that it is
     /// still dead.
     pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
-        let operations = 1 + usize::from(swap.is_some());
+        let operations = match self.draft {
+            Draft::Semaphore(_) => 1 + usize::from(swap.is_some()),
+            // What unlocked it is counted, and takes the place of a check.
+            Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
+            Draft::Mutex(_) => 2,
+        };
         if !self.has_room(swap.as_ref().map(|(session, _)| *session)) || !self.fits(operations) {
             return;
         }
@@ -164,29 +222,81 @@ impl<'a> Composer<'a> {
             self.take_out(session);
             self.checks.push(check);
         }
-        let added = self
-            .body
-            .as_mut()
-            .is_some_and(|body| body.add(grant.session.clone()));
-        if !added {
-            return;
+        let value = self.body_of(&grant.job, None);
+        match &mut self.draft {
+            Draft::Semaphore(semaphore) => {
+                if !semaphore.add(grant.session.clone()) {
+                    return;
+                }
+                let fresh = semaphore.take_fresh();
+                self.transaction.limit = fresh.or(self.transaction.limit);
+                self.lock_contender(&grant.session, value);
+            }
+            Draft::Mutex(mutex) => mutex.lock(grant.session.clone(), value),
         }
-        self.changed = true;
-        let settings = self.observed.settings;
-        let identity = settings.identity(&grant.job);
-        let body = ContenderBody::new(
-            &settings.cluster,
-            &identity,
-            self.observed.time,
-            settings.ttl.is_none(),
-        );
-        self.locks.push(Op::Lock {
-            key: self.reading.prefix().contender_key(&grant.session),
-            value: serde_json::to_vec(&body).unwrap_or_default(),
-            flags: SEMAPHORE_FLAGS,
-            session: grant.session.clone(),
-        });
         self.transaction.grants.push(grant);
+    }
+
+    /// Makes or renews the contender of a Job that waits, for others to see where it stands. It is
+    /// refused once the contender or `.lock` is another: what comes late must neither undo a grant
+    /// nor bring a dead holder back to life.
+    pub(super) fn show(&mut self, job: &Job, session: &SessionId) {
+        if self.fits(2) {
+            let known = self.reading.contender(session);
+            let index = known.map_or(0, |contender| contender.modify_index);
+            let key = self.reading.key_of(session);
+            self.checks.push(Op::unchanged(key, index));
+            let value = self.body_of(&job.into(), Some(Claim::of(job)));
+            self.lock_contender(session, value);
+            self.shows = true;
+        }
+    }
+
+    fn lock_contender(&mut self, session: &SessionId, value: Vec<u8>) {
+        self.locks.push(Op::Lock {
+            key: self.reading.key_of(session),
+            value,
+            flags: SEMAPHORE_FLAGS,
+            session: session.clone(),
+        });
+    }
+
+    /// Whether there is nothing to write so far.
+    pub(super) fn is_idle(&self) -> bool {
+        let draft = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.is_idle(),
+            Draft::Mutex(mutex) => mutex.is_idle(),
+        };
+        let none = self.checks.is_empty() && self.locks.is_empty() && self.deletes.is_empty();
+        none && draft && !self.cut_short
+    }
+
+    /// What the key of a session says to whoever looks into Consul.
+    fn body_of(&self, job: &Target, waiting: Option<Claim>) -> Vec<u8> {
+        let settings = self.observed.settings;
+        let identity = settings.identity(job);
+        let (time, endless) = (self.observed.time, settings.ttl.is_none());
+        let mut body = ContenderBody::new(&settings.cluster, &identity, time, endless);
+        if waiting.is_none() {
+            body.cooldown = settings.cooldown.as_secs();
+        }
+        body.waiting = waiting;
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+
+    /// Whether nobody holds a slot once this is written, and only those whose contender goes with it
+    /// take part.
+    pub(super) fn leaves_nobody(&self) -> bool {
+        let released = |session: &SessionId| {
+            let mut releases = self.transaction.releases.iter();
+            releases.any(|release| release.session == *session)
+        };
+        let held = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.held(),
+            Draft::Mutex(_) => 0,
+        };
+        let mut contenders = self.reading.contenders();
+        held == 0 && contenders.all(|(session, _)| released(session))
     }
 
     /// `.lock` itself goes, if it has not changed.
@@ -194,8 +304,11 @@ impl<'a> Composer<'a> {
         let key = self.reading.prefix().lock_key();
         self.deletes.push(Op::DeleteCas { key, index });
         self.transaction.removes_lock = true;
-        self.body = None;
-        self.changed = false;
+        self.transaction.limit = None;
+        self.transaction.enforced = false;
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.remove();
+        }
     }
 
     /// The transaction: checks, contenders, `.lock`, then what goes. `None` if there is nothing to
@@ -206,26 +319,26 @@ impl<'a> Composer<'a> {
             checks,
             locks,
             deletes,
-            body,
+            draft,
+            reading,
+            shows,
             ..
         } = self;
-        transaction.operations.extend(checks);
-        transaction.operations.extend(locks);
-        if let Some(body) = body.filter(|_| self.changed) {
-            let mut value = body.encode();
-            // Consul's index stays as it is when the same value is written. Every client reads JSON
-            // with a line's end behind it.
-            if self.reading.lock_value() == Some(&value) {
-                value.push(b'\n');
+        let operations = &mut transaction.operations;
+        operations.extend(checks);
+        match draft {
+            Draft::Semaphore(semaphore) => {
+                let unchanged = semaphore.unchanged(reading).filter(|_| shows);
+                operations.extend(unchanged);
+                operations.extend(locks);
+                operations.extend(semaphore.write(reading));
             }
-            transaction.operations.push(Op::Cas {
-                key: self.reading.prefix().lock_key(),
-                value,
-                flags: body.flags(),
-                index: self.index,
-            });
+            Draft::Mutex(mutex) => {
+                operations.extend(locks);
+                operations.extend(mutex.write());
+            }
         }
-        transaction.operations.extend(deletes);
+        operations.extend(deletes);
         (!transaction.operations.is_empty()).then_some(transaction)
     }
 }

@@ -1,22 +1,30 @@
 //! One pass: from what was observed to what is to be done. The same facts give the same plan.
 
+mod cooling;
 mod lost;
+mod skip;
+mod turn;
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
 };
 
+use self::turn::Others;
 use super::{
+    Mode,
     compose::Composer,
+    cooling::Coolings,
     evidence::Evidence,
     fate::{Fate, Ours},
     job::{Job, Standing, Uid},
     limit::{Agreement, Defence, agree},
-    lock::Lock,
+    lock::{Lock, Unreadable},
+    mutex::MutexMemory,
     plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start},
     reading::{Deaths, Reading},
     settings::Settings,
+    turns::Turns,
 };
 use crate::{
     clock::Moment,
@@ -47,6 +55,12 @@ pub struct Observed<'a> {
     pub reading: Option<&'a Reading>,
     /// When dead holders were first seen dead.
     pub deaths: &'a Deaths,
+    /// When the slots that cool are free.
+    pub coolings: &'a Coolings,
+    /// What is remembered of a mutex.
+    pub mutex: &'a MutexMemory,
+    /// Whose turn it is among those who wait.
+    pub turns: &'a Turns,
     /// How long the slots of running Jobs count as held.
     pub evidence: &'a Evidence,
     /// The live contenders of this semaphore that are ours.
@@ -114,11 +128,14 @@ impl<'a> Pass<'a> {
         let lost = self.find_lost();
         self.prune();
         self.settle_limit(lost.is_empty());
+        self.let_rest();
         self.regrant(&lost);
         self.reserve_for_pods();
         self.grant();
         self.drop_surplus(&lost);
+        self.remove_unused();
         self.finish();
+        self.skip();
         self.plan.again |= self.composer.cut_short();
         self.plan.transaction = self.composer.compose();
     }
@@ -167,6 +184,8 @@ impl<'a> Pass<'a> {
             Fate::Start if immovable && !busy => Fate::Release,
             // Refused for good; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
+            // It was taken for gone, and its end is written.
+            Fate::Start if self.cools(&ours.session) => Fate::GiveBack { hold: false },
             fate => fate,
         };
         if fate == Fate::Wait {
@@ -182,6 +201,9 @@ impl<'a> Pass<'a> {
         }
         if fate == Fate::Release {
             return self.release(ours);
+        }
+        if fate == Fate::Cool {
+            return self.cool(ours);
         }
         let Some(job) = ours.job.as_ref().filter(|_| !busy) else {
             return;
@@ -256,9 +278,14 @@ impl<'a> Pass<'a> {
                 let check = self.clean_up(&session, check);
                 self.composer.prune(session, check);
             } else {
-                self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
+                self.wake_at(due);
             }
         }
+    }
+
+    /// Has another pass at this moment, if there is none before.
+    fn wake_at(&mut self, due: Moment) {
+        self.plan.wake = Some(self.plan.wake.map_or(due, |wake| wake.min(due)));
     }
 
     /// What is written about a dead holder's contender key when the holder is dropped, given the check
@@ -290,6 +317,11 @@ impl<'a> Pass<'a> {
         let theirs = match self.reading.lock() {
             Lock::Absent { .. } => None,
             Lock::Semaphore { body, .. } => Some(body.limit()),
+            Lock::Mutex { .. } => {
+                self.plan.agreement = Some(Agreement::Agreed);
+                return self.plan.applied.clear();
+            }
+            Lock::Unreadable(Unreadable::LeftOver { index }) => return self.make_room(*index),
             Lock::Unreadable(_) => return,
         };
         let agreement = agree(settings.limit, theirs, applied, settings.policy, defence);
@@ -303,6 +335,14 @@ impl<'a> Pass<'a> {
             Agreement::Agreed => self.plan.applied.retain(|limit| *limit == settings.limit),
             Agreement::Conflict { .. } => {}
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}
+            // One semaphore of many leaves nothing in Consul while nobody uses it.
+            Agreement::Write { .. }
+                if settings.key.is_some()
+                    && theirs.is_none()
+                    && applied.contains(&settings.limit) =>
+            {
+                self.composer.await_holder(settings.limit);
+            }
             Agreement::Write { enforced } if applied.contains(&settings.limit) => {
                 self.composer.write_limit(settings.limit, enforced);
             }
@@ -312,6 +352,48 @@ impl<'a> Pass<'a> {
                 self.plan.record = Some(self.plan.applied.clone());
                 self.composer.add_nobody();
             }
+        }
+    }
+
+    /// Removes what is left over from a mutex, for a semaphore, once it has rested for as long as
+    /// Consul lets a dead holder's rest.
+    fn make_room(&mut self, index: u64) {
+        let Some(since) = self.observed.mutex.free_since() else {
+            return;
+        };
+        let due = since + self.observed.settings.lock_delay;
+        if due > self.observed.now {
+            self.wake_at(due);
+        } else if !self.observed.settings.terminating {
+            self.composer.remove_lock(index);
+        }
+    }
+
+    /// Does not ask for a mutex for which Consul's lock-delay runs. That it is over wakes no watch.
+    fn let_rest(&mut self) {
+        let rests = self.observed.mutex.rests_until();
+        if let Some(until) = rests.filter(|until| *until > self.observed.now) {
+            self.composer.add_nobody();
+            self.wake_at(until);
+        }
+    }
+
+    /// Leaves a mutex to those who can't be seen waiting for it, if it is their turn.
+    fn let_others_in(&mut self) {
+        let Observed {
+            mutex, settings, ..
+        } = self.observed;
+        let unseen = settings.mode == Mode::Mutex && settings.fair.is_some();
+        if !unseen || !mutex.is_others_turn() {
+            return;
+        }
+        match mutex.left_until() {
+            None => self.composer.add_nobody(),
+            Some(until) if until > self.observed.now => {
+                self.composer.add_nobody();
+                self.wake_at(until);
+            }
+            Some(_) => {}
         }
     }
 
@@ -330,14 +412,20 @@ impl<'a> Pass<'a> {
         if !open || !agreed || self.plan.reread {
             return;
         }
+        self.let_others_in();
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
         let mut in_turn = true;
+        let mut others = Others::of(self.observed, self.reading);
         for job in line.iter().filter(|job| settings.may_start(job)) {
             let uid = &job.uid;
             if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
                 continue;
             }
+            if self.lateness(job).is_some() {
+                continue;
+            }
             let session = self.session_of(uid);
+            self.leave_to_others(&mut others, job);
             if self.composer.has_room(None) {
                 match session {
                     Some(session) if in_turn => {
@@ -353,10 +441,13 @@ impl<'a> Pass<'a> {
                         }
                     }
                 }
+            } else if job.is_impatient() {
+                // It does not wait, so nothing is made for it.
             } else if ahead > 0 {
                 ahead -= 1;
-                if session.is_none() {
-                    self.plan.sessions.push(job.into());
+                match session {
+                    Some(session) => self.show(&others, job, &session),
+                    None => self.plan.sessions.push(job.into()),
                 }
             } else {
                 return;
@@ -388,6 +479,34 @@ impl<'a> Pass<'a> {
         self.plan.surplus = surplus.map(|(uid, _)| uid.clone()).collect();
     }
 
+    /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
+    /// limit, or what `api.Lock` leaves. While somebody waits, one that says what it should is left for
+    /// him.
+    fn remove_unused(&mut self) {
+        let Observed {
+            settings,
+            line,
+            bound,
+            ..
+        } = *self.observed;
+        let looked_after = settings.terminating || !bound.is_empty() || self.plan.reread;
+        if settings.key.is_none() || looked_after {
+            return;
+        }
+        let (index, serves) = match self.reading.lock() {
+            Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
+            Lock::Mutex {
+                holder: None,
+                index: index @ 1..,
+                ..
+            } => (*index, true),
+            _ => return,
+        };
+        if (line.is_empty() || !serves) && self.composer.leaves_nobody() {
+            self.composer.remove_lock(index);
+        }
+    }
+
     /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
     fn finish(&mut self) {
         let bound = self.observed.bound.iter().any(|job| {
@@ -398,9 +517,13 @@ impl<'a> Pass<'a> {
         }
         let used = self.reading.contenders().next().is_some();
         match self.reading.lock() {
-            Lock::Absent { index: 0, .. } | Lock::Unreadable(_) => self.plan.finished = true,
+            Lock::Absent { index: 0, .. } | Lock::Mutex { index: 0, .. } | Lock::Unreadable(_) => {
+                self.plan.finished = true;
+            }
             _ if used => self.plan.finished = true,
-            Lock::Absent { index, .. } => self.composer.remove_lock(*index),
+            Lock::Absent { index, .. } | Lock::Mutex { index, .. } => {
+                self.composer.remove_lock(*index);
+            }
             Lock::Semaphore { body, index } if body.held() == 0 => {
                 self.composer.remove_lock(*index);
             }

@@ -228,7 +228,7 @@ mod tests {
             sent: second(sent),
             reset: false,
         };
-        Reading::new("p".parse().unwrap(), listing)
+        Reading::new("p".parse().unwrap(), crate::api::Mode::Semaphore, listing)
     }
 
     /// A Job that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of

@@ -34,7 +34,9 @@ pub enum Fate {
         /// Whether the Job is put on hold.
         hold: bool,
     },
-    /// It is done.
+    /// Its Job has run and is done: its slot stays held for the cooldown that came with the grant.
+    Cool,
+    /// It is done with.
     Release,
 }
 
@@ -44,13 +46,16 @@ impl Ours {
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
         let gone = |then| if self.pods_gone { then } else { Fate::Keep };
         let Some(job) = &self.job else {
-            return gone(Fate::Release);
+            // Whether it was started can't be seen any more.
+            return gone(Fate::Cool);
         };
         match job.standing {
             Standing::Running | Standing::Stopping => Fate::Keep,
             // A terminal condition is proof by itself.
-            Standing::Finished { at_rest: true } => Fate::Release,
-            Standing::Finished { at_rest: false } | Standing::Deleting => gone(Fate::Release),
+            Standing::Finished { at_rest: true } => Fate::Cool,
+            Standing::Finished { at_rest: false } => gone(Fate::Cool),
+            Standing::Deleting if job.granted.is_some() => gone(Fate::Cool),
+            Standing::Deleting => gone(Fate::Release),
             // Its user suspended it, whichever session it had its slot by then.
             Standing::Idle if job.granted.is_some() && !job.lost() => {
                 gone(Fate::GiveBack { hold: true })
@@ -87,7 +92,7 @@ mod tests {
     /// (standing, granted by, annotation, held, may start) and what follows without and with proof.
     #[test]
     fn the_table() {
-        use Fate::{GiveBack, Keep, Release, Start, Wait};
+        use Fate::{Cool, GiveBack, Keep, Release, Start, Wait};
         use Standing::{Deleting, Finished, Idle, Running, Stopping};
         const MINE: Option<&str> = Some("mine");
         const OLD: Option<&str> = Some("old");
@@ -102,8 +107,8 @@ mod tests {
                 MINE,
                 true,
                 false,
-                Release,
-                Release,
+                Cool,
+                Cool,
             ),
             (
                 Finished { at_rest: false },
@@ -112,9 +117,11 @@ mod tests {
                 true,
                 false,
                 Keep,
-                Release,
+                Cool,
             ),
-            (Deleting, MINE, MINE, true, false, Keep, Release),
+            (Deleting, MINE, MINE, true, false, Keep, Cool),
+            // It was never started.
+            (Deleting, None, None, true, false, Keep, Release),
             // Its user suspended it while it ran.
             (Idle, MINE, MINE, true, true, Keep, put_on_hold),
             (Idle, OLD, MINE, true, true, Keep, put_on_hold),
@@ -164,7 +171,7 @@ mod tests {
                 ..ours
             }
             .fate(true, false),
-            Fate::Release
+            Fate::Cool
         );
     }
 }

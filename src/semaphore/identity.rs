@@ -2,22 +2,40 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job::Uid;
-use crate::text::one_line;
+use super::job::{Job, Place, Uid};
+use crate::{api::Key, text::one_line};
+
+/// What holds a slot, if not a Job.
+const PROCESS: &str = "Process";
 
 /// What the name of every session of this program begins with.
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// The Kubernetes cluster that an operator works for.
+/// Stands for what a process on a host does not have, a namespace and a `ConsulSemaphore`. No object of
+/// Kubernetes can be called so.
+pub const NONE: &str = "-";
+
+/// The Kubernetes cluster that an operator works for; of a process, the host that it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// What people call it; shown to whoever asks who holds a slot.
     pub name: String,
-    /// The uid of its namespace kube-system: unique with nothing to set up.
+    /// The uid of its namespace kube-system: unique with nothing to set up. Of a host, its name.
     pub id: String,
 }
 
-/// The Job that a session was made for, and the semaphore that it was made for it on.
+/// The text as a part of an [`Identity`]: with `-` for what can't stand there.
+pub fn name_of(text: &str) -> String {
+    let allowed = |c: char| if is_in_names(c) { c } else { '-' };
+    let name: String = text.chars().take(LONGEST_NAME).map(allowed).collect();
+    if name.is_empty() {
+        NONE.to_owned()
+    } else {
+        name
+    }
+}
+
+/// The Job, or the process, that a session was made for, and the semaphore that it was made for it on.
 ///
 /// It is written into the session's name, which only a token with `session:write` on our node can
 /// choose. That makes it the proof of who holds; the contender's body, which anyone who may write
@@ -30,6 +48,8 @@ pub struct Identity {
     pub namespace: String,
     /// The name of the `ConsulSemaphore`.
     pub semaphore: String,
+    /// Which one it is, of a keyed `ConsulSemaphore`.
+    pub key: Option<Key>,
     /// The name of the Job.
     pub job: String,
     /// The Job's uid.
@@ -37,16 +57,28 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names.
+    /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names,
+    /// nor a name of an object a colon, which stands between that of a keyed semaphore and the key.
     pub fn session_name(&self) -> String {
         let Self {
             cluster,
             namespace,
             semaphore,
+            key,
             job,
             uid,
         } = self;
-        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}/{job}/{uid}")
+        let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
+        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{job}/{uid}")
+    }
+
+    /// What it is that holds.
+    fn kind(&self) -> &'static str {
+        if self.namespace == NONE {
+            PROCESS
+        } else {
+            "Job"
+        }
     }
 
     /// Reads the name of a session; `None` if it is not one of this program's.
@@ -55,13 +87,21 @@ impl Identity {
         let [PROGRAM, cluster, namespace, semaphore, job, uid] = parts[..] else {
             return None;
         };
-        if !parts.into_iter().all(is_name) {
+        let (semaphore, key) = match semaphore.split_once(':') {
+            Some((semaphore, key)) => (semaphore, Some(key.parse().ok()?)),
+            None => (semaphore, None),
+        };
+        if ![cluster, namespace, semaphore, job, uid]
+            .into_iter()
+            .all(is_name)
+        {
             return None;
         }
         Some(Self {
             cluster: cluster.into(),
             namespace: namespace.into(),
             semaphore: semaphore.into(),
+            key,
             job: job.into(),
             uid: uid.into(),
         })
@@ -70,9 +110,15 @@ impl Identity {
 
 /// Whether this may be the name or the uid of an object of Kubernetes: it goes into logs and events.
 fn is_name(part: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    (1..=253).contains(&part.len()) && part.bytes().all(allowed)
+    (1..=253).contains(&part.len()) && part.chars().all(is_in_names)
 }
+
+fn is_in_names(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
+}
+
+/// How long the name of a host or of a process gets.
+const LONGEST_NAME: usize = 63;
 
 /// How much of what a body says about its holder is shown: more than names of Kubernetes take.
 const LONGEST_HOLDER: usize = 256;
@@ -85,7 +131,8 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// Always `Job`.
+    /// `Job`, or `Process`: one on a host, which the cluster is, without a namespace and a
+    /// `ConsulSemaphore` of its own.
     pub kind: String,
     /// The Job's namespace.
     pub namespace: String,
@@ -100,9 +147,66 @@ pub struct ContenderBody {
     /// Whether the session never expires, so that only somebody's hand ends it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub endless: bool,
+    /// How long the slot stays held once the Job is done, in seconds: as it was asked for when the
+    /// slot was granted.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cooldown: u64,
+    /// Until when that is, by the clock of the operator that saw the end of the Job. Left out until
+    /// then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cools_until: Option<jiff::Timestamp>,
+    /// What it waits with, before it holds a slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Claim>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_none(seconds: &u64) -> bool {
+    *seconds == 0
+}
+
+/// What decides the place in line of one who waits, beside its name and uid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// A higher one goes first.
+    pub priority: i32,
+    /// When it came in line, in whole seconds.
+    pub since: jiff::Timestamp,
+    /// Whether it held a slot and lost it, and goes before all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
+}
+
+impl Claim {
+    /// What this Job waits with.
+    pub fn of(job: &Job) -> Self {
+        Self {
+            priority: job.priority,
+            since: jiff::Timestamp::from_second(job.since).unwrap_or_default(),
+            lost: job.lost(),
+        }
+    }
 }
 
 impl ContenderBody {
+    /// Reads the value of a contender key; `None` if it is not one of this program's.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+
+    /// Where it stands in the line, if it waits. Whoever may write the key may claim any place.
+    pub fn place(&self) -> Option<Place> {
+        let claim = self.waiting.as_ref()?;
+        Some(Place::new(
+            claim.lost,
+            claim.priority,
+            claim.since.as_second(),
+            self.name.as_str().into(),
+            self.uid.as_str().into(),
+        ))
+    }
+
     /// The body that says that this Job was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
@@ -113,20 +217,27 @@ impl ContenderBody {
         Self {
             cluster: cluster.name.clone(),
             cluster_id: cluster.id.clone(),
-            kind: "Job".into(),
+            kind: identity.kind().into(),
             namespace: identity.namespace.clone(),
             name: identity.job.clone(),
             uid: identity.uid.to_string(),
             semaphore: identity.semaphore.clone(),
             time,
             endless,
+            cooldown: 0,
+            cools_until: None,
+            waiting: None,
         }
     }
 
     /// The holder in a word, as the status of a `ConsulSemaphore` shows it. Whoever may write the
     /// key may have written anything there.
     pub fn holder(&self) -> String {
-        let holder = format!("{} {}/{}", self.cluster, self.namespace, self.name);
+        let holder = if self.kind == PROCESS {
+            format!("{} {}", self.cluster, self.name)
+        } else {
+            format!("{} {}/{}", self.cluster, self.namespace, self.name)
+        };
         one_line(&holder, LONGEST_HOLDER)
     }
 }
@@ -140,10 +251,11 @@ mod tests {
 
     #[test]
     fn a_session_name_says_for_whom_it_was_made() {
-        let identity = Identity {
+        let mut identity = Identity {
             cluster: "c-1".into(),
             namespace: "batch".into(),
             semaphore: "db".into(),
+            key: None,
             job: "migrate-42".into(),
             uid: "u-1".into(),
         };
@@ -152,7 +264,43 @@ mod tests {
             name,
             "consul-semaphore-operator/c-1/batch/db/migrate-42/u-1"
         );
+        assert_eq!(Identity::parse(&name).as_ref(), Some(&identity));
+        identity.key = Some("customer-7".parse().unwrap());
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/c-1/batch/db:customer-7/migrate-42/u-1"
+        );
         assert_eq!(Identity::parse(&name), Some(identity));
+    }
+
+    #[test]
+    fn a_process_has_a_name_of_the_same_form() {
+        let identity = Identity {
+            cluster: name_of("ci-7.example"),
+            namespace: NONE.into(),
+            semaphore: NONE.into(),
+            key: None,
+            job: name_of("back up/ö"),
+            uid: "4711-0badcafe".into(),
+        };
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/ci-7.example/-/-/back-up--/4711-0badcafe"
+        );
+        assert_eq!(Identity::parse(&name), Some(identity.clone()));
+        let host = Cluster {
+            name: "ci-7".into(),
+            id: "ci-7".into(),
+        };
+        let body = ContenderBody::new(&host, &identity, jiff::Timestamp::UNIX_EPOCH, false);
+        assert_eq!(
+            (body.kind.as_str(), body.holder().as_str()),
+            ("Process", "ci-7 back-up--")
+        );
+        assert_eq!(name_of(""), NONE);
+        assert_eq!(name_of(&"x".repeat(99)).len(), LONGEST_NAME);
     }
 
     #[test]
@@ -164,6 +312,10 @@ mod tests {
             "other/c/n/s/j/u",
             "consul-semaphore-operator/c/n/s/j/u/v",
             "consul-semaphore-operator/c/n/s/j/",
+            "consul-semaphore-operator/c/n/s:/j/u",
+            "consul-semaphore-operator/c/n/s:.lock/j/u",
+            "consul-semaphore-operator/c/n/s:k:k/j/u",
+            "consul-semaphore-operator/c/n/s/j:k/u",
             "consul-semaphore-operator/c/n/s/j\nforged/u",
             "consul-semaphore-operator/c/n/s/j/u\u{202e}",
             " consul-semaphore-operator/c/n/s/j/u",
@@ -205,6 +357,9 @@ mod tests {
                 semaphore: String::new(),
                 time: jiff::Timestamp::UNIX_EPOCH,
                 endless: false,
+                cooldown: 0,
+                cools_until: None,
+                waiting: None,
             };
             let read: ContenderBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();
             prop_assert!(!read.holder().chars().any(char::is_control));

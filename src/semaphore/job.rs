@@ -3,7 +3,11 @@
 use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 
 use super::reading::LOCK;
-use crate::{clock::Moment, consul::SessionId};
+use crate::{
+    api::{Key, annotations::OnContention},
+    clock::Moment,
+    consul::SessionId,
+};
 
 /// A Job's uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +76,15 @@ pub fn lock_key_of(contender: &str) -> String {
     format!("{prefix}/{LOCK}")
 }
 
+/// The prefix of a lock key; and, where its last segment can be a key of a keyed semaphore, the prefix
+/// of that one with the key. `None` if this is no lock key.
+pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
+    let prefix = lock_key.strip_suffix(LOCK)?.strip_suffix('/')?;
+    let above = prefix.rsplit_once('/');
+    let above = above.and_then(|(above, key)| Some((above, key.parse().ok()?)));
+    Some((prefix, above))
+}
+
 /// A Job in the line: the order of this type is the order of the line.
 ///
 /// Jobs that lost their slot come first, then the higher priority, then who came first in line
@@ -83,6 +96,30 @@ pub struct Place {
     since: i64,
     name: Arc<str>,
     uid: Uid,
+}
+
+/// What there is to know of the `CronJob` that made a Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CronJob {
+    /// Its name; the namespace is the Job's.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// For when it made the Job, where it says so.
+    pub scheduled: Option<jiff::Timestamp>,
+}
+
+impl Place {
+    /// The place of one that came in line at `since`, in seconds since 1970.
+    pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
+        Self {
+            lost: Reverse(lost),
+            priority: Reverse(priority),
+            since,
+            name,
+            uid,
+        }
+    }
 }
 
 /// A Job that asks for a slot, or that this operator started.
@@ -98,6 +135,12 @@ pub struct Job {
     pub seen: Moment,
     /// The `ConsulSemaphore` that it asks for, if its annotations ask for one that can be.
     pub wants: Option<Arc<str>>,
+    /// Which semaphore of a keyed one.
+    pub key: Option<Key>,
+    /// What becomes of it if all slots are taken when it comes.
+    pub on_contention: OnContention,
+    /// The `CronJob` that made it, if it is not to wait.
+    pub cron_job: Option<Arc<CronJob>>,
     /// Higher goes first.
     pub priority: i32,
     /// Whether it stays out of the line.
@@ -122,13 +165,13 @@ pub struct Job {
 impl Job {
     /// Where it stands in the line.
     pub fn place(&self) -> Place {
-        Place {
-            lost: Reverse(self.lost()),
-            priority: Reverse(self.priority),
-            since: self.since,
-            name: self.name.clone(),
-            uid: self.uid.clone(),
-        }
+        Place::new(
+            self.lost(),
+            self.priority,
+            self.since,
+            self.name.clone(),
+            self.uid.clone(),
+        )
     }
 
     /// Whether it can be granted a slot of the semaphore that it asks for.
@@ -140,6 +183,12 @@ impl Job {
     /// Whether this operator suspended it because its slot was lost.
     pub fn lost(&self) -> bool {
         self.granted.is_some() && self.reported.is_none()
+    }
+
+    /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
+    pub fn is_impatient(&self) -> bool {
+        let had_none = self.granted.is_none() && self.reported.is_none();
+        self.on_contention == OnContention::Skip && had_none
     }
 
     /// Whether a grant of a slot at this lock key is what started it.

@@ -1,4 +1,5 @@
-//! The body of `.lock`: the one key that says how many may hold, and who does.
+//! `.lock`: the one key that says who holds, by its body or, of a mutex, by the session that has locked
+//! it.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +7,16 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::verbatim::{Fields, Verbatim};
-use crate::consul::{Entry, SessionId};
+use crate::{
+    api::Mode,
+    consul::{Entry, SessionId},
+};
 
 /// The KV flags that Consul's Go client gives a semaphore's entries (`api.SemaphoreFlagValue`).
 pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 
 /// The KV flags of Consul's mutex, which `consul lock -n 1` and `api.Lock` take.
-const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+pub(super) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
 const LIMIT: &str = "Limit";
 const HOLDERS: &str = "Holders";
@@ -177,6 +181,16 @@ impl LockBody {
         })
     }
 
+    /// Whether a value is meant to be a semaphore's, well or badly made.
+    fn is_meant(value: &[u8]) -> bool {
+        let fields: Option<Fields> = Verbatim::parse(value).and_then(|body| body.read());
+        fields.is_some_and(|fields| {
+            [LIMIT, HOLDERS]
+                .iter()
+                .any(|name| fields.by_name.contains_key(*name))
+        })
+    }
+
     fn decode_holders(value: &Verbatim) -> Result<(Shape, Vec<(SessionId, Verbatim)>), Unreadable> {
         let (shape, holders): (_, Vec<(SessionId, _)>) = if value.is_object() {
             let fields: Fields = value.read().ok_or(Unreadable::OtherShape(NO_SESSION))?;
@@ -224,14 +238,30 @@ fn is_session(id: &SessionId) -> bool {
         && id != ".lock"
 }
 
-/// Why a `.lock` that is there can't be used as a semaphore's; nothing is ever written to it.
+/// Why a `.lock` that is there can't be used as it is asked for; nothing is ever written to it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The key is a mutex, by its flags or because a session has locked it.
     #[error("it is used as a mutex (`consul lock -n 1`, api.Lock or ?acquire)")]
     Mutex,
-    /// The flags are neither 0 nor a semaphore's.
-    #[error("its flags {0:#x} are neither 0 nor those of a semaphore")]
+    /// It was a mutex, by its flags, and nobody has locked it any more. Its value tells nobody
+    /// anything, so it may go once it has rested.
+    #[error("it is left over from a mutex that nobody holds")]
+    LeftOver {
+        /// The key's `ModifyIndex`.
+        index: u64,
+    },
+    /// A mutex is asked for, and the key is a semaphore, by its flags or by its body.
+    #[error(
+        "it is used as a semaphore (`consul lock -n <limit>`, api.Semaphore or the guide's steps)"
+    )]
+    Semaphore,
+    /// A mutex is asked for, and the key has a value and no flags, and was never locked: it is
+    /// somebody's data.
+    #[error("it has a value, and no session has ever locked it")]
+    NeverLocked,
+    /// The flags are neither 0 nor those of the use that is asked for.
+    #[error("its flags {0:#x} are neither 0 nor those of a semaphore or a mutex")]
     Flags(u64),
     /// The value is not JSON.
     #[error("its value is not JSON")]
@@ -258,13 +288,29 @@ pub enum Lock {
         /// The key's `ModifyIndex`.
         index: u64,
     },
+    /// A mutex, or the place for one.
+    Mutex {
+        /// The session that has locked the key.
+        holder: Option<SessionId>,
+        /// The key's `ModifyIndex`; 0 where there is no key.
+        index: u64,
+        /// The flags to lock it with: those that are there, or a mutex's.
+        flags: u64,
+    },
     /// Something else: left alone.
     Unreadable(Unreadable),
 }
 
 impl Lock {
-    /// Reads `.lock` from its KV entry.
-    pub fn read(entry: Option<&Entry>) -> Self {
+    /// Reads `.lock` from its KV entry, as what it is asked for.
+    pub fn read(mode: Mode, entry: Option<&Entry>) -> Self {
+        match mode {
+            Mode::Semaphore => Self::read_semaphore(entry),
+            Mode::Mutex => Self::read_mutex(entry),
+        }
+    }
+
+    fn read_semaphore(entry: Option<&Entry>) -> Self {
         let Some(entry) = entry else {
             return Self::Absent {
                 index: 0,
@@ -272,7 +318,15 @@ impl Lock {
             };
         };
         if entry.session.is_some() || entry.flags == MUTEX_FLAGS {
-            return Self::Unreadable(Unreadable::Mutex);
+            // One that was put there by hand is no mutex's remains.
+            let left_over = entry.session.is_none() && entry.lock_index > 0;
+            return Self::Unreadable(if left_over {
+                Unreadable::LeftOver {
+                    index: entry.modify_index,
+                }
+            } else {
+                Unreadable::Mutex
+            });
         }
         if entry.flags != 0 && entry.flags != SEMAPHORE_FLAGS {
             return Self::Unreadable(Unreadable::Flags(entry.flags));
@@ -290,6 +344,41 @@ impl Lock {
             },
             Err(why) => Self::Unreadable(why),
         }
+    }
+
+    /// The value of a mutex is its holder's choice, and flags 0 are those of a plain `?acquire`.
+    fn read_mutex(entry: Option<&Entry>) -> Self {
+        let Some(entry) = entry else {
+            return Self::Mutex {
+                holder: None,
+                index: 0,
+                flags: MUTEX_FLAGS,
+            };
+        };
+        let unmarked = || {
+            if entry.session.is_some() || entry.value.is_empty() {
+                return None;
+            }
+            // A semaphore at rest: whoever comes back to it would write over a mutex.
+            if LockBody::is_meant(&entry.value) {
+                return Some(Unreadable::Semaphore);
+            }
+            (entry.lock_index == 0).then_some(Unreadable::NeverLocked)
+        };
+        let other_use = match entry.flags {
+            MUTEX_FLAGS => None,
+            0 => unmarked(),
+            SEMAPHORE_FLAGS => Some(Unreadable::Semaphore),
+            flags => Some(Unreadable::Flags(flags)),
+        };
+        other_use.map_or_else(
+            || Self::Mutex {
+                holder: entry.session.clone(),
+                index: entry.modify_index,
+                flags: entry.flags,
+            },
+            Self::Unreadable,
+        )
     }
 }
 

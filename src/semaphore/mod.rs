@@ -11,11 +11,15 @@
 //! - [`job`]: what there is to know of a Job, and the order of the line
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours
+//! - [`cooling`]: how long the slots of Jobs that are done stay held
+//! - [`turns`]: whose turn it is, among all who wait at a prefix
 //! - [`evidence`]: how long a running Job's slot counts as held
 //! - [`mod@decide`]: a pass, which puts all of these together
+//! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`plan`]: what a pass decided, as types that prove the order of things
 
 mod compose;
+pub mod cooling;
 pub mod decide;
 pub mod evidence;
 pub mod fate;
@@ -25,21 +29,26 @@ pub mod limit;
 pub mod lock;
 #[cfg(test)]
 mod model;
+pub mod mutex;
 pub mod plan;
 pub mod reading;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod settings;
+pub mod turns;
 mod verbatim;
 
-pub use crate::api::{LimitPolicy, OnSlotLost, Prefix};
+pub use crate::api::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
+pub use cooling::Coolings;
 pub use decide::{Observed, decide};
 pub use evidence::{Evidence, Life};
 pub use fate::Ours;
-pub use identity::{Cluster, ContenderBody, Identity};
-pub use job::{Granted, Job, Place, Standing, Uid, lock_key_of};
+pub use identity::{Claim, Cluster, ContenderBody, Identity};
+pub use job::{CronJob, Granted, Job, Place, Standing, Uid, lock_key_of, lock_key_parts};
 pub use limit::{Agreement, Defence};
 pub use lock::Lock;
+pub use mutex::MutexMemory;
 pub use plan::Plan;
 pub use reading::{Deaths, Reading};
 pub use settings::Settings;
+pub use turns::Turns;

@@ -40,11 +40,11 @@ use self::{
     foreign::Style,
     operator::Lost,
     script::{
-        clients, corruption, jobs, limits, mischief, operator, replicas, rest, script, setup,
+        clients, corruption, jobs, limits, mischief, mutex, operator, replicas, rest, script, setup,
     },
     world::{Event, Setup, World},
 };
-use super::{Agreement, LimitPolicy, Uid};
+use super::{Agreement, LimitPolicy, Mode, Uid, mutex::IN_A_ROW};
 
 fn config(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
@@ -72,10 +72,12 @@ fn config(cases: u32) -> ProptestConfig {
 /// A setup without other programs.
 fn alone(limit: u32, operations: usize) -> Setup {
     Setup {
+        mode: Mode::Semaphore,
         limit,
         policy: LimitPolicy::Refuse,
         operations,
         lock_delay: 2,
+        cooldown: 0,
         clients: Vec::new(),
     }
 }
@@ -135,6 +137,31 @@ proptest! {
         world.settle();
         world.happen(&Event::DeleteLock);
         world.settle();
+    }
+
+    /// All of these with a mutex, the lock-delay of dead holders, and others that lock it.
+    #[test]
+    fn any_script_comes_to_rest_with_a_mutex(
+        setup in mutex(),
+        before in script([(6, jobs()), (3, clients()), (1, mischief()), (8, operator()), (1, replicas()), (1, rest())], 200),
+        corruption in prop::option::weighted(0.3, corruption()),
+        after in script([(6, jobs()), (2, clients()), (8, operator())], 60),
+    ) {
+        let mut world = World::run(&setup, &before);
+        if let Some(corruption) = &corruption {
+            world.happen(corruption);
+        }
+        for event in &after {
+            world.happen(event);
+        }
+        world.settle();
+        if corruption.is_some() {
+            world.happen(&Event::DeleteLock);
+            world.settle();
+        }
+        prop_assert!(world.end().finished);
+        let left = world.outside.sight();
+        prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
 
     /// A semaphore that is deleted lets its Jobs run to their end and leaves nothing behind.
@@ -227,6 +254,37 @@ fn a_holder_that_comes_back_is_not_pruned() {
     }
     world.settle();
     assert_eq!(world.outside.sight().holding().count(), 1);
+}
+
+/// Whoever waits for a mutex can't be seen, and is served all the same before the line ends.
+#[test]
+fn nobody_starves_who_waits_for_a_mutex() {
+    let mut world = World::new(&Setup {
+        mode: Mode::Mutex,
+        clients: vec![(Style::Mutex, 1)],
+        ..alone(1, 64)
+    });
+    for job in 0..40 {
+        let jobs = &mut world.outside.jobs;
+        jobs.create(&format!("job-{job:02}"), "db", 0);
+    }
+    world.happen(&Event::Pass);
+    world.happen(&Event::Arrive(0));
+    while !world.is_held_by(0) {
+        for event in [
+            Event::Pass,
+            Event::Control,
+            Event::EndPod(0),
+            Event::Control,
+            Event::Pass,
+        ] {
+            world.happen_at_once(&event);
+            world.happen_at_once(&Event::LookAndClaim(0));
+        }
+        let started = world.outside.started.len();
+        assert!(started <= IN_A_ROW as usize, "{started} came before it");
+    }
+    world.settle();
 }
 
 /// A limit that was to be moved, and is not any more, does not come by a late write.

@@ -1,15 +1,15 @@
 //! What a pass decided to do.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     identity::Identity,
-    job::{Job, Standing, Uid},
+    job::{CronJob, Job, Standing, Uid},
     limit::Agreement,
 };
 use crate::{
     clock::Moment,
-    consul::{Entry, Op, SessionId},
+    consul::{Entry, Op, OpError, SessionId},
 };
 
 /// The Job that an action is about, at the version that the decision was made on.
@@ -57,7 +57,7 @@ impl Slot {
         }
     }
 
-    /// The contender key, which the session has locked.
+    /// The key that the session has locked: its contender, or the mutex.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -67,7 +67,7 @@ impl Slot {
         &self.session
     }
 
-    /// The contender key's `LockIndex`.
+    /// That key's `LockIndex`. It starts again when the key is deleted.
     pub fn lock_index(&self) -> u64 {
         self.lock_index
     }
@@ -141,6 +141,45 @@ pub struct GiveBack {
     pub hold: bool,
 }
 
+/// A Job that is not to wait: it is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// The Job.
+    pub job: Target,
+    /// The `CronJob` that made it.
+    pub cron_job: Option<Arc<CronJob>>,
+    /// Why.
+    pub why: Skipped,
+}
+
+/// Why a Job is deleted that is not to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// All slots are taken, by these.
+    Taken {
+        /// Who takes them, the oldest first; no more of them than are told to people.
+        by: Vec<Taker>,
+        /// How many others do.
+        others: usize,
+    },
+    /// It comes this long after the time that it was scheduled for: longer than the cooldown, so that
+    /// another cluster may have done its work, and nothing would show that any more.
+    Late(Duration),
+}
+
+/// Who takes a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// The session in `Holders`.
+    pub session: SessionId,
+    /// Who that is, where its contender says so.
+    pub holder: Option<String>,
+    /// Whether it is dead, and its slot rests for the lock-delay.
+    pub rests: bool,
+    /// Until when its slot cools, if its Job is done.
+    pub cools_until: Option<jiff::Timestamp>,
+}
+
 /// A running Job whose annotation is to name the session that holds its slot now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
@@ -174,6 +213,17 @@ pub struct Release {
     pub held: bool,
 }
 
+/// A slot that begins to cool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cooling {
+    /// Who has it.
+    pub identity: Identity,
+    /// The session that holds it.
+    pub session: SessionId,
+    /// Until when it stays held.
+    pub until: jiff::Timestamp,
+}
+
 /// One write to Consul: all of it or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
@@ -183,6 +233,8 @@ pub struct Transaction {
     pub grants: Vec<Grant>,
     /// What it gives back.
     pub releases: Vec<Release>,
+    /// What it has begin to cool.
+    pub coolings: Vec<Cooling>,
     /// The dead holders that it drops.
     pub prunes: Vec<SessionId>,
     /// The limit that it writes, if that is not the one that was there.
@@ -200,25 +252,37 @@ impl Transaction {
         operations.any(|operation| matches!(operation, Op::Cas { .. }))
     }
 
-    /// The Jobs to start now that Consul has answered that the transaction went through. `answer`
-    /// has the entries that were written; `contender_key` names the key of a session.
-    pub fn starts(
-        &self,
-        answer: &[Entry],
-        contender_key: impl Fn(&SessionId) -> String,
-    ) -> Vec<Start> {
-        let granted = self.grants.iter().filter(|grant| grant.starts);
-        granted
-            .filter_map(|grant| {
-                let key = contender_key(&grant.session);
-                let contender = answer.iter().find(|entry| entry.key == key)?;
-                let slot = Slot::new(grant.session.clone(), contender);
-                Some(Start {
-                    job: grant.job.clone(),
-                    slot,
-                })
-            })
-            .collect()
+    /// The sessions that Consul found gone when it refused this: before their renewal did.
+    pub fn gone_sessions<'a>(
+        &'a self,
+        errors: &'a [OpError],
+    ) -> impl Iterator<Item = &'a SessionId> {
+        let invalid = errors.iter().filter(|error| error.is_invalid_session());
+        invalid.filter_map(|error| match self.operations.get(error.operation)? {
+            Op::Lock { session, .. } => Some(session),
+            _ => None,
+        })
+    }
+
+    /// What it granted, each with its slot, now that Consul has answered that it went through.
+    /// `answer` has the entries that were written: a slot's is the one that its session has locked,
+    /// and the last of them, where a mutex was another's before.
+    pub fn slots<'a>(&'a self, answer: &'a [Entry]) -> impl Iterator<Item = (&'a Grant, Slot)> {
+        self.grants.iter().filter_map(|grant| {
+            let mut written = answer.iter().rev();
+            let locked = written.find(|entry| entry.session.as_ref() == Some(&grant.session))?;
+            Some((grant, Slot::new(grant.session.clone(), locked)))
+        })
+    }
+
+    /// The Jobs to start now that Consul has given this answer.
+    pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
+        let granted = self.slots(answer).filter(|(grant, _)| grant.starts);
+        let starts = granted.map(|(grant, slot)| Start {
+            job: grant.job.clone(),
+            slot,
+        });
+        starts.collect()
     }
 }
 
@@ -240,6 +304,8 @@ pub struct Plan {
     pub unheld: Vec<Target>,
     /// Jobs whose annotation names an earlier session.
     pub renames: Vec<Rename>,
+    /// Jobs that are not to wait.
+    pub skips: Vec<Skip>,
     /// Jobs to make a session for, the first in line first.
     pub sessions: Vec<Target>,
     /// Jobs whose session, made ahead, is not needed.
@@ -271,6 +337,7 @@ impl Plan {
             give_backs,
             unheld: _,
             renames,
+            skips,
             sessions,
             surplus,
             applied: _,
@@ -287,6 +354,7 @@ impl Plan {
             && suspends.is_empty()
             && give_backs.is_empty()
             && renames.is_empty()
+            && skips.is_empty()
             && sessions.is_empty()
             && surplus.is_empty()
             && !reread

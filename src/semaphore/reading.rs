@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::lock::Lock;
 use crate::{
-    api::Prefix,
+    api::{Mode, Prefix},
     clock::Moment,
     consul::{Entry, Listing, Op, SessionId},
 };
@@ -39,14 +39,16 @@ impl Prefix {
 /// The prefix's keys, understood.
 ///
 /// Only direct children that are locked by the session they are named after are contenders; every
-/// other key is left alone, so that `a` and `a/b` can both be semaphores.
+/// other key is left alone, so that `a` and `a/b` can both be semaphores. Of a mutex the lock key is
+/// the only one that counts: its holder is the only contender that can be seen.
 #[derive(Clone, Debug)]
 pub struct Reading {
     prefix: Prefix,
+    mode: Mode,
     /// Direct children of the prefix, by name.
     entries: BTreeMap<String, Entry>,
     lock: Lock,
-    /// Who is in `Holders`: asked of every contender, so it must not cost a search.
+    /// Who is in `Holders`, or has locked the mutex: asked of every contender, so it must not cost a search.
     holders: HashSet<SessionId>,
     /// Consul's index of this reading.
     pub index: u64,
@@ -55,21 +57,38 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads a listing of [`Prefix::folder`].
-    pub fn new(prefix: Prefix, listing: Listing) -> Self {
+    /// Reads a listing of [`Prefix::folder`], as what is asked for.
+    pub fn new(prefix: Prefix, mode: Mode, listing: Listing) -> Self {
         let mut reading = Self {
             entries: BTreeMap::new(),
-            lock: Lock::read(None),
+            lock: Lock::read(mode, None),
             holders: HashSet::new(),
             index: listing.index,
             sent: listing.sent,
             prefix,
+            mode,
         };
         for entry in listing.entries {
             reading.put(entry);
         }
         reading.read_lock();
         reading
+    }
+
+    /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
+    pub fn shows(&self, entries: &[Entry]) -> bool {
+        let same = |entry: &Entry| {
+            let known = self.prefix.child(&entry.key);
+            let known = known.and_then(|name| self.entries.get(name));
+            known.is_some_and(|known| known.modify_index == entry.modify_index)
+        };
+        entries.len() == self.entries.len() && entries.iter().all(same)
+    }
+
+    /// The same again, as it was read later.
+    pub fn confirm(&mut self, index: u64, sent: Moment) {
+        self.index = index;
+        self.sent = sent;
     }
 
     /// The prefix that was read.
@@ -88,7 +107,7 @@ impl Reading {
         Some(&lock.value)
     }
 
-    /// Whether the lock key says who holds: it is a semaphore's, or is not there.
+    /// Whether the lock key says who holds: it is of the use that is asked for, or is not there.
     pub fn is_readable(&self) -> bool {
         !matches!(self.lock, Lock::Unreadable(_))
     }
@@ -97,24 +116,48 @@ impl Reading {
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         self.entries.iter().filter_map(|(name, entry)| {
             let session = entry.session.as_ref()?;
-            (session.as_ref() == name).then_some((session, entry))
+            (self.name_of(session) == name).then_some((session, entry))
         })
+    }
+
+    /// The live contenders that hold no slot.
+    pub fn waiting(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        self.contenders()
+            .filter(|(session, _)| !self.holders.contains(*session))
     }
 
     /// The live contender of a session.
     pub fn contender(&self, session: &SessionId) -> Option<&Entry> {
         self.entries
-            .get(session.as_ref())
+            .get(self.name_of(session))
             .filter(|entry| entry.session.as_ref() == Some(session))
     }
 
-    /// Whether a session holds a slot: it is in `Holders` and its contender lives.
+    /// Whether a session is in `Holders`, dead or alive.
+    pub fn is_named(&self, session: &SessionId) -> bool {
+        self.holders.contains(session)
+    }
+
+    /// The key that a session locks: a contender key of its own, or the mutex.
+    pub(super) fn key_of(&self, session: &SessionId) -> String {
+        format!("{}/{}", self.prefix, self.name_of(session))
+    }
+
+    fn name_of<'a>(&self, session: &'a SessionId) -> &'a str {
+        match self.mode {
+            Mode::Semaphore => session.as_str(),
+            Mode::Mutex => LOCK,
+        }
+    }
+
+    /// Whether a session holds a slot: it is in `Holders` and its contender lives, or it has locked the
+    /// mutex.
     pub fn holds(&self, session: &SessionId) -> bool {
         self.contender(session).is_some() && self.holders.contains(session)
     }
 
     /// The holders whose contender is gone or has no session, each with the check that fails a
-    /// transaction if that has changed.
+    /// transaction if that has changed. A mutex has none: Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
         let Lock::Semaphore { body, .. } = &self.lock else {
             return BTreeMap::new();
@@ -124,14 +167,9 @@ impl Reading {
             .filter(|session| self.contender(session).is_none());
         dead.map(|session| {
             let key = self.prefix.contender_key(session);
-            let check = match self.entries.get(session.as_ref()) {
-                None => Op::CheckNotExists { key },
-                Some(entry) => Op::CheckIndex {
-                    key,
-                    index: entry.modify_index,
-                },
-            };
-            (session.clone(), check)
+            let known = self.entries.get(session.as_ref());
+            let index = known.map_or(0, |entry| entry.modify_index);
+            (session.clone(), Op::unchanged(key, index))
         })
         .collect()
     }
@@ -139,9 +177,10 @@ impl Reading {
     /// This reading after a transaction of ours that went through: what Consul answered is known
     /// to be there, so there is no need to wait for the watch.
     ///
-    /// `answer` has the written entries, without their values, and `sent` is when the transaction
-    /// was sent: it counts as the reading's time only if `.lock` was written, because the CAS of it
-    /// proves that nobody else has changed it since it was read.
+    /// `answer` has the written entries, without their values (of a key that is written twice, the
+    /// last one counts), and `sent` is when the transaction was sent: it counts as the reading's time
+    /// only if `.lock` was written, because what guards that write proves that nobody else has changed
+    /// it since it was read.
     #[must_use]
     pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
         let written: BTreeMap<&str, &Entry> = answer
@@ -151,7 +190,9 @@ impl Reading {
         for operation in operations {
             match operation {
                 Op::Delete { key } | Op::DeleteCas { key, .. } => self.remove(key),
-                Op::Lock { key, value, .. } | Op::Cas { key, value, .. } => {
+                Op::Lock { key, value, .. }
+                | Op::Unlock { key, value, .. }
+                | Op::Cas { key, value, .. } => {
                     if let Some(entry) = written.get(key.as_str()) {
                         self.index = self.index.max(entry.modify_index);
                         self.put(Entry {
@@ -171,9 +212,10 @@ impl Reading {
     }
 
     fn read_lock(&mut self) {
-        self.lock = Lock::read(self.entries.get(LOCK));
+        self.lock = Lock::read(self.mode, self.entries.get(LOCK));
         self.holders = match &self.lock {
             Lock::Semaphore { body, .. } => body.holders().cloned().collect(),
+            Lock::Mutex { holder, .. } => holder.iter().cloned().collect(),
             Lock::Absent { .. } | Lock::Unreadable(_) => HashSet::new(),
         };
     }
@@ -241,7 +283,35 @@ mod tests {
             sent,
             reset: false,
         };
-        Reading::new("a".parse().unwrap(), listing)
+        Reading::new("a".parse().unwrap(), Mode::Semaphore, listing)
+    }
+
+    #[test]
+    fn of_a_mutex_the_lock_key_is_the_one_that_counts() {
+        let listing = Listing {
+            entries: vec![
+                entry("a/.lock", Some("s1"), "body"),
+                entry("a/s2", Some("s2"), ""),
+            ],
+            index: 5,
+            sent: Moment::default(),
+            reset: false,
+        };
+        let listing = |flags| {
+            let mut listing = listing.clone();
+            listing.entries[0].flags = flags;
+            Reading::new("a".parse().unwrap(), Mode::Mutex, listing)
+        };
+        let reading = listing(0);
+        let (holder, other) = ("s1".into(), "s2".into());
+        let contenders: Vec<_> = reading.contenders().map(|(session, _)| session).collect();
+        assert_eq!(contenders, [&holder]);
+        assert!(reading.holds(&holder) && !reading.holds(&other));
+        assert_eq!(reading.contender(&holder).unwrap().value, b"body");
+        assert_eq!(reading.contender(&other), None);
+        assert_eq!(reading.key_of(&other), "a/.lock");
+        assert!(reading.dead_holders().is_empty());
+        assert!(!listing(SEMAPHORE_FLAGS).holds(&holder), "of another use");
     }
 
     #[test]

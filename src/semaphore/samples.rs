@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    LimitPolicy, OnSlotLost,
+    LimitPolicy, Mode, OnSlotLost,
     fate::Ours,
     identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
     settings::Settings,
+    turns::WINDOW,
 };
-use crate::clock::Moment;
+use crate::{api::annotations::OnContention, clock::Moment};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";
 
@@ -25,6 +26,9 @@ pub(super) fn job(
         version: "1".into(),
         seen: Moment::default(),
         wants: Some("db".into()),
+        key: None,
+        on_contention: OnContention::Wait,
+        cron_job: None,
         priority: 0,
         hold: false,
         since: 0,
@@ -39,6 +43,12 @@ pub(super) fn job(
     }
 }
 
+/// A time on the wall, so many seconds after some moment.
+pub(super) fn time(seconds: u64) -> jiff::Timestamp {
+    let since = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)
+}
+
 pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
     Ours {
         session: session.into(),
@@ -46,6 +56,7 @@ pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
             cluster: "c".into(),
             namespace: "batch".into(),
             semaphore: "db".into(),
+            key: None,
             job: "a".into(),
             uid: "a".into(),
         },
@@ -62,13 +73,17 @@ pub(crate) fn settings(limit: u32) -> Settings {
         },
         namespace: "batch".into(),
         name: "db".into(),
+        key: None,
         prefix: "p".parse().unwrap(),
+        mode: Mode::Semaphore,
         limit,
         policy: LimitPolicy::Refuse,
         paused: false,
+        fair: Some(WINDOW),
         terminating: false,
         on_slot_lost: OnSlotLost::Reacquire,
         ttl: Some(Duration::from_mins(2)),
         lock_delay: Duration::from_secs(15),
+        cooldown: Duration::ZERO,
     }
 }

@@ -7,7 +7,7 @@ use super::{
     job::Job,
     plan::Target,
 };
-use crate::api::{LimitPolicy, OnSlotLost, Prefix};
+use crate::api::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 
 /// What counts as the TTL where sessions have none, for everything else that it gives a measure to.
 const UNTIMED: Duration = Duration::from_mins(5);
@@ -21,14 +21,20 @@ pub struct Settings {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Where it lives in Consul.
+    /// Which one it is, of a keyed `ConsulSemaphore`.
+    pub key: Option<Key>,
+    /// Where it lives in Consul: for a keyed one, its own prefix.
     pub prefix: Prefix,
+    /// How the slots stand in Consul.
+    pub mode: Mode,
     /// How many may hold at once.
     pub limit: u32,
     /// What to do about another limit in Consul.
     pub policy: LimitPolicy,
     /// Grant nothing more.
     pub paused: bool,
+    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    pub fair: Option<Duration>,
     /// The `ConsulSemaphore` is being deleted.
     pub terminating: bool,
     /// What becomes of a running Job that lost its slot.
@@ -37,9 +43,21 @@ pub struct Settings {
     pub ttl: Option<Duration>,
     /// How long the slot of a dead holder rests.
     pub lock_delay: Duration,
+    /// How long a slot stays taken after its Job is done.
+    pub cooldown: Duration,
 }
 
 impl Settings {
+    /// These for one semaphore of a keyed one: it lives at its own prefix.
+    #[must_use]
+    pub fn of_key(self, key: &Key) -> Self {
+        Self {
+            prefix: self.prefix.of_key(key),
+            key: Some(key.clone()),
+            ..self
+        }
+    }
+
     /// For how long a reading of the prefix may be relied on: the TTL.
     pub fn span(&self) -> Duration {
         self.ttl.unwrap_or(UNTIMED)
@@ -51,12 +69,22 @@ impl Settings {
         self.span() / 8
     }
 
+    /// How long Consul itself lets rest what a session of ours had locked when it died. Of a
+    /// semaphore that is the contender key, which nobody wants: whoever prunes the holder waits.
+    pub fn session_lock_delay(&self) -> Duration {
+        match self.mode {
+            Mode::Semaphore => Duration::ZERO,
+            Mode::Mutex => self.lock_delay,
+        }
+    }
+
     /// Whom a session of this Job stands for.
     pub fn identity(&self, job: &Target) -> Identity {
         Identity {
             cluster: self.cluster.id.clone(),
             namespace: self.namespace.clone(),
             semaphore: self.name.clone(),
+            key: self.key.clone(),
             job: job.name.as_ref().into(),
             uid: job.uid.clone(),
         }
@@ -67,10 +95,14 @@ impl Settings {
         identity.cluster == self.cluster.id
             && identity.namespace == self.namespace
             && identity.semaphore == self.name
+            && identity.key == self.key
     }
 
     /// Whether this Job can be started in a slot of this semaphore that it has.
     pub fn may_start(&self, job: &Job) -> bool {
-        !self.terminating && job.in_line() && job.wants.as_deref() == Some(self.name.as_str())
+        !self.terminating
+            && job.in_line()
+            && job.wants.as_deref() == Some(self.name.as_str())
+            && (self.key.is_none() || self.key == job.key)
     }
 }

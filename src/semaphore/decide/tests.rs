@@ -4,14 +4,26 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
+    api::annotations::OnContention,
     consul::{Entry, Listing},
-    semaphore::{job::Granted, lock::SEMAPHORE_FLAGS, samples},
+    semaphore::{
+        identity::ContenderBody,
+        job::{CronJob, Granted},
+        lock::SEMAPHORE_FLAGS,
+        plan::{Skipped, Taker},
+        samples,
+    },
 };
 
+mod cooling;
 mod given_back;
+mod keyed;
 mod line;
 mod lock;
 mod lost;
+mod mutex;
+mod skip;
+mod turn;
 
 /// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
 /// Consul, and changes what it is about.
@@ -22,6 +34,9 @@ struct Facts {
     fenced: bool,
     entries: Vec<Entry>,
     deaths: Deaths,
+    coolings: Coolings,
+    mutex: MutexMemory,
+    turns: Turns,
     evidence: Evidence,
     ours: Vec<Ours>,
     bound: Vec<Job>,
@@ -50,6 +65,9 @@ impl Facts {
             fenced: true,
             entries: Vec::new(),
             deaths: Deaths::default(),
+            coolings: Coolings::default(),
+            mutex: MutexMemory::default(),
+            turns: Turns::default(),
             evidence: Evidence::default(),
             ours: Vec::new(),
             bound: Vec::new(),
@@ -105,6 +123,33 @@ impl Facts {
         self
     }
 
+    /// A contender's body that says so much of its cooldown.
+    fn cooldown(&mut self, session: &str, seconds: u64, until: Option<u64>) -> &mut Self {
+        let body = ContenderBody {
+            cooldown: seconds,
+            cools_until: until.map(samples::time),
+            ..ContenderBody::new(
+                &self.settings.cluster,
+                &samples::ours(session, None).identity,
+                samples::time(0),
+                false,
+            )
+        };
+        let key = format!("p/{session}");
+        let mut entries = self.entries.iter_mut();
+        let contender = entries.find(|entry| entry.key == key).unwrap();
+        contender.value = serde_json::to_vec(&body).unwrap();
+        self
+    }
+
+    /// What is known of the ends of cooldowns is taken from the prefix as it is.
+    fn read_coolings(&mut self) -> &mut Self {
+        let reading = self.reading();
+        let (now, time) = (second(NOW), samples::time(NOW));
+        self.coolings.observe(&reading, &self.ours, now, time);
+        self
+    }
+
     fn bound(&mut self, job: Job) -> &mut Self {
         self.bound.push(job);
         self
@@ -128,7 +173,7 @@ impl Facts {
             sent: second(READ),
             reset: false,
         };
-        Reading::new(self.settings.prefix.clone(), listing)
+        Reading::new(self.settings.prefix.clone(), self.settings.mode, listing)
     }
 
     fn decide(&self) -> Plan {
@@ -142,13 +187,16 @@ impl Facts {
     fn decide_on(&self, reading: Option<&Reading>) -> Plan {
         decide(&Observed {
             now: second(NOW),
-            time: jiff::Timestamp::UNIX_EPOCH,
+            time: samples::time(NOW),
             settings: &self.settings,
             applied: &self.applied,
             defence: self.defence,
             fenced: self.fenced,
             reading,
             deaths: &self.deaths,
+            coolings: &self.coolings,
+            mutex: &self.mutex,
+            turns: &self.turns,
             evidence: &self.evidence,
             ours: &self.ours,
             bound: &self.bound,
@@ -166,6 +214,20 @@ impl Facts {
 /// A Job that was never started.
 fn waiting(name: &str) -> Job {
     samples::job(name, Standing::Idle, None, None)
+}
+
+/// A Job that is not to wait.
+fn impatient(name: &str) -> Job {
+    Job {
+        on_contention: OnContention::Skip,
+        ..waiting(name)
+    }
+}
+
+/// A Job that ran in the slot of this session, and is done.
+fn done(name: &str, session: &str) -> Job {
+    let standing = Standing::Finished { at_rest: true };
+    samples::job(name, standing, Some(session), Some(session))
 }
 
 /// A Job that runs, started in the slot of this session.

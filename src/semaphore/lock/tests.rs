@@ -18,8 +18,12 @@ fn entry(value: &[u8], flags: u64) -> Entry {
     }
 }
 
+fn read(entry: Option<&Entry>) -> Lock {
+    Lock::read(Mode::Semaphore, entry)
+}
+
 fn body(value: &Value) -> LockBody {
-    match Lock::read(Some(&entry(value.to_string().as_bytes(), 0))) {
+    match read(Some(&entry(value.to_string().as_bytes(), 0))) {
         Lock::Semaphore { body, index: 7 } => body,
         other => panic!("{value} was read as {other:?}"),
     }
@@ -56,7 +60,7 @@ fn what_is_unknown_is_kept() {
 #[test]
 fn no_number_of_others_is_rounded() {
     let before = br#"{"Cost":0.1000000000000000055511151231257827,"Holders":{"a":18446744073709551617},"Limit":2,"Since":-99999999999999999999,"X":[1e999,{"y":1E+2}]}"#;
-    let Lock::Semaphore { mut body, .. } = Lock::read(Some(&entry(before, 0))) else {
+    let Lock::Semaphore { mut body, .. } = read(Some(&entry(before, 0))) else {
         panic!("unreadable");
     };
     assert_eq!(body.encode(), before);
@@ -71,13 +75,13 @@ fn what_is_deep_or_large_is_kept_too() {
     let depth = 250_000;
     let deep = "[".repeat(depth) + &"]".repeat(depth);
     let body = format!(r#"{{"Holders":{{}},"Limit":1,"deep":{deep}}}"#);
-    let Lock::Semaphore { body: read, .. } = Lock::read(Some(&entry(body.as_bytes(), 0))) else {
+    let Lock::Semaphore { body: before, .. } = read(Some(&entry(body.as_bytes(), 0))) else {
         panic!("unreadable");
     };
-    assert_eq!(read.encode(), body.as_bytes());
+    assert_eq!(before.encode(), body.as_bytes());
     for other in [deep.clone(), format!(r#"{{"Limit":1,"Holders":{deep}}}"#)] {
-        let read = Lock::read(Some(&entry(other.as_bytes(), 0)));
-        assert!(matches!(read, Lock::Unreadable(_)), "{read:?}");
+        let after = read(Some(&entry(other.as_bytes(), 0)));
+        assert!(matches!(after, Lock::Unreadable(_)), "{after:?}");
     }
 }
 
@@ -104,14 +108,14 @@ fn a_full_body_takes_nobody() {
 #[test]
 fn an_empty_value_is_a_new_semaphore() {
     assert_eq!(
-        Lock::read(None),
+        read(None),
         Lock::Absent {
             index: 0,
             flags: SEMAPHORE_FLAGS
         }
     );
     assert_eq!(
-        Lock::read(Some(&entry(b"", 0))),
+        read(Some(&entry(b"", 0))),
         Lock::Absent { index: 7, flags: 0 }
     );
 }
@@ -201,20 +205,20 @@ fn another_use_is_named() {
             Unreadable::OtherShape("`Holders` is neither a map nor a list"),
         ),
     ] {
-        assert_eq!(Lock::read(Some(&entry)), Lock::Unreadable(why));
+        assert_eq!(read(Some(&entry)), Lock::Unreadable(why));
     }
 }
 
 proptest! {
     #[test]
     fn any_body_is_read_or_left_alone(value in hostile::bytes(), flags in prop_oneof![Just(0), Just(SEMAPHORE_FLAGS), any::<u64>()]) {
-        let Lock::Semaphore { body, .. } = Lock::read(Some(&entry(&value, flags))) else {
+        let Lock::Semaphore { body, .. } = read(Some(&entry(&value, flags))) else {
             return Ok(());
         };
         for holder in body.holders() {
             prop_assert!(is_session(holder));
         }
-        let again = Lock::read(Some(&entry(&body.encode(), flags)));
+        let again = read(Some(&entry(&body.encode(), flags)));
         prop_assert_eq!(again, Lock::Semaphore { body, index: 7 });
     }
 
@@ -223,7 +227,7 @@ proptest! {
     fn what_others_wrote_is_kept(limit in 1..9_u32, name in "[a-z]{1,8}", value in hostile::json()) {
         prop_assume!(!matches!(name.as_str(), "limit" | "holders"));
         let before = format!("{{\"Holders\":{{\"a\":{value}}},\"Limit\":{limit},\"{name}\":{value}}}");
-        match Lock::read(Some(&entry(before.as_bytes(), 0))) {
+        match read(Some(&entry(before.as_bytes(), 0))) {
             Lock::Semaphore { body, .. } => prop_assert_eq!(body.encode(), before.into_bytes()),
             other => prop_assert!(false, "{} was read as {:?}", before, other),
         }
@@ -235,4 +239,64 @@ proptest! {
         let value = json!({"Limit": limit, "Holders": holders});
         prop_assert_eq!(serde_json::from_slice::<Value>(&body(&value).encode()).unwrap(), value);
     }
+}
+
+#[test]
+fn a_mutex_is_held_by_whoever_has_locked_it() {
+    let locked = |mut entry: Entry| {
+        entry.session = Some("s".into());
+        entry.lock_index = 3;
+        entry
+    };
+    let freed = |mut entry: Entry| {
+        entry.lock_index = 3;
+        entry
+    };
+    let semaphore = br#"{"Limit":1,"Holders":{}}"#;
+    let mutex = |holder: Option<&str>, flags| Lock::Mutex {
+        holder: holder.map(Into::into),
+        index: 7,
+        flags,
+    };
+    let other_use = Lock::Unreadable;
+    for (entry, expected) in [
+        (
+            locked(entry(b"any", MUTEX_FLAGS)),
+            mutex(Some("s"), MUTEX_FLAGS),
+        ),
+        (freed(entry(b"any", MUTEX_FLAGS)), mutex(None, MUTEX_FLAGS)),
+        (entry(b"", MUTEX_FLAGS), mutex(None, MUTEX_FLAGS)),
+        // A plain ?acquire, whatever it writes.
+        (locked(entry(b"any", 0)), mutex(Some("s"), 0)),
+        (locked(entry(semaphore, 0)), mutex(Some("s"), 0)),
+        (freed(entry(b"any", 0)), mutex(None, 0)),
+        (entry(b"", 0), mutex(None, 0)),
+        (entry(b"data", 0), other_use(Unreadable::NeverLocked)),
+        (entry(semaphore, 0), other_use(Unreadable::Semaphore)),
+        (freed(entry(semaphore, 0)), other_use(Unreadable::Semaphore)),
+        (
+            entry(b"", SEMAPHORE_FLAGS),
+            other_use(Unreadable::Semaphore),
+        ),
+        (locked(entry(b"", 42)), other_use(Unreadable::Flags(42))),
+    ] {
+        assert_eq!(Lock::read(Mode::Mutex, Some(&entry)), expected, "{entry:?}");
+    }
+    let none = Lock::Mutex {
+        holder: None,
+        index: 0,
+        flags: MUTEX_FLAGS,
+    };
+    assert_eq!(Lock::read(Mode::Mutex, None), none);
+}
+
+#[test]
+fn what_a_mutex_leaves_behind_is_known_by_its_flags_and_that_it_was_locked() {
+    let mut left = entry(b"any", MUTEX_FLAGS);
+    assert_eq!(read(Some(&left)), Lock::Unreadable(Unreadable::Mutex));
+    left.lock_index = 1;
+    let left_over = Lock::Unreadable(Unreadable::LeftOver { index: 7 });
+    assert_eq!(read(Some(&left)), left_over);
+    left.session = Some("s".into());
+    assert_eq!(read(Some(&left)), Lock::Unreadable(Unreadable::Mutex));
 }

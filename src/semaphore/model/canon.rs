@@ -9,7 +9,7 @@ use super::{consul::Consul, jobs::Jobs};
 use crate::{
     clock::Moment,
     consul::{Entry, SessionId},
-    semaphore::Uid,
+    semaphore::{ContenderBody, Uid},
 };
 
 /// Hashes what it is told of a state, in the order of these Jobs.
@@ -131,9 +131,22 @@ impl<'a> Canon<'a> {
         self.index(&entry.key, entry.modify_index);
         self.some_session(entry.session.as_ref());
         self.body(&entry.value);
+        self.cooldown(&entry.value);
     }
 
-    /// The body of `.lock`, if it is one. The body of a contender is only for people.
+    /// Whether a contender's body says that its slot cools, and whether that is over.
+    fn cooldown(&mut self, value: &[u8]) {
+        let says = std::str::from_utf8(value).is_ok_and(|value| value.contains("coolsUntil"));
+        let body = ContenderBody::read(value).filter(|_| says);
+        let until = body.and_then(|body| body.cools_until);
+        let now = self.now.since(Moment::default()).as_secs();
+        let over =
+            |until: jiff::Timestamp| u64::try_from(until.as_second()).is_ok_and(|u| u <= now);
+        self.word(&until.map(over));
+    }
+
+    /// The body of `.lock`, if it is one. Of a contender's, only the end of its
+    /// cooldown counts.
     pub(super) fn body(&mut self, value: &[u8]) {
         if let Some(body) = super::observer::Body::read(value) {
             self.word(&body.limit);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use crate::{
     clock::Moment,
     consul::{Entry, Listing, Op, SessionId},
-    semaphore::{Identity, Prefix},
+    semaphore::{ContenderBody, Identity, Prefix},
 };
 
 use super::canon::Canon;
@@ -16,10 +16,19 @@ pub(super) struct Consul {
     index: u64,
     entries: Arc<BTreeMap<String, Entry>>,
     sessions: Arc<BTreeMap<SessionId, Session>>,
+    /// Its clock, in seconds.
+    pub(super) seconds: u64,
+    /// The lock-delay of all sessions, in seconds.
+    pub(super) lock_delay: u64,
+    /// Until when nobody can lock a key whose holder died.
+    rests: Arc<BTreeMap<String, u64>>,
 }
 
 /// An operation's condition does not hold.
-struct Failed;
+pub(super) struct Refused {
+    /// Whether it is that the last holder of a key died.
+    pub(super) rests: bool,
+}
 
 #[derive(Clone)]
 struct Session {
@@ -49,8 +58,18 @@ impl Consul {
             known.alive = false;
         }
         self.index += 1;
-        let of_another = |entry: &Entry| entry.session.as_ref() != Some(session);
-        Arc::make_mut(&mut self.entries).retain(|_, entry| of_another(entry));
+        let until = self.seconds + self.lock_delay;
+        let mut rests = Vec::new();
+        Arc::make_mut(&mut self.entries).retain(|key, entry| {
+            let of_another = entry.session.as_ref() != Some(session);
+            if !of_another {
+                rests.push((key.clone(), until));
+            }
+            of_another
+        });
+        if self.lock_delay > 0 {
+            Arc::make_mut(&mut self.rests).extend(rests);
+        }
     }
 
     pub(super) fn is_alive(&self, session: &SessionId) -> bool {
@@ -67,7 +86,7 @@ impl Consul {
 
     /// The contenders: those of the first Job first, and of one Job the oldest first, because of
     /// two the older stays.
-    pub(super) fn trace(&self, prefix: &Prefix, canon: &mut Canon<'_>) {
+    pub(super) fn trace(&self, prefix: &Prefix, fair: bool, canon: &mut Canon<'_>) {
         let lock_key = prefix.lock_key();
         let entries = self.below(prefix).filter(|entry| entry.key != lock_key);
         let mut entries: Vec<&Entry> = entries.collect();
@@ -77,8 +96,18 @@ impl Consul {
             (owner.unwrap_or(usize::MAX), entry.create_index)
         });
         canon.word(&entries.len());
-        for entry in entries {
+        let older = |than: &Entry| {
+            let older = entries.iter();
+            older
+                .filter(|entry| entry.create_index < than.create_index)
+                .count()
+        };
+        for entry in &entries {
             canon.entry(entry);
+            if fair {
+                let waits = ContenderBody::read(&entry.value).map(|body| body.waiting.is_some());
+                canon.word(&(older(entry), waits));
+            }
         }
     }
 
@@ -119,6 +148,17 @@ impl Consul {
         self.remove(key);
     }
 
+    /// `PUT /v1/kv/<key>?release=<session>`, by a person's hand.
+    pub(super) fn free(&mut self, key: &str, session: &SessionId) {
+        let unlock = Op::Unlock {
+            key: key.to_owned(),
+            value: b"freed".into(),
+            flags: self.entries.get(key).map_or(0, |entry| entry.flags),
+            session: session.clone(),
+        };
+        let _held_by_another = self.transact(&[unlock]);
+    }
+
     fn insert(&mut self, entry: Entry) {
         Arc::make_mut(&mut self.entries).insert(entry.key.clone(), entry);
     }
@@ -128,13 +168,13 @@ impl Consul {
     }
 
     /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
-    /// what was deleted; a refusal names the first operation that failed.
-    pub(super) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, usize> {
+    /// what was deleted.
+    pub(super) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
         let mut after = self.clone();
         after.index += 1;
         let mut answer = Vec::new();
-        for (position, operation) in operations.iter().enumerate() {
-            let entry = after.apply(operation).map_err(|Failed| position)?;
+        for operation in operations {
+            let entry = after.apply(operation)?;
             answer.extend(entry.map(|entry| Entry {
                 value: Vec::new(),
                 ..entry
@@ -145,9 +185,9 @@ impl Consul {
     }
 
     /// Applies an operation, to an answer without an entry where something was deleted.
-    fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Failed> {
+    fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Refused> {
         let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
-        let provided = |holds: bool| if holds { Ok(()) } else { Err(Failed) };
+        let provided = |holds: bool| holds.then_some(()).ok_or(Refused { rests: false });
         match operation {
             Op::Cas {
                 key,
@@ -166,13 +206,42 @@ impl Consul {
                 flags,
                 session,
             } => {
+                if self
+                    .rests
+                    .get(key)
+                    .is_some_and(|until| *until > self.seconds)
+                {
+                    return Err(Refused { rests: true });
+                }
                 provided(self.is_alive(session))?;
                 let mut entry = self.write(key, value, *flags);
                 match &entry.session {
-                    None => entry.lock_index += 1,
+                    None => {
+                        entry.lock_index += 1;
+                        entry.modify_index = self.index;
+                    }
                     Some(owner) => provided(owner == session)?,
                 }
                 entry.session = Some(session.clone());
+                self.insert(entry.clone());
+                Ok(Some(entry))
+            }
+            Op::Unlock {
+                key,
+                value,
+                flags,
+                session,
+            } => {
+                let held = self
+                    .entries
+                    .get(key)
+                    .and_then(|entry| entry.session.as_ref());
+                provided(held == Some(session))?;
+                let entry = Entry {
+                    session: None,
+                    modify_index: self.index,
+                    ..self.write(key, value, *flags)
+                };
                 self.insert(entry.clone());
                 Ok(Some(entry))
             }
@@ -204,8 +273,8 @@ impl Consul {
                 self.insert(entry.clone());
                 Ok(Some(entry))
             }
-            // No plan has these.
-            Op::Unlock { .. } | Op::Get { .. } => Err(Failed),
+            // No plan has it.
+            Op::Get { .. } => Err(Refused { rests: false }),
         }
     }
 

@@ -59,10 +59,14 @@ struct Setup {
     whims: u8,
     /// and how often another program comes.
     arrivals: u8,
-    /// Whether that program looks some time before it claims.
-    slow_client: bool,
+    /// What that program does then.
+    manner: Manner,
+    /// Whether the slots go in fair order among all.
+    fair: bool,
     /// Whether there is nothing in Consul yet.
     from_nothing: bool,
+    /// Whether slots cool.
+    cooldown: bool,
     flaw: Option<Flaw>,
 }
 
@@ -74,10 +78,23 @@ const BASE: Setup = Setup {
     kinds: Fault::ALL,
     whims: 0,
     arrivals: 1,
-    slow_client: false,
+    manner: Manner::Prompt,
+    fair: false,
     from_nothing: false,
+    cooldown: false,
     flaw: None,
 };
+
+/// What another program does that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It looks, and claims by what it sees.
+    Prompt,
+    /// It looks some time before it claims.
+    Slow,
+    /// It never claims.
+    Silent,
+}
 
 impl Setup {
     /// Whether slots may be lost.
@@ -163,7 +180,9 @@ impl Model for Space {
                 state.shows(Showing::AllDone)
             }),
             Property::sometimes("another program holds", |space, state: &State| {
-                space.setup.arrivals == 0 || state.shows(Showing::OtherHolds)
+                space.setup.arrivals == 0
+                    || space.setup.manner == Manner::Silent
+                    || state.shows(Showing::OtherHolds)
             }),
             Property::sometimes("a lost slot is had again", |space, state: &State| {
                 !space.setup.takes_slots() || state.shows(Showing::SlotHadAgain)

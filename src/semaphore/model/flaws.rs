@@ -25,10 +25,12 @@ pub(super) enum Flaw {
     GrantsNobody,
     /// What the Jobs of others hold is never pruned.
     PrunesNobody,
+    /// A slot is left to those who come first for as long as they do not take it.
+    StandsBackForEver,
 }
 
 impl Flaw {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::SkipsChecks,
         Self::DropsIndex,
         Self::ReleasesEarly,
@@ -37,6 +39,7 @@ impl Flaw {
         Self::RegrantsNobody,
         Self::GrantsNobody,
         Self::PrunesNobody,
+        Self::StandsBackForEver,
     ];
 
     /// Spoils what is known.
@@ -95,7 +98,8 @@ impl Flaw {
             Self::ReleasesEarly
             | Self::RegrantsNobody
             | Self::GrantsNobody
-            | Self::PrunesNobody => {}
+            | Self::PrunesNobody
+            | Self::StandsBackForEver => {}
         }
         plan
     }

@@ -9,7 +9,10 @@ use super::{canon::Canon, consul::Consul};
 use crate::{
     clock::Moment,
     consul::{Entry, Op, SessionId},
-    semaphore::{Prefix, lock::SEMAPHORE_FLAGS},
+    semaphore::{
+        Prefix,
+        lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
+    },
 };
 
 /// The body as Consul's Go client writes it.
@@ -35,6 +38,10 @@ pub(super) enum Style {
     Go,
     /// A script after the guide: an array, no flags.
     Guide,
+    /// `api.Lock` and `consul lock` with one holder: locks `.lock`, with flags of its own.
+    Mutex,
+    /// A script with `?acquire` and `?release`: the same without flags, whatever is there.
+    Script,
 }
 
 /// One such program, with a semaphore of its own choice of limit.
@@ -81,14 +88,24 @@ impl Client {
     fn flags(&self) -> u64 {
         match self.style {
             Style::Go => SEMAPHORE_FLAGS,
-            Style::Guide => 0,
+            Style::Mutex => MUTEX_FLAGS,
+            Style::Guide | Style::Script => 0,
         }
+    }
+
+    /// Whether it locks the key itself, and owns no other.
+    fn locks(&self) -> bool {
+        matches!(self.style, Style::Mutex | Style::Script)
     }
 
     /// Makes its contender, with a session if it has none: also again, if somebody deleted it.
     pub(super) fn arrive(&mut self, consul: &mut Consul, prefix: &Prefix) {
         let known = self.session.take();
         let session = known.unwrap_or_else(|| consul.make_session("db-semaphore"));
+        if self.locks() {
+            self.session = Some(session);
+            return;
+        }
         let lock = Op::Lock {
             key: prefix.contender_key(&session),
             value: Vec::new(),
@@ -107,7 +124,9 @@ impl Client {
 
     /// Tries to come into `Holders`, by what it last saw.
     pub(super) fn claim(&self, consul: &mut Consul, prefix: &Prefix) {
-        if let Some(session) = self.session.clone() {
+        if self.locks() {
+            self.acquire(consul, prefix);
+        } else if let Some(session) = self.session.clone() {
             self.update(consul, prefix, |holders, limit| {
                 let room = holders.len() < limit;
                 if room {
@@ -118,10 +137,33 @@ impl Client {
         }
     }
 
+    /// Locks the mutex, if nobody has it: by a lock alone, as they all do.
+    fn acquire(&self, consul: &mut Consul, prefix: &Prefix) {
+        let key = prefix.lock_key();
+        let seen = self.seen.iter().find(|entry| entry.key == key);
+        let conflict = seen.is_some_and(|seen| seen.flags != MUTEX_FLAGS);
+        if self.style == Style::Mutex && conflict {
+            return;
+        }
+        if let Some(session) = self.session.clone() {
+            let lock = Op::Lock {
+                key,
+                value: b"theirs".into(),
+                flags: self.flags(),
+                session,
+            };
+            let _held_or_resting = consul.transact(&[lock]);
+        }
+    }
+
     /// Leaves `Holders`, then deletes its contender and its session.
     pub(super) fn leave(&mut self, consul: &mut Consul, prefix: &Prefix) {
         self.look(consul, prefix);
         if let Some(session) = self.session.take() {
+            if self.locks() {
+                consul.free(&prefix.lock_key(), &session);
+                return consul.destroy(&session);
+            }
             self.update(consul, prefix, |holders, _| holders.remove(&session));
             consul.delete(&prefix.contender_key(&session));
             consul.destroy(&session);
@@ -178,6 +220,7 @@ impl Client {
                 let lock: GoLock = serde_json::from_slice(&entry.value).ok()?;
                 Some((lock.limit, lock.holders.into_keys().collect()))
             }
+            Style::Mutex | Style::Script => None,
             Style::Guide => {
                 let lock: GuideLock = serde_json::from_slice(&entry.value).ok()?;
                 Some((lock.limit, lock.holders))
@@ -191,7 +234,7 @@ impl Client {
                 let holders = holders.into_iter().map(|holder| (holder, true)).collect();
                 serde_json::to_vec(&GoLock { limit, holders })
             }
-            Style::Guide => serde_json::to_vec(&GuideLock { limit, holders }),
+            _ => serde_json::to_vec(&GuideLock { limit, holders }),
         };
         value.expect("a lock body is JSON")
     }

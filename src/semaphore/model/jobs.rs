@@ -4,11 +4,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::canon::Canon;
 use crate::{
+    api::annotations::OnContention,
     clock::Moment,
     consul::SessionId,
     semaphore::{
         Granted, Job, Standing, Uid,
-        plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
+        plan::{GiveBack, Rename, Skip, Start, Stop, Suspend, Target},
     },
 };
 
@@ -24,6 +25,8 @@ pub(super) struct Object {
     version: u64,
     pub(super) wants: Option<Arc<str>>,
     pub(super) priority: i32,
+    /// Whether it is not to wait.
+    pub(super) impatient: bool,
     pub(super) hold: bool,
     pub(super) suspend: bool,
     /// What a grant wrote into its template.
@@ -57,6 +60,21 @@ impl Object {
         !self.finished && !self.deleting
     }
 
+    /// Whether it is deleted where it would have to wait.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.impatient && self.granted.is_none() && self.reported.is_none()
+    }
+
+    /// Whether it is Complete or Failed.
+    pub(super) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether it has had pods.
+    pub(super) fn ran(&self) -> bool {
+        self.ran
+    }
+
     /// Since when it is in line.
     fn since(&self) -> i64 {
         let suspended = self.suspended.filter(|_| self.ran);
@@ -70,6 +88,7 @@ impl Object {
             version: _,
             wants,
             priority,
+            impatient,
             hold,
             suspend,
             granted,
@@ -83,7 +102,7 @@ impl Object {
             stopped_by_user,
             rogue,
         } = self;
-        canon.word(&(wants, priority, suspended.is_some()));
+        canon.word(&(wants, priority, impatient, suspended.is_some()));
         canon.word(&(hold, suspend, finished, deleting, ran));
         canon.word(&(forbidden, stopped_by_user, rogue));
         canon.some_session(granted.as_ref().map(|granted| &granted.session));
@@ -112,7 +131,7 @@ pub(super) enum Deletion {
     Orphan,
 }
 
-/// A PATCH that names the uid and the version that was decided on.
+/// A PATCH, or a DELETE, that names the uid and the version that was decided on.
 #[derive(Clone, Debug)]
 pub(super) enum Patch {
     Start(Start),
@@ -120,6 +139,7 @@ pub(super) enum Patch {
     Stop(Stop),
     GiveBack(GiveBack),
     Rename(Rename),
+    Skip(Skip),
 }
 
 impl Patch {
@@ -130,6 +150,7 @@ impl Patch {
             Self::Stop(stop) => &stop.job,
             Self::GiveBack(give_back) => &give_back.job,
             Self::Rename(rename) => &rename.job,
+            Self::Skip(skip) => &skip.job,
         }
     }
 }
@@ -246,6 +267,13 @@ impl Jobs {
             version: object.version.to_string(),
             seen,
             wants: object.wants.clone(),
+            key: None,
+            on_contention: if object.impatient {
+                OnContention::Skip
+            } else {
+                OnContention::Wait
+            },
+            cron_job: None,
             priority: object.priority,
             hold: object.hold,
             since: object.since(),
@@ -280,6 +308,7 @@ impl Jobs {
             version: self.version,
             wants: Some(wants.into()),
             priority,
+            impatient: false,
             hold: false,
             suspend: true,
             granted: None,
@@ -449,6 +478,11 @@ impl Jobs {
         if !self.is_at(&target.uid, &target.version) {
             return Answer::Conflict;
         }
+        if matches!(patch, Patch::Skip(_)) {
+            assert!(object.is_impatient(), "it was to wait: {object:?}");
+            self.delete(&target.uid.clone(), Deletion::Background);
+            return Answer::Done;
+        }
         self.edit(&target.uid.clone(), |object| match patch {
             Patch::Start(start) => {
                 assert!(object.suspend, "the template can't change now: {object:?}");
@@ -475,6 +509,7 @@ impl Jobs {
                 object.hold |= give_back.hold;
             }
             Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
+            Patch::Skip(_) => {}
         });
         Answer::Done
     }

@@ -5,6 +5,7 @@ use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -12,10 +13,10 @@ use serde_json::Value;
 use super::{canon::Canon, jobs::Jobs, outside::Outside};
 use crate::{
     clock::Moment,
-    consul::{Entry, SessionId},
+    consul::{Entry, Op, SessionId},
     semaphore::{
-        LimitPolicy, Settings, Uid,
-        lock::SEMAPHORE_FLAGS,
+        LimitPolicy, Mode, Settings, Uid,
+        lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
         plan::{Start, Transaction},
     },
 };
@@ -74,6 +75,15 @@ impl Body {
         })
     }
 
+    /// What a mutex would say that this session has locked.
+    pub(super) fn of_mutex(session: impl Into<Option<SessionId>>) -> Self {
+        Self {
+            limit: 1,
+            holders: session.into().into_iter().collect(),
+            rest: (Value::Null, false),
+        }
+    }
+
     /// How many may hold.
     pub(super) fn limit(&self) -> usize {
         usize::try_from(self.limit).expect("it fits")
@@ -92,22 +102,40 @@ pub(super) struct Sight {
     pub(super) body: Option<Arc<Body>>,
     /// The contenders that live, with the Job's uid where it is ours.
     pub(super) contenders: BTreeMap<SessionId, Option<Uid>>,
+    misused: bool,
 }
 
 impl Sight {
     pub(super) fn new(lock: Option<Entry>, contenders: BTreeMap<SessionId, Option<Uid>>) -> Self {
         let usable = lock.as_ref().filter(|lock| is_usable(lock));
+        let body = usable.and_then(|lock| Body::read(&lock.value));
+        let new = usable.is_some_and(|lock| lock.value.is_empty());
         Self {
-            body: usable.and_then(|lock| Body::read(&lock.value)),
+            misused: lock.is_some() && body.is_none() && !new,
+            body,
             lock,
             contenders,
         }
     }
 
-    /// Whether there is a `.lock` that is neither a semaphore's nor waits for its first body.
+    /// The same of a mutex: whoever has locked the key is the only holder, and the limit is one.
+    /// `uid` is that of the holder's Job, where it is ours.
+    pub(super) fn of_mutex(lock: Option<Entry>, uid: Option<Uid>) -> Self {
+        let holder = lock.as_ref().and_then(|lock| lock.session.clone());
+        let usable = lock.as_ref().is_none_or(is_usable_as_mutex);
+        let body = usable.then(|| Body::of_mutex(holder.clone()));
+        Self {
+            body: body.map(Arc::new),
+            contenders: holder.map(|holder| (holder, uid)).into_iter().collect(),
+            misused: !usable,
+            lock,
+        }
+    }
+
+    /// Whether there is a `.lock` of another use: for a semaphore, one that is neither its own nor
+    /// waits for its first body.
     pub(super) fn is_misused(&self) -> bool {
-        let new = |lock: &Entry| is_usable(lock) && lock.value.is_empty();
-        self.body.is_none() && self.lock.as_ref().is_some_and(|lock| !new(lock))
+        self.misused
     }
 
     /// Who holds a slot: in `Holders`, with a contender that lives.
@@ -130,9 +158,38 @@ impl Sight {
     }
 }
 
+/// How long a slot is to cool, by the body that a grant writes: what the spec said when it was decided.
+fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
+    let mut bodies = transaction.operations.iter().filter_map(|op| match op {
+        Op::Lock {
+            value, session: of, ..
+        } if of == session => serde_json::from_slice::<Value>(value).ok(),
+        _ => None,
+    });
+    let cooldown = bodies
+        .next()
+        .and_then(|body| body.get("cooldown")?.as_u64());
+    Duration::from_secs(cooldown.unwrap_or(0))
+}
+
 /// Whether flags and lock are such that every client takes the key for a semaphore's.
 fn is_usable(lock: &Entry) -> bool {
     (lock.flags == 0 || lock.flags == SEMAPHORE_FLAGS) && lock.session.is_none()
+}
+
+/// Whether nothing speaks against that the key is a mutex: not its flags, and not its value, unless a
+/// session has locked it.
+fn is_usable_as_mutex(lock: &Entry) -> bool {
+    let of_semaphore = || {
+        let value: Option<Value> = serde_json::from_slice(&lock.value).ok();
+        value.is_some_and(|v| v.get("Limit").is_some() || v.get("Holders").is_some())
+    };
+    match lock.flags {
+        MUTEX_FLAGS => true,
+        0 if lock.session.is_some() || lock.value.is_empty() => true,
+        0 => lock.lock_index > 0 && !of_semaphore(),
+        _ => false,
+    }
 }
 
 /// A transaction of the operator's that went through.
@@ -167,6 +224,15 @@ pub(super) struct Observer {
     defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
     pub(super) limit_is_ours: bool,
+    /// The sessions in whose slots Jobs were started, or have gone on.
+    ran_in: BTreeSet<SessionId>,
+    /// How long each grant has its slot cool.
+    cooldowns: BTreeMap<SessionId, Duration>,
+    /// Since when each holder's Job, which was started in its slot, is done: it has ended or is gone,
+    /// and so are its pods.
+    done: BTreeMap<SessionId, Moment>,
+    /// The Jobs that are not to wait and were there while all slots were taken.
+    contended: BTreeSet<Uid>,
 }
 
 impl Observer {
@@ -179,9 +245,14 @@ impl Observer {
             taken: _,
             defended,
             limit_is_ours,
+            ran_in: _,
+            cooldowns,
+            done,
+            contended,
         } = self;
         for uid in canon.jobs() {
             canon.word(&robbed.contains_key(uid));
+            canon.word(&contended.contains(uid));
         }
         canon.word(&(defended, limit_is_ours));
         let (sight, now) = (outside.sight(), canon.now());
@@ -198,6 +269,9 @@ impl Observer {
             let contender = key.and_then(|key| outside.consul.get(&key));
             let last = |entry: &Entry| self.is_last_grant(&session, entry.modify_index);
             canon.word(&contender.map(last));
+            let cooldown = cooldowns.get(&session).copied().unwrap_or_default();
+            let done = done.get(&session);
+            canon.word(&done.map(|done| now.since(*done) >= cooldown));
         }
     }
 
@@ -246,11 +320,68 @@ impl Observer {
         for session in sight.dead_holders() {
             self.died.entry(session).or_insert(now);
         }
+        self.look_at_ends(sight, jobs, now);
+        if sight
+            .body
+            .as_ref()
+            .is_some_and(|body| body.holders.len() >= body.limit())
+        {
+            let impatient = jobs.objects().filter(|object| object.is_impatient());
+            self.contended
+                .extend(impatient.map(|object| object.uid.clone()));
+        }
         let held = sight.jobs();
         self.robbed.retain(|uid, _| !held.contains(uid));
         for uid in jobs.in_need_of_a_slot(&settings.prefix.lock_key()) {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
+        }
+    }
+
+    /// Takes note of the holders whose Jobs are done.
+    fn look_at_ends(&mut self, sight: &Sight, jobs: &Jobs, now: Moment) {
+        let alive = |session: &SessionId| sight.contenders.contains_key(session);
+        self.done.retain(|session, _| alive(session));
+        for (session, uid) in sight.holding() {
+            let Some(uid) = uid else { continue };
+            let object = jobs.get(uid);
+            let ended = object.is_none_or(|object| !object.may_run());
+            if ended && !jobs.has_pods(uid) {
+                self.done.entry(session.clone()).or_insert(now);
+            }
+        }
+    }
+
+    /// A Job that is not to wait was deleted.
+    pub(super) fn skipped(&self, uid: &Uid) {
+        let contended = self.contended.contains(uid);
+        assert!(
+            contended,
+            "{uid} was deleted while a slot was free all along"
+        );
+    }
+
+    /// A slot is not released before its Job is done and it has cooled, unless its Job was never
+    /// started or gives it back.
+    fn check_cooldown(&self, written: &Written<'_>) {
+        let of_the_dead = |session: &SessionId| !written.before.contenders.contains_key(session);
+        for release in written
+            .transaction
+            .releases
+            .iter()
+            .filter(|release| release.held)
+        {
+            let object = written.jobs.get(&release.identity.uid);
+            let ran = object.is_none_or(|object| object.finished() && object.ran());
+            let started = self.ran_in.contains(&release.session);
+            if !ran || !started || of_the_dead(&release.session) {
+                continue;
+            }
+            let cooldown = self.cooldowns.get(&release.session).copied();
+            let done = self.done.get(&release.session);
+            let cooled =
+                done.is_some_and(|done| written.now.since(*done) >= cooldown.unwrap_or_default());
+            assert!(cooled, "released before it has cooled: {release:?}");
         }
     }
 
@@ -272,7 +403,9 @@ impl Observer {
             let there = after.contenders.contains_key(session);
             assert!(there, "deleted a foreign contender");
         }
-        if before.lock.is_some() && after.lock.is_none() {
+        let released = transaction.releases.iter().any(|release| release.held);
+        let handed_back = settings.mode == Mode::Mutex && released;
+        if before.lock.is_some() && after.lock.is_none() && !handed_back {
             assert!(settings.terminating, "deleted the lock");
             // A contender may have come since it was read: it makes a new lock.
             let held = before.body.as_ref().is_some_and(|b| !b.holders.is_empty());
@@ -298,8 +431,14 @@ impl Observer {
         }
         self.check_holders(written);
         self.check_limit(written);
+        self.check_cooldown(written);
         for grant in &transaction.grants {
             self.granted.insert(grant.session.clone(), *index);
+            let cooldown = cooldown_of(transaction, &grant.session);
+            self.cooldowns.insert(grant.session.clone(), cooldown);
+            if !grant.starts {
+                self.ran_in.insert(grant.session.clone());
+            }
         }
     }
 
@@ -373,7 +512,7 @@ impl Observer {
 
     /// A Job is started in a slot that is its own, with the token of its last grant; unless somebody
     /// took that slot after the operator read, at `read`, that it was there.
-    pub(super) fn started(&self, start: &Start, sight: &Sight, read: Moment) {
+    pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.job.uid;
         let session = start.slot.session();
         let mut holding = sight.holding();
@@ -382,6 +521,7 @@ impl Observer {
             assert_eq!(holder, Some(uid), "it is another's slot");
         }
         let index = start.slot.fencing_token();
+        self.ran_in.insert(session.clone());
         let good = holder.is_some() && self.is_last_grant(session, index);
         let taken = self.taken_since(session, read);
         assert!(good || taken, "{uid} was started without a slot: {start:?}");

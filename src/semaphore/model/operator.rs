@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(super) use self::step::Step;
 use super::{
+    consul::Refused,
     flaws::Flaw,
     jobs::{Answer, Patch},
     outside::Outside,
@@ -26,8 +27,8 @@ use crate::{
     clock::Moment,
     consul::SessionId,
     semaphore::{
-        Agreement, Deaths, Defence, Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing,
-        Uid, decide,
+        Agreement, Coolings, Deaths, Defence, Evidence, Job, Life, MutexMemory, Observed, Ours,
+        Plan, Reading, Settings, Standing, Turns, Uid, decide,
         plan::{Stop, Transaction},
     },
 };
@@ -48,6 +49,10 @@ pub(super) struct Operator {
     /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
     renewals: BTreeMap<SessionId, Option<Moment>>,
     deaths: Deaths,
+    mutex: MutexMemory,
+    /// Made with the first reading.
+    turns: Option<Turns>,
+    coolings: Coolings,
     evidence: Evidence,
     barred: BTreeSet<Uid>,
     busy: BTreeSet<Uid>,
@@ -117,7 +122,8 @@ impl Operator {
             return;
         }
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
-        self.reading = Some(Reading::new(outside.settings.prefix.clone(), listing));
+        let Settings { prefix, mode, .. } = &*outside.settings;
+        self.reading = Some(Reading::new(prefix.clone(), *mode, listing));
         self.sessions
             .retain(|_, session| outside.consul.is_alive(session));
     }
@@ -175,6 +181,13 @@ impl Operator {
         }
         if let Some(reading) = reading {
             self.deaths.observe(reading, outside.now());
+            self.mutex.observe(reading, outside.now());
+            let fair = outside.settings.fair;
+            let turns = self.turns.get_or_insert_with(|| Turns::new(fair));
+            if self.flaw == Some(Flaw::StandsBackForEver) {
+                *turns = Turns::new(fair);
+            }
+            turns.observe(reading, outside.now());
         }
 
         let settings = &outside.settings;
@@ -190,6 +203,10 @@ impl Operator {
         if let Some(flaw) = self.flaw {
             flaw.distort(&mut ours);
         }
+        let time = jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default();
+        if let Some(reading) = reading {
+            self.coolings.observe(reading, &ours, outside.now(), time);
+        }
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
         let running: Vec<&Job> = bound.iter().filter(running).collect();
         let mut evidence = std::mem::take(&mut self.evidence);
@@ -197,15 +214,19 @@ impl Operator {
         evidence.observe(outside.now(), settings, &running, reading, &ours, known);
         self.evidence = evidence;
         let reading = self.reading.as_ref();
+        let turns = self.turns.clone().unwrap_or_default();
         let observed = Observed {
             now: outside.now(),
-            time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
+            time,
             settings: &outside.settings,
             applied: &outside.applied,
             defence: self.defence,
             fenced: self.fenced,
             reading,
             deaths: &self.deaths,
+            mutex: &self.mutex,
+            turns: &turns,
+            coolings: &self.coolings,
             evidence: &self.evidence,
             ours: &ours,
             bound: &bound,
@@ -269,6 +290,7 @@ impl Operator {
             suspends,
             give_backs,
             renames,
+            skips,
             sessions,
             surplus,
             applied,
@@ -299,6 +321,7 @@ impl Operator {
             .chain(suspends.into_iter().map(Patch::Suspend).map(patch))
             .chain(give_backs.into_iter().map(Patch::GiveBack).map(patch))
             .chain(renames.into_iter().map(Patch::Rename).map(patch))
+            .chain(skips.into_iter().map(Patch::Skip).map(patch))
             .chain(sessions.into_iter().map(Step::MakeSession))
             .chain(given_up.map(Step::Destroy))
             .chain(settled.map(write));
@@ -332,6 +355,10 @@ impl Operator {
                 match answer {
                     Some(Ok(answer)) if !lost => {
                         self.went_through(outside, &transaction, &answer);
+                    }
+                    Some(Err(Refused { rests: true })) if !lost => {
+                        self.mutex.delay(outside.now(), 0.0);
+                        self.start_over();
                     }
                     _ => self.start_over(),
                 }
@@ -385,7 +412,6 @@ impl Operator {
         transaction: &Transaction,
         answer: &[crate::consul::Entry],
     ) {
-        let prefix = &outside.settings.prefix;
         let read = outside.now();
         let reading = self.reading.take();
         self.reading = reading.map(|r| r.after(&transaction.operations, answer, read));
@@ -395,9 +421,9 @@ impl Operator {
         }
         for grant in &transaction.grants {
             self.sessions.remove(&grant.job.uid);
+            self.mutex.took(&grant.session, read);
         }
-        let contender_key = |session: &SessionId| prefix.contender_key(session);
-        let starts = transaction.starts(answer, contender_key);
+        let starts = transaction.starts(answer);
         for start in starts.into_iter().rev() {
             let patch = Patch::Start(start);
             self.pending.push_front(Step::Patch { patch, read });

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::{
     canon::Canon,
-    consul::Consul,
+    consul::{Consul, Refused},
     jobs::{Answer, Jobs, Patch},
     observer::{Body, Observer, Sight, Written},
 };
 use crate::{
     clock::Moment,
     consul::{Entry, Op, SessionId},
-    semaphore::{Identity, Settings, Uid, plan::Transaction},
+    semaphore::{Identity, Mode, Settings, Uid, plan::Transaction},
 };
 
 /// Everything that outlives the operator.
@@ -96,6 +96,12 @@ impl Outside {
     pub(super) fn sight(&self) -> Sight {
         let prefix = &self.settings.prefix;
         let lock = self.consul.get(&prefix.lock_key()).cloned();
+        if self.settings.mode == Mode::Mutex {
+            let holder = lock.as_ref().and_then(|lock| lock.session.as_ref());
+            let uid = holder.and_then(|holder| self.identity(holder));
+            let uid = uid.map(|identity| identity.uid.clone());
+            return Sight::of_mutex(lock, uid);
+        }
         let contenders = self.consul.below(prefix).filter_map(|entry| {
             let session = entry.session.clone()?;
             let name = entry.key.strip_prefix(prefix.as_str())?;
@@ -125,7 +131,7 @@ impl Outside {
         &mut self,
         transaction: &Transaction,
         generation: u64,
-    ) -> Result<Vec<Entry>, usize> {
+    ) -> Result<Vec<Entry>, Refused> {
         let operations = &transaction.operations;
         assert!(!operations.is_empty(), "nothing to write");
         assert!(operations.len() <= self.operations, "too many operations");
@@ -161,6 +167,9 @@ impl Outside {
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
             self.observer.started(start, &self.sight(), read);
             self.started.push(start.job.uid.clone());
+        }
+        if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
+            self.observer.skipped(&skip.job.uid);
         }
         self.look();
         answer

@@ -1,6 +1,6 @@
 //! What must be true once nothing is left to do.
 
-use super::outside::Outside;
+use super::{jobs::Object, outside::Outside};
 use crate::semaphore::{Agreement, OnSlotLost, Plan, Standing, Uid};
 
 /// What must be true once nothing is left to do.
@@ -54,5 +54,11 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         });
         let idle = held < body.limit() && startable.count() > 0;
         assert!(!idle || settings.paused, "a slot is idle");
+        let waits = |object: &Object| {
+            let job = job(&object.uid);
+            object.is_impatient() && job.is_some_and(|job| settings.may_start(&job))
+        };
+        let waiting = outside.jobs.objects().any(waits);
+        assert!(!waiting || settings.paused, "it was not to wait");
     }
 }

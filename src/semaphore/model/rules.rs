@@ -15,6 +15,7 @@ use super::observer::Body;
 /// Checks a plan.
 pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     check_patches(observed, plan);
+    check_skips(observed, plan);
     if let Some(transaction) = &plan.transaction {
         assert!(plan.record.is_none() || transaction.limit.is_none());
         check_removal(observed, transaction);
@@ -29,6 +30,7 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
         .chain(plan.suspends.iter().map(|suspend| &suspend.job))
         .chain(plan.give_backs.iter().map(|give_back| &give_back.job))
         .chain(plan.renames.iter().map(|rename| &rename.job))
+        .chain(plan.skips.iter().map(|skip| &skip.job))
         .chain(grants.map(|grant| &grant.job));
     let mut written = BTreeSet::new();
     for target in targets {
@@ -37,6 +39,19 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
             "{target:?} is written to twice"
         );
         assert!(!observed.busy.contains(&target.uid), "{target:?} is busy");
+    }
+}
+
+/// A Job is deleted for contention alone: by what was read after it was seen, and while nothing else
+/// is in the way.
+fn check_skips(observed: &Observed<'_>, plan: &Plan) {
+    for skip in &plan.skips {
+        let reading = observed.reading.expect("Consul was read");
+        let mut line = observed.line.iter();
+        let job = line.find(|job| job.uid == skip.job.uid);
+        assert!(job.is_some_and(|job| job.seen <= reading.sent), "{skip:?}");
+        let paused = observed.settings.paused || observed.settings.terminating;
+        assert!(!paused && plan.transaction.is_none(), "{skip:?}");
     }
 }
 
@@ -114,11 +129,14 @@ fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
     here && job.standing == Standing::Running && !held && !observed.busy.contains(&job.uid)
 }
 
-/// The body of `.lock` that a transaction writes.
+/// The body of `.lock` that a transaction writes, or what stands for it in a mutex.
 fn written(transaction: &Transaction) -> Option<Arc<Body>> {
     let mut operations = transaction.operations.iter();
     operations.find_map(|operation| match operation {
         Op::Cas { value, .. } => Body::read(value),
+        Op::Lock { key, session, .. } if key.ends_with("/.lock") => {
+            Some(Arc::new(Body::of_mutex(session.clone())))
+        }
         _ => None,
     })
 }

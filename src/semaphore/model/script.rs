@@ -8,7 +8,7 @@ use super::{
     operator::Lost,
     world::{Event, Setup},
 };
-use crate::semaphore::{LimitPolicy, lock::SEMAPHORE_FLAGS};
+use crate::semaphore::{LimitPolicy, Mode, lock::SEMAPHORE_FLAGS};
 
 /// A place in a list that is not known yet.
 fn any_one() -> impl Strategy<Value = usize> {
@@ -22,21 +22,45 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
     );
     let operations = prop_oneof![Just(4), Just(64), Just(128)];
     let policy = prop_oneof![3 => Just(LimitPolicy::Refuse), 1 => Just(LimitPolicy::Enforce)];
-    (1..4_u32, policy, operations, 0..4_u64, vec(client, 0..4)).prop_map(
-        |(limit, policy, operations, lock_delay, mut clients)| {
-            // All but one of three go by the same limit, as they must.
-            for (_, theirs) in clients.iter_mut().take(2) {
-                *theirs = usize::try_from(limit).unwrap();
-            }
-            Setup {
-                limit,
-                policy,
-                operations,
-                lock_delay,
-                clients,
-            }
-        },
+    let cooldown = prop_oneof![2 => Just(0), 2 => 1..20_u64, 1 => Just(200)];
+    (
+        1..4_u32,
+        policy,
+        operations,
+        (0..4_u64, cooldown),
+        vec(client, 0..4),
     )
+        .prop_map(
+            |(limit, policy, operations, (lock_delay, cooldown), mut clients)| {
+                // All but one of three go by the same limit, as they must.
+                for (_, theirs) in clients.iter_mut().take(2) {
+                    *theirs = usize::try_from(limit).unwrap();
+                }
+                Setup {
+                    mode: Mode::Semaphore,
+                    limit,
+                    policy,
+                    operations,
+                    lock_delay,
+                    cooldown,
+                    clients,
+                }
+            },
+        )
+}
+
+/// A mutex, and other programs that lock it.
+pub(super) fn mutex() -> impl Strategy<Value = Setup> {
+    let client = prop_oneof![3 => Just(Style::Mutex), 1 => Just(Style::Script)];
+    (0..4_u64, vec(client, 0..4)).prop_map(|(lock_delay, clients)| Setup {
+        mode: Mode::Mutex,
+        limit: 1,
+        policy: LimitPolicy::Refuse,
+        operations: 64,
+        lock_delay,
+        cooldown: 0,
+        clients: clients.into_iter().map(|style| (style, 1)).collect(),
+    })
 }
 
 /// What users, pods and the Job controller do all day.
@@ -48,6 +72,7 @@ pub(super) fn jobs() -> BoxedStrategy<Event> {
     ];
     prop_oneof![
         6 => (any_one(), -1..2).prop_map(|(job, priority)| Event::Create { job, priority }),
+        2 => any_one().prop_map(Event::CreateImpatient),
         6 => Just(Event::Control),
         5 => any_one().prop_map(Event::EndPod),
         1 => any_one().prop_map(Event::Fail),
@@ -162,6 +187,7 @@ pub(super) fn rest() -> BoxedStrategy<Event> {
     prop_oneof![
         3 => (1..9_u64).prop_map(Event::Wait),
         1 => any::<bool>().prop_map(Event::Pause),
+        1 => (0..20_u64).prop_map(Event::SetCooldown),
     ]
     .boxed()
 }

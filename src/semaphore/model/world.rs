@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     consul::SessionId,
-    semaphore::{LimitPolicy, Plan, Uid, samples},
+    semaphore::{LimitPolicy, Mode, Plan, Uid, samples},
 };
 
 /// The Jobs' names; one is made again under the same name when it is gone.
@@ -24,10 +24,12 @@ const PASSES: usize = 20;
 /// What a script starts from.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
+    pub(super) mode: Mode,
     pub(super) limit: u32,
     pub(super) policy: LimitPolicy,
     pub(super) operations: usize,
     pub(super) lock_delay: u64,
+    pub(super) cooldown: u64,
     /// Other programs, with the limit that each of them goes by.
     pub(super) clients: Vec<(Style, usize)>,
 }
@@ -40,6 +42,8 @@ pub(super) enum Event {
         job: usize,
         priority: i32,
     },
+    /// A Job is made that is not to wait.
+    CreateImpatient(usize),
     Control,
     EndPod(usize),
     Fail(usize),
@@ -54,6 +58,7 @@ pub(super) enum Event {
 
     // The ConsulSemaphore.
     SetLimit(u32),
+    SetCooldown(u64),
     Pause(bool),
     Terminate,
 
@@ -103,19 +108,30 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(setup: &Setup) -> Self {
         let mut settings = samples::settings(setup.limit);
+        settings.mode = setup.mode;
         settings.policy = setup.policy;
         settings.lock_delay = Duration::from_secs(setup.lock_delay);
+        settings.cooldown = Duration::from_secs(setup.cooldown);
         // A step takes a second here, so a long one.
         settings.ttl = Some(Duration::from_hours(24));
         let clients = setup.clients.iter();
+        let lock_delay = settings.session_lock_delay().as_secs();
+        let mut outside = Outside::new(settings, setup.operations);
+        outside.consul.lock_delay = lock_delay;
         Self {
-            outside: Outside::new(settings, setup.operations),
+            outside,
             operator: Operator::default(),
             stragglers: Vec::new(),
             clients: clients
                 .map(|(style, limit)| Client::new(*style, *limit))
                 .collect(),
         }
+    }
+
+    /// Whether this other program has the mutex.
+    pub(super) fn is_held_by(&self, client: usize) -> bool {
+        let session = self.clients[client].session();
+        session.is_some_and(|session| self.outside.sight().contenders.contains_key(session))
     }
 
     /// Runs a script, checking every rule at every step.
@@ -180,6 +196,7 @@ impl World {
 
     fn tick(&mut self, seconds: u64) {
         self.outside.seconds += seconds;
+        self.outside.consul.seconds += seconds;
         self.outside.jobs.clock += i64::try_from(seconds).unwrap_or(0);
     }
 
@@ -257,6 +274,7 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
             outside.generation += u64::from(outside.settings.limit != *limit);
             outside.spec().limit = *limit;
         }
+        Event::SetCooldown(seconds) => outside.spec().cooldown = Duration::from_secs(*seconds),
         Event::Pause(paused) => outside.spec().paused = *paused,
         Event::Terminate => outside.spec().terminating = true,
 
@@ -281,13 +299,20 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
         Event::DeleteContender(choice) => {
             let contenders: Vec<_> = outside.sight().contenders.into_keys().collect();
             if let Some(session) = pick(&contenders, *choice) {
-                outside.consul.delete(&prefix.contender_key(session));
+                let key = match outside.settings.mode {
+                    Mode::Semaphore => prefix.contender_key(session),
+                    Mode::Mutex => prefix.lock_key(),
+                };
+                outside.consul.delete(&key);
             }
         }
         Event::TakeOut(choice) => {
             let body = outside.sight().body;
             let holders = body.map_or_else(Vec::new, |body| body.holders.clone());
             if let Some(holder) = pick(&holders, *choice) {
+                if outside.settings.mode == Mode::Mutex {
+                    return outside.consul.free(&prefix.lock_key(), holder);
+                }
                 outside.edit_lock(|lock| match &mut lock["Holders"] {
                     serde_json::Value::Object(map) => drop(map.remove(holder.as_str())),
                     serde_json::Value::Array(list) => list.retain(|name| name != holder.as_str()),
@@ -339,6 +364,13 @@ fn by_users(outside: &mut Outside, event: &Event) {
             let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
             if let Some(name) = pick(&free, *job) {
                 jobs.create(name, &asked_for, *priority);
+            }
+        }
+        Event::CreateImpatient(job) => {
+            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
+            if let Some(name) = pick(&free, *job) {
+                let uid = jobs.create(name, &asked_for, 0);
+                jobs.edit(&uid, |object| object.impatient = true);
             }
         }
         Event::Forbid(job) => with_job(jobs, *job, Jobs::forbid),

@@ -88,7 +88,7 @@ fn a_dead_holder_rests_for_the_lock_delay() {
         sent: second(READ),
         reset: false,
     };
-    let reading = Reading::new(facts.settings.prefix.clone(), listing);
+    let reading = Reading::new(facts.settings.prefix.clone(), facts.settings.mode, listing);
     facts.deaths.observe(&reading, second(NOW - 15));
     let plan = facts.decide();
     assert_eq!(plan.wake, None);

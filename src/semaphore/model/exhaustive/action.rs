@@ -2,6 +2,7 @@
 
 use super::{
     super::operator::{Lost, Step},
+    Manner,
     state::State,
 };
 
@@ -171,12 +172,16 @@ impl State {
 
     fn client_actions(&self, actions: &mut Vec<Action>) {
         if self.client.session().is_some() {
-            if self.setup.slow_client {
+            if self.setup.manner == Manner::Slow {
                 actions.push(Action::Look);
             }
-            actions.extend([Action::Claim, Action::Leave]);
+            actions.push(Action::Leave);
+            if self.setup.manner != Manner::Silent {
+                actions.push(Action::Claim);
+            }
         }
-        if self.arrivals > 0 || self.client.session().is_some() {
+        let again = self.client.session().is_some() && self.setup.manner != Manner::Silent;
+        if self.arrivals > 0 || again {
             actions.push(Action::Arrive);
         }
     }

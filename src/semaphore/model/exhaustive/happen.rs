@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     super::{jobs::Deletion, operator::Operator},
+    Manner,
     action::{Action, Delivery, Seen},
     state::{LONG, State},
 };
@@ -88,7 +89,7 @@ impl State {
                 self.by_client(|client, outside| client.look(&outside.consul, &prefix));
             }
             Action::Claim => {
-                let looks = !self.setup.slow_client;
+                let looks = self.setup.manner != Manner::Slow;
                 self.by_client(|client, outside| {
                     if looks {
                         client.look(&outside.consul, &prefix);

@@ -16,7 +16,7 @@ use super::{
         operator::{Operator, Step},
         outside::Outside,
     },
-    Setup, Sites,
+    Manner, Setup, Sites,
     action::{Action, Delivery, Fault},
 };
 use crate::{
@@ -91,9 +91,13 @@ impl State {
                 name: cluster.into(),
                 id: cluster.into(),
             };
+            settings.fair = setup.fair.then_some(Duration::from_secs(LONG / 10));
             settings.on_slot_lost = setup.policy;
             settings.ttl = Some(Duration::from_secs(LONG / 10));
             settings.lock_delay = Duration::from_secs(LONG / 10);
+            if setup.cooldown {
+                settings.cooldown = Duration::from_hours(20);
+            }
             let mut outside = Outside::new(settings, 64);
             if !setup.from_nothing {
                 let body = format!(r#"{{"Limit":{},"Holders":{{}}}}"#, setup.limit);
@@ -134,6 +138,8 @@ impl State {
         };
         let orders: Arc<[Order]> = match setup.sites {
             Sites::One => [order(&[0])].into(),
+            // In fair order the first of them is the first everywhere.
+            Sites::TwoClusters if setup.fair => [order(&[0, 1])].into(),
             Sites::TwoReplicas | Sites::TwoClusters => [order(&[0, 1]), order(&[1, 0])].into(),
         };
         let mut state = Self {
@@ -192,7 +198,7 @@ impl State {
         let mut all = Canon::new(consul, &order.jobs, now);
         let canon = &mut all;
         canon.word(&(arrivals, faults, whims, broken));
-        consul.trace(prefix, canon);
+        consul.trace(prefix, self.setup.fair, canon);
         client.trace(canon);
         for site in &order.sites {
             sites[*site].trace(canon);
@@ -260,7 +266,7 @@ impl State {
         let mut client = self.client.clone();
         self.by_others(0, |outside| happens(&mut client, outside));
         self.client = client;
-        if !self.setup.slow_client {
+        if self.setup.manner != Manner::Slow {
             self.client.forget();
         }
     }

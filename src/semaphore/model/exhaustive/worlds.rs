@@ -1,6 +1,6 @@
 //! The worlds that are looked at, and what each must show.
 
-use super::{BASE, Setup, Sites, action::Fault, check, check_canon, find_out};
+use super::{BASE, Manner, Setup, Sites, action::Fault, check, check_canon, find_out};
 use crate::semaphore::{OnSlotLost, model::flaws::Flaw};
 
 /// Looks at a world of two operators and another program for each kind of fault, with one of it.
@@ -79,6 +79,82 @@ fn two_faults_at_once() {
     }
 }
 
+/// A slot is released only when it has cooled, and then it is, also if an operator dies before the
+/// end is written or after that.
+#[test]
+fn slots_that_cool() {
+    for (sites, kinds) in [
+        (Sites::TwoClusters, &[][..]),
+        (Sites::TwoReplicas, &[]),
+        (Sites::One, &[Fault::Crash]),
+        (Sites::One, &[Fault::LostAnswer]),
+        (Sites::One, &[Fault::LateCall]),
+    ] {
+        let setup = Setup {
+            sites,
+            faults: u8::try_from(kinds.len()).expect("a few"),
+            kinds,
+            cooldown: true,
+            ..BASE
+        };
+        check(&format!("cooling, {sites:?}, {kinds:?}"), setup);
+    }
+}
+
+/// In fair order, where everybody stands back for whoever comes first.
+#[test]
+fn fair_order() {
+    for kinds in [&[][..], &[Fault::Crash]] {
+        let setup = Setup {
+            faults: u8::try_from(kinds.len()).expect("a few"),
+            kinds,
+            fair: true,
+            ..BASE
+        };
+        check(&format!("fair, TwoClusters, {kinds:?}"), setup);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn fair_order_and_a_fault() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        for kind in Fault::ALL {
+            let setup = Setup {
+                sites,
+                kinds: std::slice::from_ref(kind),
+                fair: true,
+                ..BASE
+            };
+            check(&format!("fair, {sites:?}, [{kind:?}]"), setup);
+        }
+    }
+}
+
+/// One who waits and never takes a slot delays the others, and does not stop them.
+const SILENT: Setup = Setup {
+    faults: 0,
+    fair: true,
+    manner: Manner::Silent,
+    ..BASE
+};
+
+#[test]
+fn whoever_never_takes_its_turn_stops_nobody() {
+    check("fair, a silent contender", SILENT);
+}
+
+#[test]
+fn whoever_stands_back_for_ever_is_found_out() {
+    find_out(
+        Flaw::StandsBackForEver,
+        Setup {
+            sites: Sites::One,
+            ..SILENT
+        },
+    );
+}
+
 #[test]
 fn nothing_is_in_consul_yet() {
     for (sites, faults) in [(Sites::TwoReplicas, 0), (Sites::One, 1)] {
@@ -117,6 +193,7 @@ fn what_is_taken_for_the_same_leads_to_the_same() {
             ..BASE
         });
     }
+    check_canon(SILENT);
 }
 
 #[test]
@@ -175,9 +252,12 @@ fn as_asked() {
             "faults" => setup.faults = number,
             "whims" => setup.whims = number,
             "arrivals" => setup.arrivals = number,
-            "slow" => setup.slow_client = true,
+            "slow" => setup.manner = Manner::Slow,
             "same" => same = true,
+            "fair" => setup.fair = true,
+            "silent" => setup.manner = Manner::Silent,
             "nothing" => setup.from_nothing = true,
+            "cooldown" => setup.cooldown = true,
             "Suspend" => setup.policy = OnSlotLost::Suspend,
             "Continue" => setup.policy = OnSlotLost::Continue,
             "flaw" => {

@@ -22,7 +22,11 @@ impl Operator {
             flaw: _,
             sessions,
             renewals: _,
+            // It is about mutexes, and counts nothing of a semaphore.
+            mutex: _,
             deaths,
+            turns,
+            coolings,
             evidence,
             barred,
             busy,
@@ -60,6 +64,13 @@ impl Operator {
             let may_hold = outside.consul.is_alive(&session) || outside.is_in_holders(&session);
             let since = deaths.since(&session).filter(|_| may_hold);
             canon.word(&since.map(due));
+            if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+                canon.word(&turns.ends(&session).map(|ends| ends <= now));
+                if let Some(index) = turns.index(&session) {
+                    canon.index(&settings.prefix.contender_key(&session), index);
+                }
+            }
+            canon.word(&coolings.end(&session).map(|end| end <= now));
         }
         if looks_again {
             for job in jobs {
@@ -105,7 +116,8 @@ fn trace_reading(reading: &Reading, outside: &Outside, canon: &mut Canon<'_>) {
             canon.index(&lock_key, *index);
             canon.body(&body.encode());
         }
-        Lock::Unreadable(_) => {}
+        // The exhaustive worlds have semaphores only.
+        Lock::Mutex { .. } | Lock::Unreadable(_) => {}
     }
 }
 
@@ -131,6 +143,7 @@ impl Step {
                         canon.word(&('g', give_back.hold));
                         canon.session(&give_back.session);
                     }
+                    Patch::Skip(_) => canon.word(&'k'),
                     Patch::Rename(rename) => {
                         canon.word(&'n');
                         canon.session(&rename.session);
@@ -159,6 +172,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         operations,
         grants,
         releases,
+        coolings,
         prunes,
         limit,
         enforced,
@@ -199,6 +213,9 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
     for release in releases {
         canon.session(&release.session);
         canon.word(&release.held);
+    }
+    for cooling in coolings {
+        canon.session(&cooling.session);
     }
     for session in prunes {
         canon.session(session);
