@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::annotations::{
-    FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, PRIORITY, SEMAPHORE,
-    SESSION,
+    FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY, ON_CONTENTION,
+    PRIORITY, SEMAPHORE, SESSION,
 };
 
 /// What users write on a Job.
-const OF_USERS: [&str; 3] = [SEMAPHORE, PRIORITY, HOLD];
+const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
 
 /// What the operator writes on a Job or on its pod template. A copy of a Job may bear it.
 const OF_THE_OPERATOR: [&str; 6] = [

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use super::{InvalidKey, Key};
+
 /// On a Job, by its user: the name of the `ConsulSemaphore` in the Job's namespace to wait for.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 /// On a Job, by its user: an integer; a higher one goes first. Default 0.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
 /// On a Job, by its user, and by the operator for one that its user suspends: `"true"` stays out of the line.
 pub const HOLD: &str = "consul-semaphore.io/hold";
+/// On a Job, by its user: which semaphore of a keyed `ConsulSemaphore`.
+pub const KEY: &str = "consul-semaphore.io/key";
+/// On a Job, by its user: `Wait`, the default, or `Skip`: not to run at all if all slots are taken.
+pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds, or held, the slot.
 pub const SESSION: &str = "consul-semaphore.io/session";
 /// On the pod template, by the grant: the `Key` of Consul's sequencer, which the session has locked.
@@ -38,6 +44,20 @@ pub struct Request {
     pub priority: i32,
     /// Whether the Job stays out of the line.
     pub hold: bool,
+    /// Which semaphore of a keyed `ConsulSemaphore`.
+    pub key: Option<Key>,
+    /// What becomes of the Job if all slots are taken when it comes.
+    pub on_contention: OnContention,
+}
+
+/// What becomes of a Job if all slots are taken when it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnContention {
+    /// It waits.
+    #[default]
+    Wait,
+    /// It is deleted: whoever holds a slot does its work.
+    Skip,
 }
 
 /// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job; of the
@@ -66,6 +86,12 @@ pub enum AnnotationError {
     /// [`HOLD`] is neither `true` nor `false`.
     #[error("annotation {HOLD} is {0:?}: set it to \"true\" or \"false\", or remove it")]
     Hold(String),
+    /// [`KEY`] can't name a semaphore.
+    #[error("annotation {KEY} is {0:?}: {InvalidKey}")]
+    Key(String),
+    /// [`ON_CONTENTION`] is neither `Wait` nor `Skip`.
+    #[error("annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or \"Skip\", or remove it")]
+    OnContention(String),
 }
 
 /// What a Job's annotations ask for; `None` when [`SEMAPHORE`] is not among them: not our Job.
@@ -86,6 +112,13 @@ fn parse_request(
         hold: annotations
             .get(HOLD)
             .map_or(Ok(false), |text| parse_hold(text))?,
+        key: annotations
+            .get(KEY)
+            .map(|text| parse_key(text))
+            .transpose()?,
+        on_contention: annotations
+            .get(ON_CONTENTION)
+            .map_or(Ok(OnContention::Wait), |text| parse_on_contention(text))?,
     })
 }
 
@@ -109,6 +142,19 @@ fn parse_priority(text: &str) -> Result<i32, AnnotationError> {
 fn parse_hold(text: &str) -> Result<bool, AnnotationError> {
     text.parse()
         .map_err(|_| AnnotationError::Hold(beginning(text)))
+}
+
+fn parse_key(text: &str) -> Result<Key, AnnotationError> {
+    text.parse()
+        .map_err(|_| AnnotationError::Key(beginning(text)))
+}
+
+fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
+    match text {
+        "Wait" => Ok(OnContention::Wait),
+        "Skip" => Ok(OnContention::Skip),
+        _ => Err(AnnotationError::OnContention(beginning(text))),
+    }
 }
 
 /// As much of a value as an error repeats.
@@ -142,8 +188,8 @@ mod tests {
     proptest! {
         /// Whatever stands there is read, or refused with a note that is fit for an event.
         #[test]
-        fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..4_usize, hostile::text()), 0..5)) {
-            let names = [SEMAPHORE, PRIORITY, HOLD, SESSION];
+        fn any_annotations_are_read_or_refused(values in prop::collection::vec((0..6_usize, hostile::text()), 0..7)) {
+            let names = [SEMAPHORE, PRIORITY, HOLD, SESSION, KEY, ON_CONTENTION];
             let annotations = values.into_iter().map(|(name, value)| (names[name].to_owned(), value));
             match parse(&annotations.collect()) {
                 None => {}
@@ -185,30 +231,55 @@ mod tests {
             semaphore: "db-migrations".to_owned(),
             priority: 0,
             hold: false,
+            key: None,
+            on_contention: OnContention::Wait,
         };
         assert_eq!(parse_of([(SEMAPHORE, "db-migrations")]), Some(Ok(request)));
     }
 
     #[test]
-    fn priority_and_hold_are_read() {
+    fn all_else_that_is_asked_for_is_read() {
+        let parsed = parse_of([
+            (SEMAPHORE, "a.b"),
+            (PRIORITY, "-10"),
+            (HOLD, "true"),
+            (KEY, "customer-42"),
+            (ON_CONTENTION, "Skip"),
+        ]);
         let request = Request {
             semaphore: "a.b".to_owned(),
             priority: -10,
             hold: true,
+            key: Some("customer-42".parse().unwrap()),
+            on_contention: OnContention::Skip,
         };
-        assert_eq!(
-            parse_of([(SEMAPHORE, "a.b"), (PRIORITY, "-10"), (HOLD, "true")]),
-            Some(Ok(request))
-        );
-        let parsed = parse_of([(SEMAPHORE, "a"), (PRIORITY, "2147483647"), (HOLD, "false")]);
-        assert_eq!(
-            parsed,
-            Some(Ok(Request {
-                semaphore: "a".to_owned(),
-                priority: i32::MAX,
-                hold: false
-            }))
-        );
+        assert_eq!(parsed, Some(Ok(request)));
+        let parsed = parse_of([
+            (SEMAPHORE, "a"),
+            (PRIORITY, "2147483647"),
+            (HOLD, "false"),
+            (ON_CONTENTION, "Wait"),
+        ]);
+        let request = Request {
+            semaphore: "a".to_owned(),
+            priority: i32::MAX,
+            hold: false,
+            key: None,
+            on_contention: OnContention::Wait,
+        };
+        assert_eq!(parsed, Some(Ok(request)));
+    }
+
+    #[test]
+    fn a_key_or_a_word_that_cannot_be_is_refused() {
+        for key in ["", "a/b", "..", ".lock", "a b", "\u{202e}k"] {
+            let error = error_of([(SEMAPHORE, "a"), (KEY, key)]);
+            assert_eq!(error, AnnotationError::Key(key.to_owned()));
+        }
+        for word in ["", "skip", "Never"] {
+            let error = error_of([(SEMAPHORE, "a"), (ON_CONTENTION, word)]);
+            assert_eq!(error, AnnotationError::OnContention(word.to_owned()));
+        }
     }
 
     #[test]
@@ -317,6 +388,16 @@ mod tests {
             error_of([(SEMAPHORE, "a"), (HOLD, "x")]),
             HOLD,
             r#"set it to "true" or "false""#,
+        );
+        says(
+            error_of([(SEMAPHORE, "a"), (KEY, "a/b")]),
+            KEY,
+            "from 1 to 63 letters, digits, '.', '_' and '-'",
+        );
+        says(
+            error_of([(SEMAPHORE, "a"), (ON_CONTENTION, "x")]),
+            ON_CONTENTION,
+            r#"set it to "Wait" or "Skip""#,
         );
     }
 }

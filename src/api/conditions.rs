@@ -102,6 +102,8 @@ pub enum Reason {
     PrefixNotAllowed,
     /// The token that the spec names can't be read.
     TokenNotFound,
+    /// Consul refuses the operator's login, or what the operator is to log in with is not there.
+    LoginFailed,
     /// The API server refuses one start of a Job after another.
     StartsRefused,
     /// The spec says to grant nothing for now.
@@ -138,6 +140,7 @@ impl Reason {
             Self::LockTooLarge => "LockTooLarge",
             Self::PrefixNotAllowed => "PrefixNotAllowed",
             Self::TokenNotFound => "TokenNotFound",
+            Self::LoginFailed => "LoginFailed",
             Self::StartsRefused => "StartsRefused",
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",

@@ -10,13 +10,14 @@
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
-//! | [`Prefix`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`Prefix`], [`Key`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
 //! | [`tenancy`] | which prefixes a namespace may use |
 
 pub mod advice;
 pub mod annotations;
 pub mod conditions;
 pub mod crd;
+mod key;
 mod prefix;
 mod schema;
 mod seconds;
@@ -26,11 +27,12 @@ pub mod tenancy;
 mod ttl;
 
 pub use crd::crd_yaml;
+pub use key::{InvalidKey, Key};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use spec::{
-    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, LimitPolicy, LockDelay, OnSlotLost,
-    SessionSpec, TokenSecretRef,
+    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LimitPolicy, LockDelay, Mode,
+    OnSlotLost, SessionSpec, TokenSecretRef,
 };
 pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus};
 pub use ttl::{InvalidTtl, Ttl};

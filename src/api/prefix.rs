@@ -1,5 +1,6 @@
 //! Where in Consul's key-value store a semaphore lives.
 
+use super::Key;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -14,7 +15,7 @@ const LOCK_SEGMENT: &str = ".lock";
 pub struct Prefix(String);
 
 impl Prefix {
-    /// The greatest length in bytes. With `/` and a session's id behind it, a key stays below 512.
+    /// The greatest length in bytes. With a [`Key`] and a session's id behind it, a key stays below 512.
     pub const MAX_LENGTH: usize = 400;
 
     /// The prefix of a `ConsulSemaphore` whose spec names none: `semaphores/<namespace>/<name>`.
@@ -22,6 +23,13 @@ impl Prefix {
     /// Both are Kubernetes object names, which are always valid segments.
     pub(super) fn of_object(namespace: &str, name: &str) -> Self {
         Self(format!("semaphores/{namespace}/{name}"))
+    }
+
+    /// The prefix of one semaphore of a keyed one at this prefix. It may be longer than one that a user
+    /// can name.
+    #[must_use]
+    pub fn of_key(&self, key: &Key) -> Self {
+        Self(format!("{self}/{key}"))
     }
 
     /// The prefix as it stands in keys, without a slash at its end.

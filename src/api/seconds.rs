@@ -33,6 +33,13 @@ impl<const MIN: u64, const MAX: u64> Seconds<MIN, MAX> {
     }
 }
 
+impl<const MIN: u64, const MAX: u64> Default for Seconds<MIN, MAX> {
+    /// The shortest.
+    fn default() -> Self {
+        Self::MIN
+    }
+}
+
 /// The text is no such length of time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

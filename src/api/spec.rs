@@ -74,6 +74,11 @@ use serde::{Deserialize, Serialize};
 )]
 #[x_kube(
     validation = immutable("prefix"),
+    validation = unchanged("mode", "self.mode == oldSelf.mode".to_owned()),
+    validation = Rule::new("self.mode != 'Mutex' || self.limit == 1")
+        .message("limit must be 1 when mode is Mutex: one session locks the key")
+        .field_path(".limit"),
+    validation = unchanged("keyed", "self.keyed == oldSelf.keyed".to_owned()),
     validation = immutable("consul.datacenter"),
     validation = immutable("consul.namespace"),
     validation = immutable("consul.partition")
@@ -83,6 +88,19 @@ pub struct ConsulSemaphoreSpec {
     /// takes no slot away from those that hold one.
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
+
+    /// How the slots stand in Consul. Semaphore, the default: as `consul lock -n 3` and the Go
+    /// client's Semaphore keep them, a list of holders. Mutex: as `consul lock` with one holder and
+    /// the Go client's Lock do, a key that a session has locked; the limit must be 1. Can't be
+    /// changed later.
+    #[serde(default)]
+    pub mode: Mode,
+
+    /// Whether each value of the Jobs' annotation `consul-semaphore.io/key` has a semaphore of its
+    /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation stays suspended then. The
+    /// default is false. Can't be changed later.
+    #[serde(default)]
+    pub keyed: bool,
 
     /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
     /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
@@ -95,6 +113,18 @@ pub struct ConsulSemaphoreSpec {
     /// suspend it, first in line. Continue: as Reacquire, but the Job runs on if there is none.
     #[serde(default)]
     pub on_slot_lost: OnSlotLost,
+
+    /// How long a slot stays taken after its Job is done: whole hours, minutes and seconds from 0s to
+    /// 24h, such as 30s or 1h. With it and the annotation `consul-semaphore.io/on-contention: Skip`,
+    /// the same `CronJob` in several clusters runs each time in one of them: make it longer than their
+    /// clocks and schedules differ. The default is 0s.
+    #[serde(default)]
+    #[schemars(with = "String", length(max = 32))]
+    #[x_kube(validation = Rule::new(
+            "self.matches('^([0-9]{1,5}[hms])+$') && duration(self) <= duration('24h')",
+        )
+        .message("cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h"))]
+    pub cooldown: Cooldown,
 
     /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
     /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
@@ -125,6 +155,16 @@ pub struct ConsulSemaphoreSpec {
     pub consul: Option<ConsulSpec>,
 }
 
+/// How slots stand in Consul.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// A body with a limit and the holders' sessions.
+    #[default]
+    Semaphore,
+    /// A key that the holder's session has locked.
+    Mutex,
+}
+
 /// What to do when Consul holds another limit that is not ours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum LimitPolicy {
@@ -146,6 +186,9 @@ pub enum OnSlotLost {
     /// As `Reacquire`, but the Job runs on if there is no slot.
     Continue,
 }
+
+/// How long a slot stays taken after its Job is done.
+pub type Cooldown = Seconds<0, 86_400>;
 
 /// How long the slot of a dead holder rests.
 pub type LockDelay = Seconds<0, 60>;
@@ -271,7 +314,13 @@ fn immutable(field: &str) -> Rule {
             .collect();
         format!("({} ? {path} : '')", there.join(" && "))
     };
-    Rule::new(format!("{} == {}", value_in("self"), value_in("oldSelf")))
+    let same = format!("{} == {}", value_in("self"), value_in("oldSelf"));
+    unchanged(field, same)
+}
+
+/// A rule for the spec: `same`, in CEL, says whether this field is as it was.
+fn unchanged(field: &str, same: String) -> Rule {
+    Rule::new(same)
         .message(Message::Message(format!(
             "{field} can't be changed, added or removed: make another ConsulSemaphore for another place"
         )))

@@ -52,6 +52,12 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default)]
     pub waiting: i32,
 
+    /// How many keys of a keyed semaphore have a holder, or a Job of this cluster in line. Left out where
+    /// the semaphore is not keyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32")]
+    pub keys_in_use: Option<i32>,
+
     /// Who holds slots, oldest first, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderStatus>,
@@ -73,16 +79,26 @@ pub struct HolderStatus {
     /// The Consul session that holds the slot.
     pub session: String,
 
-    /// Who that is: `<cluster> <namespace>/<name>` of a Job, or what another program says of itself.
-    /// Left out where it is unknown.
+    /// Of which key's slots it is one, if the semaphore is keyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub key: Option<String>,
+
+    /// Who that is: `<cluster> <namespace>/<name>` of a Job, or of another program the name of its
+    /// session and its node. Left out where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub holder: Option<String>,
 
-    /// When it got the slot. Left out where it is unknown.
+    /// When it got the slot, or was seen to have it. Left out where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
+
+    /// Until when its slot cools: its Job is done. Left out before that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub cools_until: Option<Time>,
 
     /// Whether its session never expires: if whoever renews nothing is gone for good, somebody must
     /// destroy the session to free the slot. Left out where it expires, or that is unknown.
@@ -96,6 +112,11 @@ pub struct HolderStatus {
 pub struct QueueStatus {
     /// The name of the Job, in the namespace of the `ConsulSemaphore`.
     pub job: String,
+
+    /// For which key's slots it waits, if the semaphore is keyed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub key: Option<String>,
 
     /// When it came in line. Left out where it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
