@@ -4,6 +4,8 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod exec;
+
 use std::{
     env,
     io::{self, Write as _},
@@ -13,7 +15,8 @@ use std::{
 };
 
 use clap::{
-    Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    builder::NonEmptyStringValueParser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use consul_semaphore_operator::{
@@ -24,6 +27,8 @@ use consul_semaphore_operator::{
     consul, leader,
     telemetry::{self, LogFormat},
 };
+
+pub(crate) use self::exec::{Become, Exec, Held};
 
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
 #[derive(Debug, Parser)]
@@ -38,6 +43,14 @@ pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
     #[command(after_help = ENVIRONMENT)]
     Run(Box<Run>),
+    /// Run a command in a slot of a semaphore, on any machine: wait for the slot, hold it, give it back
+    #[command(after_help = exec::HELP)]
+    Exec(Box<Exec>),
+    /// Say by the exit code whether a slot is still held
+    #[command(after_help = exec::HELD_HELP)]
+    Held(Box<Held>),
+    #[command(hide = true)]
+    Become(Become),
     /// Print the CustomResourceDefinition as YAML
     Crd,
     /// Print the version, and the Kubernetes and Consul it is tested with
@@ -77,6 +90,11 @@ pub(crate) struct Run {
     /// Namespaces whose semaphores may live anywhere, joined by commas; * for all
     #[arg(long, env, value_name = "NAMES", default_value = "")]
     pub(crate) trusted_namespaces: TrustedNamespaces,
+
+    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among the
+    /// Jobs of this cluster, and to whoever is faster
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) fair_order: bool,
 
     /// Where /livez, /readyz and /metrics are served
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
@@ -170,6 +188,18 @@ pub(crate) struct ConsulFlags {
     #[arg(long = "consul-token-file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 
+    /// Log in to Consul by this auth method, instead of bringing a token
+    #[arg(long = "consul-auth-method", env = "CONSUL_AUTH_METHOD", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) auth_method: Option<String>,
+
+    /// The file with what to log in with, read anew for each login: the token of the pod's ServiceAccount
+    #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
+    pub(crate) bearer_token_file: PathBuf,
+
+    /// What Consul shall note of the tokens it gives, for people: KEY=VALUE, several joined by commas
+    #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub(crate) login_meta: Vec<(String, String)>,
+
     /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
@@ -224,6 +254,20 @@ impl ConsulFlags {
         if self.token_file.is_some() {
             config.token_file.clone_from(&self.token_file);
         }
+        if let Some(name) = &self.auth_method {
+            if let Some(given) = given_token(&config, self.token_file.is_some()) {
+                let problem = format!(
+                    "--consul-auth-method logs in for a token, and {given} gives one: \
+                     leave one of the two out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+            config.login = Some(consul::AuthMethod {
+                name: name.clone(),
+                bearer_token_file: self.bearer_token_file.clone(),
+                meta: self.login_meta.iter().cloned().collect(),
+            });
+        }
         if self.ca_file.is_some() {
             config.tls.ca_file.clone_from(&self.ca_file);
             if let Some(plain) = without_tls(&config) {
@@ -235,6 +279,16 @@ impl ConsulFlags {
             }
         }
         Ok(config)
+    }
+}
+
+/// What gives a token without a login, if anything does.
+fn given_token(config: &consul::Config, by_flag: bool) -> Option<&'static str> {
+    match (&config.token_file, &config.token) {
+        (Some(_), _) if by_flag => Some("--consul-token-file"),
+        (Some(_), _) => Some("CONSUL_HTTP_TOKEN_FILE"),
+        (None, Some(_)) => Some("CONSUL_HTTP_TOKEN"),
+        (None, None) => None,
     }
 }
 
@@ -258,6 +312,14 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// `KEY=VALUE`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("give KEY=VALUE, or several joined by commas".to_owned()),
+    }
+}
+
 /// Checks a filter; the text is kept because the parsed one cannot be cloned.
 fn filter(text: &str) -> Result<String, String> {
     match telemetry::parse_filter(text) {
@@ -275,8 +337,8 @@ fn variable_at_fault(error: &clap::Error) -> Option<String> {
     };
     let mut cli = Cli::command();
     cli.build();
-    let run = cli.find_subcommand("run")?;
-    let argument = run
+    let command = cli.find_subcommand(env::args_os().nth(1)?)?;
+    let argument = command
         .get_arguments()
         .find(|argument| argument.to_string() == *shown)?;
     let flag = format!("--{}", argument.get_long()?);

@@ -8,6 +8,8 @@
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
+//! | [`exec`] | one process in a slot, and whether a slot is still held | Kubernetes' client, the controller |
+//! | `holding` | what everyone needs who holds slots: the prefix as it is seen, sessions kept alive | Kubernetes, whom the slots are for |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
@@ -15,9 +17,9 @@
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
-//! process up (`run.rs`) and hears when it is to end (`shutdown.rs`).
+//! process up (`run.rs`, `slot.rs`) and hears when it is to end (`shutdown.rs`).
 //!
-//! Everything points one way: [`controller`] uses all others, [`semaphore`] uses the values of
+//! Everything points one way: [`controller`] and [`exec`] use the others, [`semaphore`] uses the values of
 //! [`consul`] and [`api`], and those two use none but [`clock`] and `text`. Text from outside is parsed once, at
 //! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
 //! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
@@ -27,6 +29,8 @@ pub mod clock;
 pub mod consul;
 pub mod controller;
 pub mod crash;
+pub mod exec;
+mod holding;
 #[cfg(test)]
 mod hostile;
 pub mod leader;

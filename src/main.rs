@@ -2,6 +2,7 @@
 mod cli;
 mod run;
 mod shutdown;
+mod slot;
 
 use std::{
     io::{self, Write as _},
@@ -16,6 +17,9 @@ use crate::cli::{Cli, Command};
 fn main() -> ExitCode {
     let done = match Cli::from_process().command {
         Command::Run(flags) => run::run(*flags),
+        Command::Exec(flags) => return slot::exec(*flags),
+        Command::Held(flags) => return slot::held(*flags),
+        Command::Become(flags) => return slot::become_command(&flags),
         Command::Crd => api::crd_yaml()
             .map_err(Into::into)
             .and_then(|yaml| print(&yaml)),

@@ -5,6 +5,7 @@ use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
     api::tenancy::Tenancy,
     consul, controller,
+    semaphore::turns::WINDOW,
     telemetry::{self, Telemetry},
 };
 use tokio::{sync::oneshot, time};
@@ -34,6 +35,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
             prefix: flags.tenant_prefix,
             trusted: flags.trusted_namespaces,
         },
+        fair: flags.fair_order.then_some(WINDOW),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

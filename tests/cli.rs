@@ -69,6 +69,8 @@ fn bad_values_say_what_is_allowed() {
         ("--cluster-name=a/b", "1 to 63 letters"),
         ("--consul-node=", "1 to 63 letters"),
         ("--consul-address=ftp://consul", "https://host:port"),
+        ("--consul-auth-method=", "value is required"),
+        ("--consul-login-meta=pod", "KEY=VALUE"),
     ];
     for (argument, allowed) in cases {
         let said = refusal(&["run", argument], &[]);
@@ -134,6 +136,78 @@ fn flags_that_contradict_each_other_say_what_to_do() {
         &[("CONSUL_HTTP_ADDR", "unix:///run/consul.sock")],
     );
     assert_says(&said, &advice);
+}
+
+#[test]
+fn a_login_and_a_token_contradict_each_other() {
+    let login = ["run", "--consul-auth-method=kubernetes"];
+    for (variable, value) in [
+        ("CONSUL_HTTP_TOKEN", "s3cr3t-t0ken"),
+        ("CONSUL_HTTP_TOKEN_FILE", "/s3cr3t"),
+    ] {
+        let said = refusal(&login, &[(variable, value)]);
+        assert_says(&said, &["--consul-auth-method", variable, "leave one"]);
+        assert!(!said.contains(value), "{said}");
+    }
+    let said = refusal(
+        &["run", "--consul-token-file=/file"],
+        &[("CONSUL_AUTH_METHOD", "kubernetes")],
+    );
+    assert_says(&said, &["--consul-token-file gives one"]);
+}
+
+#[test]
+fn a_login_without_what_to_log_in_with_says_so() {
+    let output = operator(
+        &["run", "--http-address=127.0.0.1:0"],
+        &[
+            ("CONSUL_AUTH_METHOD", "kubernetes"),
+            ("CONSUL_BEARER_TOKEN_FILE", "/does/not/exist"),
+        ],
+    );
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_says(&said, &["CONSUL_BEARER_TOKEN_FILE", "/does/not/exist"]);
+}
+
+#[test]
+fn what_a_command_in_a_slot_needs_is_asked_for() {
+    let exec = |flags: &[&'static str]| {
+        let needed = ["exec", "--prefix=a/b", "--limit=1"];
+        [&needed[..], flags, &["--", "true"]].concat()
+    };
+    assert_says(
+        &refusal(&["exec", "--", "true"], &[]),
+        &["--prefix", "--limit"],
+    );
+    assert_says(&refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
+    for (flag, allowed) in [
+        ("--prefix=a//b", "a//b"),
+        ("--limit=0", "1..=5000"),
+        ("--key=a/b", "a key is"),
+        ("--mode=lock", "possible values: semaphore, mutex"),
+        ("--ttl=9s", "from 10s to 86400s"),
+        ("--lock-delay=61s", "from 0s to 60s"),
+        ("--on-slot-lost=die", "possible values: terminate, continue"),
+        ("--kill-after=30s", "give 29s at the most"),
+        ("--name=a/b", "1 to 63 letters"),
+    ] {
+        let flags = match flag.split_once('=') {
+            Some(("--prefix", _)) => vec!["exec", flag, "--limit=1", "--", "true"],
+            Some(("--limit", _)) => vec!["exec", flag, "--prefix=a", "--", "true"],
+            _ => exec(&[flag]),
+        };
+        assert_says(&refusal(&flags, &[]), &[allowed]);
+    }
+    assert_says(
+        &refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
+        &["--try", "cannot be used with"],
+    );
+    let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
+    assert_says(
+        &refusal(&exec(&[]), &[ttl]),
+        &["environment variable CONSUL_SEMAPHORE_TTL"],
+    );
 }
 
 #[test]

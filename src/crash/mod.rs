@@ -1,6 +1,6 @@
 //! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test
-//! has the operator killed or frozen. (After a finalizer is taken off there is none: nothing is left
-//! that could be done, or be forgotten.)
+//! has the operator killed or frozen. (After a finalizer is taken off, or a Job that is not to wait is
+//! deleted, there is none: nothing is left that could be done.)
 //!
 //! A normal build knows their names nowhere and does nothing at them. With the cargo feature
 //! `crash-points` the environment variable `CRASH_POINTS` arms some:
@@ -70,6 +70,8 @@ points! {
     Stopped = "stopped",
     /// A Job is told that it gives its slot back; the slot is still held.
     GivenBack = "given-back",
+    /// The Job is done, and until when its slot cools is written; nobody has been told.
+    Cooling = "cooling",
     /// The slot is free and the contender gone; its session lives, and nobody has been told.
     Released = "released",
     /// The session of a slot that was given back is destroyed. Of no namespace.

@@ -155,7 +155,7 @@ impl LockCandidate {
         self.bounded(self.consul.register_node(&node)).await?;
         let request = NewSession {
             name: format!("consul-semaphore-operator leader {}", self.me.identity),
-            node: self.node.clone(),
+            node: Some(self.node.clone()),
             ttl: Some(self.timing.lease),
             // Longer than a leader counts on a session that somebody destroys while it is cut off.
             lock_delay: self.timing.certain().min(LONGEST_DELAY),

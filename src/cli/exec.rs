@@ -1,0 +1,273 @@
+//! The flags of what is about one slot: `exec` and `held`.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{Args, CommandFactory as _, ValueEnum, error::ErrorKind};
+use consul_semaphore_operator::{
+    api::{self, Key, Prefix, Seconds},
+    consul,
+    exec::{self, Patience},
+};
+
+use super::{Cli, ConsulFlags, filter, name};
+
+/// What the command finds, and what the exit code says.
+pub(super) const HELP: &str = "\
+The command finds in its environment what its slot is called in Consul:
+  CONSUL_SEMAPHORE_LOCK_KEY, CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_INDEX
+                           the sequencer; `held` says whether it is still good
+  CONSUL_SEMAPHORE_FENCING_TOKEN
+                           a later grant has a greater one
+
+Exit code: the command's own, 128 and the signal's number if a signal ended it, or
+   69  Consul can't be reached (with --try, or when --wait-for is over)
+   71  this machine is in the way
+   75  --try: no slot is free
+   77  Consul refuses: the token is unknown or lacks a right
+   78  the limit is another one in Consul, or the key is used for something else
+   79  the slot was lost, and the command was ended
+  124  --wait-for is over
+  126  the command can't be run
+  127  the command is not found
+
+Consul's own environment variables are read as `run` reads them: see `run --help`.";
+
+/// The node that owns sessions where no local agent does.
+const NODE: &str = "consul-semaphore-exec";
+
+/// The longest that a command that is asked to end may take, where nothing else is said.
+const KILL_AFTER: Duration = Duration::from_secs(10);
+
+#[derive(Args, Debug)]
+pub(crate) struct Exec {
+    /// Where the semaphore lives in Consul
+    #[arg(long, env = "CONSUL_SEMAPHORE_PREFIX", value_name = "PREFIX")]
+    prefix: Prefix,
+
+    /// How many may hold a slot at once: the same for all who use the prefix
+    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5000))]
+    limit: u32,
+
+    /// How the slots stand in Consul: a mutex, of which there is one, is what `consul lock -n 1` takes
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_MODE",
+        value_enum,
+        value_name = "MODE",
+        default_value_t
+    )]
+    mode: Mode,
+
+    /// A semaphore of its own below the prefix, as for a Job of a keyed ConsulSemaphore
+    #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
+    key: Option<Key>,
+
+    /// Higher goes first
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_PRIORITY",
+        value_name = "NUMBER",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    priority: i32,
+
+    /// How long to wait for a slot [default: as long as it takes]
+    #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
+    wait_for: Option<Seconds<1, 2_592_000>>,
+
+    /// Do not wait: if no slot is free, say who holds them and exit with 75
+    #[arg(long = "try", conflicts_with = "wait_for")]
+    once: bool,
+
+    /// What becomes of the command when its slot is lost
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_ON_SLOT_LOST",
+        value_enum,
+        value_name = "WHAT",
+        default_value_t
+    )]
+    on_slot_lost: OnSlotLost,
+
+    /// How long after SIGTERM a command that must end is killed; less than half of the TTL [default: 10s, or less]
+    #[arg(long, env = "CONSUL_SEMAPHORE_KILL_AFTER", value_name = "DURATION")]
+    kill_after: Option<Seconds<0, 43_200>>,
+
+    /// How long the slot outlives this program's last sign of life, 10s to 24h
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_TTL",
+        value_name = "DURATION",
+        default_value = "60s"
+    )]
+    ttl: Seconds<10, 86_400>,
+
+    /// How long the slot of a holder that died rests before it is used here, 0s to 60s
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_LOCK_DELAY",
+        value_name = "DURATION",
+        default_value = "15s"
+    )]
+    lock_delay: Seconds<0, 60>,
+
+    /// Leave the command in this process group, so that it can read the terminal; what the command starts is then
+    /// not ended with it
+    #[arg(long)]
+    foreground: bool,
+
+    /// What this host is called in Consul, for people [default: the host's name]
+    #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
+    name: Option<String>,
+
+    /// The external Consul node that owns the session [default: the agent's own where Consul's address is local, else consul-semaphore-exec]
+    #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
+    node: Option<String>,
+
+    /// With a local agent: let the session end by its TTL alone, and not because gossip takes this machine for dead
+    #[arg(long)]
+    no_node_checks: bool,
+
+    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
+    pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
+
+    /// The command, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// How the slots stand in Consul.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// A body with a limit and the holders' sessions
+    #[default]
+    Semaphore,
+    /// A key that the holder's session has locked
+    Mutex,
+}
+
+/// What becomes of the command when its slot is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum OnSlotLost {
+    /// It is ended
+    #[default]
+    Terminate,
+    /// It has a slot again if there is one, and goes on without one if there is none
+    Continue,
+}
+
+impl Exec {
+    /// The same for the library.
+    pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
+        let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
+        let prefix = match &self.key {
+            Some(key) => format!("{}/{key}", self.prefix)
+                .parse()
+                .map_err(|error| refuse(format!("--prefix and --key: {error}")))?,
+            None => self.prefix,
+        };
+        if self.mode == Mode::Mutex && self.limit != 1 {
+            return Err(refuse(
+                "--mode mutex: give --limit 1, or another mode".to_owned(),
+            ));
+        }
+        let ttl = self.ttl.get();
+        // It is asked to end a second early, and must be gone by the end of the TTL.
+        let longest = (ttl / 2).saturating_sub(Duration::from_secs(1));
+        let kill_after = match self.kill_after.map(Seconds::get) {
+            Some(asked) if asked > longest => {
+                return Err(refuse(format!(
+                    "--kill-after: a slot is held for a TTL of {}s after Consul was last heard of, and the \
+                     command must be gone by then: give {}s at the most, or a longer --ttl",
+                    ttl.as_secs(),
+                    longest.as_secs()
+                )));
+            }
+            asked => asked.unwrap_or(KILL_AFTER.min(longest)),
+        };
+        let agent = consul.addresses.iter().all(consul::Address::is_local) && !self.no_node_checks;
+        Ok(exec::Settings {
+            prefix,
+            mode: match self.mode {
+                Mode::Semaphore => api::Mode::Semaphore,
+                Mode::Mutex => api::Mode::Mutex,
+            },
+            limit: self.limit,
+            priority: self.priority,
+            patience: match self.wait_for {
+                _ if self.once => Patience::None,
+                Some(patience) => Patience::Until(patience.get()),
+                None => Patience::Endless,
+            },
+            host: self.name.unwrap_or_else(|| {
+                exec::host(&rustix::system::uname().nodename().to_string_lossy())
+            }),
+            node: self.node.or_else(|| (!agent).then(|| NODE.to_owned())),
+            ttl,
+            lock_delay: self.lock_delay.get(),
+            goes_on: self.on_slot_lost == OnSlotLost::Continue,
+            kill_after,
+            foreground: self.foreground,
+            command: self.command,
+        })
+    }
+}
+
+/// Becomes the command of an `exec`.
+#[derive(Args, Debug)]
+pub(crate) struct Become {
+    /// The process to end with
+    #[arg(long)]
+    pub(crate) of: Option<u32>,
+
+    #[arg(last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// What the exit code of `held` says.
+pub(super) const HELD_HELP: &str = "\
+Exit code: 0 the slot is held, 1 it is not, 2 that can't be told.
+
+Consul's own environment variables are read as `run` reads them: see `run --help`.";
+
+#[derive(Args, Debug)]
+pub(crate) struct Held {
+    /// The key that the holder's session has locked
+    #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_KEY", value_name = "KEY")]
+    lock_key: String,
+
+    /// The session that was given the slot
+    #[arg(long, env = "CONSUL_SEMAPHORE_SESSION", value_name = "ID")]
+    session: String,
+
+    /// The key's LockIndex when the slot was given
+    #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
+    lock_index: u64,
+
+    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
+    pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
+}
+
+impl Held {
+    /// What it is about.
+    pub(crate) fn sequencer(self) -> exec::Sequencer {
+        exec::Sequencer {
+            lock_key: self.lock_key,
+            session: self.session.into(),
+            lock_index: self.lock_index,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The contender for one process's slot: a grantor with a line of one. What it waits for, and when.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, Semaphore, mpsc},
+    time::sleep,
+};
+
+use super::{Failure, Patience, Settings, say};
+use crate::{
+    api::annotations::OnContention,
+    clock::{self, Moment},
+    consul::{self, Client, Listing, SessionId, WatchOptions},
+    holding::{Renewal, View},
+    semaphore::{
+        Agreement, Cluster, ContenderBody, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost,
+        Reading, Standing, Turns, Uid,
+        evidence::LATE,
+        identity,
+        plan::{Slot, Suspended},
+        settings,
+        turns::WINDOW,
+    },
+};
+
+/// When to try again what waits for something that wakes nobody.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How many holders a message names.
+const NAMED: usize = 5;
+
+/// What a pass came to.
+pub(super) enum Step {
+    /// Nothing more is to be done before something happens, at the latest at this moment.
+    Rest(Moment),
+    /// There is more to do.
+    Again,
+    /// The slot is granted.
+    Granted(Slot),
+    /// The process must end.
+    Stop(Suspended),
+}
+
+/// Waits for a slot, holds it and gives it back.
+pub(super) struct Contender {
+    pub(super) settings: settings::Settings,
+    /// How long to wait for a slot.
+    patience: Patience,
+    /// The external node that owns the sessions; `None`: the agent's.
+    pub(super) node: Option<String>,
+    pub(super) consul: Client,
+    /// The prefix, as it is seen.
+    pub(super) view: View<Client>,
+    /// Readings of the prefix, once somebody waits for one.
+    readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
+    /// The process, as the algorithm sees it.
+    pub(super) job: Job,
+    pub(super) evidence: Evidence,
+    /// The sessions that are renewed: one, and while a lost slot is had again two.
+    pub(super) kept: BTreeMap<SessionId, Renewal>,
+    /// The session that has no contender yet.
+    pub(super) ahead: BTreeMap<Uid, SessionId>,
+    pub(super) turns: Arc<Semaphore>,
+    /// Notified when something about a session changes.
+    pub(super) wake: Arc<Notify>,
+    /// How the limits stand, as far as is known.
+    pub(super) agreement: Option<Agreement>,
+    /// What was told, as long as it is so.
+    told: BTreeSet<&'static str>,
+}
+
+impl Contender {
+    pub(super) fn new(settings: &Settings, consul: Client) -> Self {
+        let program = settings.command.first().map(Path::new);
+        let program = program.and_then(Path::file_name).unwrap_or_default();
+        let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let policy = settings::Settings {
+            cluster: Cluster {
+                name: settings.host.clone(),
+                id: settings.host.clone(),
+            },
+            namespace: identity::NONE.to_owned(),
+            name: identity::NONE.to_owned(),
+            key: None,
+            prefix: settings.prefix.clone(),
+            mode: settings.mode,
+            limit: settings.limit,
+            policy: LimitPolicy::Refuse,
+            paused: false,
+            terminating: false,
+            on_slot_lost: if settings.goes_on {
+                OnSlotLost::Continue
+            } else {
+                OnSlotLost::Suspend
+            },
+            ttl: Some(settings.ttl),
+            lock_delay: settings.lock_delay,
+            cooldown: Duration::ZERO,
+            fair: Some(WINDOW),
+        };
+        let job = Job {
+            name: identity::name_of(&program.to_string_lossy()).into(),
+            uid: uid.as_str().into(),
+            version: String::new(),
+            seen: Moment::now(),
+            wants: Some(policy.name.as_str().into()),
+            key: None,
+            on_contention: OnContention::Wait,
+            cron_job: None,
+            priority: settings.priority,
+            hold: false,
+            since: clock::time().as_second(),
+            standing: Standing::Idle,
+            grace: settings.kill_after + LATE,
+            was_suspended: false,
+            granted: None,
+            reported: None,
+        };
+        Self {
+            view: View::new(
+                settings.prefix.to_string(),
+                Some(consul.clone()),
+                settings.prefix.clone(),
+                policy.mode,
+                Turns::new(policy.fair),
+            ),
+            settings: policy,
+            patience: settings.patience,
+            node: settings.node.clone(),
+            consul,
+            readings: None,
+            job,
+            evidence: Evidence::default(),
+            kept: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+            // One session, or two: each has its turn.
+            turns: Arc::new(Semaphore::new(2)),
+            wake: Arc::new(Notify::new()),
+            agreement: None,
+            told: BTreeSet::new(),
+        }
+    }
+
+    /// Waits for a slot.
+    ///
+    /// This and the others may be dropped at any time: what was under way is looked up by the next.
+    pub(super) async fn acquire(&mut self) -> Result<Slot, Failure> {
+        loop {
+            match self.pass().await {
+                Step::Granted(slot) if self.outlives_the_start(slot.session()) => return Ok(slot),
+                // Its next renewal, and the next reading, bring more.
+                Step::Granted(_) => {
+                    self.view.doubt();
+                    self.something(Moment::now() + SOON).await;
+                }
+                Step::Rest(next) => {
+                    if let Some(failure) = self.hopeless() {
+                        return Err(failure);
+                    }
+                    self.tell_waiting();
+                    self.something(next).await;
+                }
+                Step::Again | Step::Stop(_) => {}
+            }
+        }
+    }
+
+    /// The process runs in this slot.
+    pub(super) fn runs(&mut self, slot: &Slot) {
+        self.job.standing = Standing::Running;
+        self.job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
+        self.job.reported = Some(slot.session().clone());
+    }
+
+    /// Holds the slot while the process runs; returns when the process must end.
+    pub(super) async fn hold(&mut self) -> Suspended {
+        loop {
+            match self.pass().await {
+                Step::Stop(why) => {
+                    self.job.standing = Standing::Stopping;
+                    return why;
+                }
+                Step::Rest(next) => {
+                    self.tell_trouble("the command goes on for now");
+                    self.something(next).await;
+                }
+                Step::Again | Step::Granted(_) => {}
+            }
+        }
+    }
+
+    /// Gives back what there is: the process has ended, or was never started.
+    pub(super) async fn leave(&mut self) {
+        self.job.standing = Standing::Finished { at_rest: true };
+        // A write may have been under way.
+        self.view.doubt();
+        loop {
+            let Step::Rest(next) = self.pass().await else {
+                continue;
+            };
+            if self.view.reading.is_some() && self.kept.is_empty() {
+                return;
+            }
+            self.something(next).await;
+        }
+    }
+
+    /// What to say when there was no slot for as long as was to be waited.
+    pub(super) fn out_of_patience(&self) -> Failure {
+        let Patience::Until(patience) = self.patience else {
+            return self.taken();
+        };
+        match &self.view.trouble {
+            Some(trouble) => Failure::of(&trouble.error),
+            None => Failure::OutOfPatience {
+                prefix: self.settings.prefix.clone(),
+                patience,
+                holders: self.holders(),
+            },
+        }
+    }
+
+    /// Why there is no use in waiting for a slot, if there is none.
+    fn hopeless(&self) -> Option<Failure> {
+        let once = self.patience == Patience::None;
+        if let Some(trouble) = &self.view.trouble {
+            let failure = Failure::of(&trouble.error);
+            return (once || matches!(failure, Failure::Refused(_))).then_some(failure);
+        }
+        let prefix = &self.settings.prefix;
+        if let Some(Lock::Unreadable(why)) = self.view.reading.as_ref().map(Reading::lock) {
+            return Some(Failure::Conflict(format!("{prefix}/.lock: {why}")));
+        }
+        if let Some(Agreement::Conflict { theirs }) = self.agreement {
+            let ours = self.settings.limit;
+            return Some(Failure::Conflict(format!(
+                "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use it must have \
+                 the same"
+            )));
+        }
+        once.then(|| self.taken())
+    }
+
+    fn taken(&self) -> Failure {
+        Failure::Taken {
+            prefix: self.settings.prefix.clone(),
+            holders: self.holders(),
+        }
+    }
+
+    /// Who holds the slots, for people.
+    fn holders(&self) -> String {
+        let Some(reading) = &self.view.reading else {
+            return "nobody knows who holds them".to_owned();
+        };
+        let (limit, holders): (_, Vec<_>) = match reading.lock() {
+            Lock::Semaphore { body, .. } if body.room() > 0 => {
+                return "others wait who come first".to_owned();
+            }
+            Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
+            Lock::Mutex { holder, .. } if holder.is_none() => {
+                return "its lock-delay runs".to_owned();
+            }
+            Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
+            Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
+        };
+        let name = |session: &SessionId| {
+            let contender = reading.contender(session);
+            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+            match body.as_ref().map(ContenderBody::holder) {
+                Some(holder) => format!("{holder} (session {session})"),
+                None => format!("session {session}"),
+            }
+        };
+        let held = holders.len();
+        let mut named: Vec<_> = holders.into_iter().take(NAMED).map(name).collect();
+        if held > NAMED {
+            named.push(format!("{} more", held - NAMED));
+        }
+        format!("{held} of {limit} held, by {}", named.join(", "))
+    }
+
+    fn tell_waiting(&mut self) {
+        let text = format!("waiting for a slot of {}", self.settings.prefix);
+        self.tell("waiting", self.view.trouble.is_none().then_some(&text));
+        self.tell_trouble("waiting");
+    }
+
+    fn tell_trouble(&mut self, meanwhile: &str) {
+        let trouble = self.view.trouble.as_ref();
+        let text = trouble.map(|trouble| format!("{}; {meanwhile}", trouble.error));
+        self.tell("trouble", text.as_ref());
+    }
+
+    /// Says once what is so about something, until it is not so any more.
+    pub(super) fn tell(&mut self, about: &'static str, text: Option<impl AsRef<str>>) {
+        match text {
+            Some(text) if self.told.insert(about) => say(text.as_ref()),
+            Some(_) => {}
+            None => {
+                self.told.remove(about);
+            }
+        }
+    }
+
+    /// Waits until something happens, or until then.
+    async fn something(&mut self, next: Moment) {
+        let wait = self.settings.span() / 5;
+        let readings = self.readings.get_or_insert_with(|| {
+            let options = WatchOptions {
+                wait,
+                ..WatchOptions::default()
+            };
+            self.consul
+                .readings(&self.settings.prefix.folder(), options)
+        });
+        tokio::select! {
+            Some(listing) = readings.recv() => self.view.note(listing),
+            () = self.wake.notified() => {}
+            () = sleep(next.since(Moment::now())) => {}
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! One process in a slot: what `consul lock` does, around the same [`decide`](crate::semaphore::decide())
+//! as the operator's.
+//!
+//! To the algorithm the process is a Job: idle while it waits, running once it is started, finished when
+//! it has ended. So the order, the limit, who is pruned and what becomes of a lost slot are decided
+//! where they are decided for Jobs, and nothing here asks a question of its own about slots.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `contender` | what is waited for, and when |
+//! | `pass` | observe, decide, apply: for the one process |
+//! | `process` | the process and its group: started, signalled, ended |
+//! | `signals` | what this program is told by signals |
+//! | `failure` | why there is no exit code of the process's own, and which one there is instead |
+//! | `held` | whether a sequencer is still good |
+
+mod contender;
+mod failure;
+mod held;
+mod pass;
+mod process;
+mod signals;
+
+use std::{
+    ffi::OsString,
+    io::{self, Write as _},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use tokio::time::{sleep, timeout};
+
+use self::{
+    contender::Contender,
+    process::{Process, Start},
+    signals::Signals,
+};
+pub use self::{
+    failure::{Failure, LOST, MACHINE},
+    held::{Sequencer, Verdict, held},
+    process::become_command,
+};
+use crate::{
+    api::{Mode, Prefix},
+    consul::{self, Client},
+    semaphore::{identity, plan::Suspended},
+};
+
+/// How long giving the slot back may take. What is left then ends with the session's TTL.
+const LEAVING: Duration = Duration::from_secs(10);
+
+/// What is to be run, and in which slot.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the semaphore lives in Consul.
+    pub prefix: Prefix,
+    /// How the slots stand in Consul.
+    pub mode: Mode,
+    /// How many may hold a slot at once: the same for all who use the prefix; 1 for a mutex.
+    pub limit: u32,
+    /// Higher goes first.
+    pub priority: i32,
+    /// How long to wait for a slot.
+    pub patience: Patience,
+    /// What this host is called in Consul, for people: only what a Consul key may have, no slash.
+    pub host: String,
+    /// The external node that owns the session; `None`: the node of the agent that is asked, whose
+    /// checks end the session too.
+    pub node: Option<String>,
+    /// How long the session outlives its last renewal.
+    pub ttl: Duration,
+    /// How long a dead holder's slot rests before it is used.
+    pub lock_delay: Duration,
+    /// Whether the process goes on when its slot is lost and there is no other one.
+    pub goes_on: bool,
+    /// How long after SIGTERM a process that must end is killed; less than half the TTL.
+    pub kill_after: Duration,
+    /// Whether the process stays in this program's process group, so that it can read the terminal.
+    pub foreground: bool,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+}
+
+/// How long to wait for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes.
+    Endless,
+    /// So long.
+    Until(Duration),
+    /// Not at all.
+    None,
+}
+
+/// Runs a command in a slot and gives the exit code: the command's own, 128 and the signal's number if
+/// a signal ended it, or a [`Failure`]'s. Must be called on the process's main thread and with a
+/// runtime that runs nothing elsewhere: the command ends with the thread that started it.
+pub async fn exec(settings: Settings, consul: consul::Config) -> u8 {
+    match run(&settings, consul).await {
+        Ok(code) => code,
+        Err(failure) => {
+            say(&failure.to_string());
+            failure.code()
+        }
+    }
+}
+
+/// The name of a host as it can stand in a session's name.
+pub fn host(name: &str) -> String {
+    identity::name_of(name)
+}
+
+/// Tells a person something.
+fn say(text: &str) {
+    // Nobody is left to tell when this cannot be written.
+    let _ = writeln!(io::stderr(), "{}: {text}", env!("CARGO_PKG_NAME"));
+}
+
+async fn run(settings: &Settings, consul: consul::Config) -> Result<u8, Failure> {
+    let mut signals = Signals::listen().map_err(Failure::System)?;
+    let consul = Client::new(consul)?;
+    let mut contender = Contender::new(settings, consul.clone());
+    let patience = async {
+        match settings.patience {
+            Patience::Until(patience) => sleep(patience).await,
+            Patience::Endless | Patience::None => std::future::pending().await,
+        }
+    };
+    let granted = tokio::select! {
+        granted = contender.acquire() => granted,
+        signal = signals.asks_to_end() => Err(Failure::Interrupted(signal)),
+        () = patience => Err(contender.out_of_patience()),
+    };
+    let started = granted.and_then(|slot| {
+        let process = Process::start(&Start {
+            command: &settings.command,
+            slot: &slot,
+            foreground: settings.foreground,
+            // One that may go on without a slot may go on without this program.
+            ends_with_us: !settings.goes_on,
+        })
+        .map_err(Failure::System)?;
+        contender.runs(&slot);
+        Ok(process)
+    });
+    let ended = match started {
+        Ok(process) => attend(settings, &mut contender, process, &mut signals).await,
+        Err(failure) => Err(failure),
+    };
+    tokio::select! {
+        left = timeout(LEAVING, contender.leave()) => {
+            if left.is_err() {
+                say("Consul does not answer: the slot is free once the session has expired");
+            }
+        }
+        _ = signals.asks_to_end() => {}
+    }
+    consul.log_out().await;
+    ended
+}
+
+/// Sees to the process until it has ended.
+async fn attend(
+    settings: &Settings,
+    contender: &mut Contender,
+    mut process: Process,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let mut hold = std::pin::pin!(contender.hold());
+    let why = loop {
+        tokio::select! {
+            status = process.ended() => return status.map(code).map_err(Failure::System),
+            why = &mut hold => break why,
+            signal = signals.next() => process.forward(signal),
+        }
+    };
+    say(match why {
+        Suspended::SlotLost => "the slot is lost: the command is ended",
+        Suspended::Unproved => "nothing shows any more that the slot is held: the command is ended",
+    });
+    let status = process
+        .end(settings.kill_after)
+        .await
+        .map_err(Failure::System)?;
+    Err(Failure::Lost(status))
+}
+
+/// The exit code of a process, as shells give it.
+fn code(status: ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt as _;
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
+}

@@ -1,0 +1,77 @@
+//! When something that failed is tried again.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+
+use crate::clock::Moment;
+
+/// The longest pause, before its jitter.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Failures in a row, and when the next try is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setback {
+    attempts: u32,
+    /// When the next try is due.
+    pub(crate) until: Moment,
+}
+
+impl Setback {
+    /// One more failure: the pause grows from 200 ms to half a minute, with jitter. Failures while
+    /// a pause lasts are one failure: they were all begun before it.
+    pub(crate) fn after(before: Option<&Self>, now: Moment) -> Self {
+        if let Some(before) = before.filter(|before| before.until > now) {
+            return *before;
+        }
+        let attempts = before.map_or(0, |before| before.attempts.saturating_add(1));
+        let mut pauses = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(200))
+            .with_max_delay(LONGEST)
+            .with_jitter()
+            .without_max_times()
+            .build();
+        let pause = pauses.nth(attempts.min(16) as usize).unwrap_or(LONGEST);
+        Self {
+            attempts,
+            until: now + pause,
+        }
+    }
+
+    /// Waits until the next try is due.
+    pub(crate) async fn wait(&self) {
+        tokio::time::sleep(self.until.since(Moment::now())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_end_at_a_minute() {
+        let mut now = Moment::from_boot(Duration::ZERO);
+        let mut setback: Option<Setback> = None;
+        let mut pauses = Vec::new();
+        for _ in 0..20 {
+            let next = Setback::after(setback.as_ref(), now);
+            pauses.push(next.until.since(now));
+            now = next.until;
+            setback = Some(next);
+        }
+        assert!(pauses[0] < Duration::from_secs(1), "{pauses:?}");
+        assert!(pauses[19] >= LONGEST, "{pauses:?}");
+        assert!(
+            pauses.iter().all(|pause| *pause <= LONGEST * 2),
+            "{pauses:?}"
+        );
+    }
+
+    #[test]
+    fn many_failures_at_once_are_one() {
+        let now = Moment::from_boot(Duration::ZERO);
+        let first = Setback::after(None, now);
+        let last = (0..20).fold(first, |before, _| Setback::after(Some(&before), now));
+        assert_eq!(last.until, first.until);
+    }
+}

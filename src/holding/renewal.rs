@@ -1,0 +1,148 @@
+//! The renewal of a session.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::AbortHandle,
+    time::sleep,
+};
+
+use crate::{
+    clock::Moment,
+    consul::{self, Client, SessionId},
+    semaphore::Life,
+};
+
+/// The longest pause between tries to renew a session of which nothing is known: short beside the
+/// shortest TTL.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
+
+/// A session that a task renews until it is gone or [`Renewal::stop`] is called, if it has a TTL.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    life: Arc<Mutex<Life>>,
+    task: AbortHandle,
+}
+
+impl Renewal {
+    /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
+    /// `turns` bounds how many calls are under way, and `wake` is notified when something about the
+    /// session changes.
+    pub(crate) fn start(
+        consul: Client,
+        id: SessionId,
+        life: Life,
+        turns: Arc<Semaphore>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let life = Arc::new(Mutex::new(life));
+        let renewer = Renewer {
+            consul,
+            id,
+            life: life.clone(),
+            turns,
+            wake,
+        };
+        let task = tokio::spawn(renewer.run()).abort_handle();
+        Self { life, task }
+    }
+
+    /// What is known of the session.
+    pub(crate) fn life(&self) -> Life {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Renews it no more, which leaves it in Consul.
+    pub(crate) fn stop(&self) {
+        self.task.abort();
+    }
+
+    /// What stops it, for somebody who has nothing else to do with it.
+    pub(crate) fn handle(&self) -> AbortHandle {
+        self.task.clone()
+    }
+}
+
+/// The task that renews one session.
+struct Renewer {
+    consul: Client,
+    id: SessionId,
+    life: Arc<Mutex<Life>>,
+    turns: Arc<Semaphore>,
+    wake: Arc<Notify>,
+}
+
+impl Renewer {
+    /// Renews the session until it is gone, or is found to have no TTL.
+    async fn run(self) {
+        loop {
+            match self.get() {
+                Life::Unknown => {}
+                // A third of the TTL, at the most, with jitter so that sessions made together
+                // spread out.
+                Life::Renewed { ttl, .. } => {
+                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
+                }
+                Life::Endless | Life::Gone => return,
+            }
+            self.renew().await;
+        }
+    }
+
+    /// Sends renewals until one is answered.
+    async fn renew(&self) {
+        let longest = match self.get() {
+            Life::Renewed { ttl, .. } => ttl / 6,
+            _ => UNKNOWN_PAUSE,
+        };
+        let mut pauses = pauses(longest).without_max_times().build();
+        loop {
+            let turn = self.turns.acquire().await;
+            let sent = Moment::now();
+            let answer = self.consul.renew_session(&self.id).await;
+            drop(turn);
+            match answer {
+                // The TTL is its own: longer than asked where Consul has a floor, and of another
+                // day's spec where it was adopted.
+                Ok(session) => {
+                    return self.set(match session.ttl {
+                        Some(ttl) => Life::Renewed { sent, ttl },
+                        None => Life::Endless,
+                    });
+                }
+                Err(consul::Error::Gone) => return self.set(Life::Gone),
+                Err(error) => {
+                    tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
+                }
+            }
+            sleep(pauses.next().unwrap_or(longest)).await;
+        }
+    }
+
+    fn get(&self) -> Life {
+        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, life: Life) {
+        let mut current = self.life.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = *current == Life::Unknown || life == Life::Gone;
+        *current = life;
+        drop(current);
+        if news {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// The pauses between tries of a call about a session: they grow to `longest`, with jitter.
+pub(crate) fn pauses(longest: Duration) -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(longest.max(Duration::from_millis(400)))
+        .with_jitter()
+}

@@ -1,0 +1,358 @@
+//! What is seen of Consul: the prefix, and what is in the way.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::Semaphore;
+
+use super::Setback;
+use crate::{
+    clock::Moment,
+    consul::{self, Client, Entry, Listing},
+    semaphore::{Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, plan::Transaction},
+};
+
+/// Why Consul can't be used now.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) error: consul::Error,
+    /// Since when there has been trouble of any kind.
+    pub(crate) since: Moment,
+    /// Whether reading works, and only writing does not.
+    writing: bool,
+    pub(crate) setback: Setback,
+}
+
+/// What a watch brought of one lock key and the keys beside it.
+pub(crate) struct News {
+    pub(crate) entries: Arc<Vec<Entry>>,
+    pub(crate) index: u64,
+    pub(crate) sent: Moment,
+    pub(crate) reset: bool,
+}
+
+impl From<Listing> for News {
+    fn from(listing: Listing) -> Self {
+        Self {
+            entries: Arc::new(listing.entries),
+            index: listing.index,
+            sent: listing.sent,
+            reset: listing.reset,
+        }
+    }
+}
+
+/// The part of Consul that a lock key lives in, as it is seen. `W` is a way there.
+pub(crate) struct View<W> {
+    /// For whom it is looked at, for the log.
+    semaphore: String,
+    /// The way there; `None` while there is none, so that nothing is read or written.
+    pub(crate) home: Option<W>,
+    prefix: Prefix,
+    mode: Mode,
+    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    pub(crate) reading: Option<Reading>,
+    /// When the last of what it shows was received.
+    received: Moment,
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) deaths: Deaths,
+    /// What its key does not say of a mutex.
+    pub(crate) mutex: MutexMemory,
+    /// Whose turn it is among those who wait.
+    pub(crate) turns: Turns,
+    /// How often in a row somebody else was faster.
+    conflicts: u32,
+    /// Whether Consul's index went back.
+    pub(crate) went_back: bool,
+    /// When a running Job is to be suspended if nothing is heard of its slot: no call outlasts it.
+    pub(crate) deadline: Option<Moment>,
+    /// Turns to call Consul, which several views may share.
+    pub(crate) calls: Arc<Semaphore>,
+}
+
+/// What a call may take, however soon a running Job is to be suspended: less than what would make the
+/// next pass believe that it has slept.
+const LEAST: Duration = Duration::from_millis(500);
+
+impl<W: AsRef<Client>> View<W> {
+    pub(crate) fn new(
+        semaphore: String,
+        home: Option<W>,
+        prefix: Prefix,
+        mode: Mode,
+        turns: Turns,
+    ) -> Self {
+        Self {
+            semaphore,
+            home,
+            prefix,
+            mode,
+            reading: None,
+            received: Moment::now(),
+            trouble: None,
+            deaths: Deaths::default(),
+            mutex: MutexMemory::default(),
+            turns,
+            conflicts: 0,
+            went_back: false,
+            deadline: None,
+            calls: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Makes a call of Consul, at the longest until a running Job is to be suspended.
+    pub(crate) async fn in_time<T>(
+        &self,
+        call: impl Future<Output = Result<T, consul::Error>>,
+    ) -> Result<T, consul::Error> {
+        let call = async {
+            // Never closed: without a turn nothing would be asked any more.
+            let _turn = self.calls.acquire().await;
+            call.await
+        };
+        let Some(deadline) = self.deadline else {
+            return call.await;
+        };
+        let left = deadline.since(Moment::now()).max(LEAST);
+        tokio::time::timeout(left, call).await.unwrap_or_else(|_| {
+            Err(consul::Error::Unreachable {
+                message: "no answer before a running Job must be suspended".into(),
+                undecided: true,
+            })
+        })
+    }
+
+    /// Takes a reading from the watch, unless what is known is newer.
+    pub(crate) fn note(&mut self, listing: Result<Listing, consul::Error>) {
+        match listing {
+            Ok(listing) => self.hear(&News::from(listing)),
+            Err(error) => self.read_failed(error),
+        }
+    }
+
+    /// Takes what the watch brought, unless what is known is newer.
+    pub(crate) fn hear(&mut self, news: &News) {
+        // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was
+        // asked after the last answer is newer for sure; what was asked beside a write of ours may
+        // show the prefix as it was before.
+        let newer = self
+            .reading
+            .as_ref()
+            .is_none_or(|known| news.index >= known.index || news.sent > self.received);
+        if !newer && !news.reset {
+            return;
+        }
+        self.went_back |= news.reset;
+        if let Some(known) = &mut self.reading
+            && known.shows(&news.entries)
+        {
+            known.confirm(news.index, news.sent);
+            self.received = Moment::now();
+            return self.reading_works();
+        }
+        self.accept(Listing {
+            entries: news.entries.to_vec(),
+            index: news.index,
+            sent: news.sent,
+            reset: news.reset,
+        });
+    }
+
+    /// Reads the prefix now, if nothing is known of it and nothing is in the way.
+    pub(crate) async fn look(&mut self) {
+        if self.reading.is_some() || self.is_blocked() {
+            return;
+        }
+        let Some(home) = &self.home else {
+            return;
+        };
+        let folder = self.prefix.folder();
+        match self.in_time(home.as_ref().list(&folder)).await {
+            Ok(listing) => self.accept(listing),
+            Err(error) => self.read_failed(error),
+        }
+    }
+
+    /// Has the prefix read again before anything else is decided on it.
+    pub(crate) fn doubt(&mut self) {
+        self.reading = None;
+    }
+
+    fn accept(&mut self, listing: Listing) {
+        self.know(Reading::new(self.prefix.clone(), self.mode, listing));
+        self.reading_works();
+    }
+
+    fn reading_works(&mut self) {
+        if self
+            .trouble
+            .as_ref()
+            .is_some_and(|trouble| !trouble.writing)
+        {
+            tracing::debug!(semaphore = %self.semaphore, "Consul can be read again");
+            self.trouble = None;
+        }
+    }
+
+    /// Takes over what a transaction of ours wrote.
+    pub(crate) fn committed(&mut self, transaction: &Transaction, answer: &[Entry], sent: Moment) {
+        self.conflicts = 0;
+        self.writing_works();
+        for grant in &transaction.grants {
+            self.mutex.took(&grant.session, Moment::now());
+        }
+        if let Some(reading) = self.reading.take() {
+            self.know(reading.after(&transaction.operations, answer, sent));
+        }
+    }
+
+    /// Goes by this from now on.
+    fn know(&mut self, reading: Reading) {
+        self.received = Moment::now();
+        self.deaths.observe(&reading, self.received);
+        self.mutex.observe(&reading, self.received);
+        self.turns.observe(&reading, self.received);
+        self.reading = Some(reading);
+    }
+
+    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time
+    /// in a row. It stays short: each of these times somebody had what he wanted, so nobody feeds a
+    /// storm, and whoever pauses for long never gets a slot beside programs that ask again at once.
+    pub(crate) async fn outrun(&mut self) {
+        self.doubt();
+        self.conflicts = self.conflicts.saturating_add(1);
+        let longest = Duration::from_millis(5) * (1 << self.conflicts.min(4));
+        tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
+    }
+
+    /// The mutex rests, because its last holder died: it is tried again after a pause.
+    pub(crate) fn delayed(&mut self) {
+        self.mutex.delay(Moment::now(), fastrand::f64());
+    }
+
+    pub(crate) fn read_failed(&mut self, error: consul::Error) {
+        // Nothing is granted in doubt.
+        self.doubt();
+        self.failed(error, false);
+    }
+
+    /// A write failed. If it may have been done all the same, that is looked up, not guessed.
+    pub(crate) fn write_failed(&mut self, error: consul::Error) {
+        if error.may_have_been_applied() {
+            self.doubt();
+        }
+        self.failed(error, true);
+    }
+
+    fn failed(&mut self, error: consul::Error, writing: bool) {
+        let (before, now) = (self.trouble.as_ref(), Moment::now());
+        if before.is_none() {
+            let what = if writing { "written to" } else { "read" };
+            // The overseer tells of it as what it means to the semaphore.
+            tracing::debug!(semaphore = %self.semaphore, %error, "Consul can't be {what}");
+        }
+        self.trouble = Some(Trouble {
+            error,
+            since: before.map_or(now, |before| before.since),
+            writing,
+            setback: Setback::after(before.map(|before| &before.setback), now),
+        });
+    }
+
+    /// Consul can be written to again, or nothing is left to write.
+    pub(crate) fn writing_works(&mut self) {
+        if self.trouble.as_ref().is_some_and(|trouble| trouble.writing) {
+            self.trouble = None;
+        }
+    }
+
+    /// Whether there is nothing that anybody takes part in, or that says who does.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| {
+            let lock = matches!(
+                reading.lock(),
+                Lock::Semaphore { .. } | Lock::Mutex { index: 1.., .. }
+            );
+            !lock && reading.contenders().next().is_none()
+        })
+    }
+
+    /// How many operations a transaction may have.
+    pub(crate) fn capacity(&self) -> usize {
+        let home = self.home.as_ref();
+        home.map_or(0, |home| home.as_ref().transaction_capacity())
+    }
+
+    /// Whether Consul is left in peace for now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let trouble = self.trouble.as_ref();
+        self.home.is_none() || trouble.is_some_and(|trouble| trouble.setback.until > Moment::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(index: u64, sent: Moment) -> News {
+        News {
+            entries: Arc::default(),
+            index,
+            sent,
+            reset: false,
+        }
+    }
+
+    fn view() -> View<Client> {
+        let prefix: Prefix = "p".parse().unwrap();
+        View::new(
+            "batch/db".into(),
+            None,
+            prefix,
+            Mode::Semaphore,
+            Turns::default(),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_call_without_an_answer_ends_when_a_job_must_be_suspended_and_is_undecided() {
+        let mut view = view();
+        view.deadline = Some(Moment::now());
+        let answer: Result<(), _> = view.in_time(std::future::pending()).await;
+        assert!(answer.unwrap_err().may_have_been_applied());
+        assert_eq!(view.in_time(std::future::ready(Ok(1))).await, Ok(1));
+    }
+
+    #[test]
+    fn a_key_that_api_lock_left_is_in_use_until_it_is_gone() {
+        let mut view = view();
+        view.mode = Mode::Mutex;
+        let left = Entry {
+            key: "p/.lock".into(),
+            value: Vec::new(),
+            flags: 0x2ddc_cbc0_58a5_0c18,
+            session: None,
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        };
+        view.hear(&News {
+            entries: vec![left].into(),
+            ..news(9, Moment::now())
+        });
+        assert!(!view.is_unused());
+        view.hear(&news(10, Moment::now()));
+        assert!(view.is_unused());
+    }
+
+    #[test]
+    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+        let mut view = view();
+        let index = |view: &View<Client>| view.reading.as_ref().map(|reading| reading.index);
+        let (first, second) = (Moment::now(), Moment::now());
+        view.hear(&news(9, first));
+        view.hear(&news(8, second));
+        assert_eq!(index(&view), Some(9));
+        view.hear(&news(7, Moment::now() + Duration::from_nanos(1)));
+        assert_eq!(index(&view), Some(7), "Consul forgot what was deleted");
+    }
+}

@@ -1,0 +1,71 @@
+//! What a command finds, and what others find in Consul about it.
+
+use serde_json::{Value, json};
+
+use crate::stage::{PREFIX, Stage};
+
+#[tokio::test]
+async fn the_environment_says_what_the_slot_is_called_in_consul() {
+    let stage = Stage::new().await;
+    let script = r#"note "$CONSUL_SEMAPHORE_LOCK_KEY $CONSUL_SEMAPHORE_SESSION $CONSUL_SEMAPHORE_LOCK_INDEX $CONSUL_SEMAPHORE_FENCING_TOKEN"; wait_for end"#;
+    let mut first = stage.exec("--name ci-7 --key customer-42", script);
+    let prefix = format!("{PREFIX}/customer-42");
+    testbed::eventually("it runs", async || stage.journal().pop()).await;
+    let contender = stage.consul.contenders(&prefix).await.remove(0);
+    let session = contender.session.clone().unwrap();
+    let expected = format!(
+        "{} {session} {} {}",
+        contender.key, contender.lock_index, contender.modify_index
+    );
+    assert_eq!(stage.journal(), [expected]);
+    let body = contender.json();
+    for (field, value) in [("kind", "Process"), ("cluster", "ci-7"), ("name", "sh")] {
+        assert_eq!(body[field], json!(value), "{body}");
+    }
+    stage.open("end");
+    first.ends_with(0).await;
+
+    // A later grant has a greater token.
+    stage.exec("--key customer-42", script).ends_with(0).await;
+    let journal = stage.journal();
+    let token = |line: &str| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    assert!(token(&journal[1]) > token(&journal[0]), "{journal:?}");
+}
+
+/// The only session that is there while a command runs with these flags.
+async fn session_with(stage: &Stage, flags: &str) -> Value {
+    let mut running = stage.exec(flags, &format!("note {flags:?}; wait_for {}", flags.len()));
+    stage.noted(flags).await;
+    let session = stage.sessions().await.remove(0);
+    stage.open(&flags.len().to_string());
+    running.ends_with(0).await;
+    session
+}
+
+#[tokio::test]
+async fn a_session_has_the_checks_of_the_local_agent_unless_that_is_unwanted() {
+    let stage = Stage::new().await;
+    let session = session_with(&stage, "--name ci-7").await;
+    assert_eq!(session["Node"], "bed");
+    assert_eq!(session["NodeChecks"], json!(["serfHealth"]));
+    assert_eq!(session["TTL"], "60s");
+    let name = session["Name"].as_str().unwrap();
+    assert!(
+        name.starts_with("consul-semaphore-operator/ci-7/-/-/sh/"),
+        "{name}"
+    );
+
+    let session = session_with(&stage, "--no-node-checks --ttl 90s").await;
+    assert_eq!(session["Node"], "consul-semaphore-exec");
+    assert!(
+        session["NodeChecks"].as_array().is_none_or(Vec::is_empty),
+        "{session}"
+    );
+    assert_eq!(session["TTL"], "90s");
+    let session = session_with(&stage, "--node ci-runners").await;
+    assert_eq!(session["Node"], "ci-runners");
+    assert!(
+        session["NodeChecks"].as_array().is_none_or(Vec::is_empty),
+        "{session}"
+    );
+}

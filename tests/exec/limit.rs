@@ -1,0 +1,58 @@
+//! How many run at once.
+
+use crate::stage::Stage;
+
+/// The most commands that ran at once by their journal: each notes `begin` and `end`.
+fn most_at_once(journal: &[String]) -> usize {
+    let (mut running, mut most) = (0_usize, 0);
+    for line in journal {
+        if line.starts_with("begin") {
+            running += 1;
+        } else {
+            running -= 1;
+        }
+        most = most.max(running);
+    }
+    most
+}
+
+#[tokio::test]
+async fn the_limit_is_kept_together_with_consuls_own_tool() {
+    let stage = Stage::new().await;
+    let script = |name: &str| format!("note begin {name}; sleep 0.2; note end {name}");
+    let mut all = Vec::new();
+    for number in 0..5 {
+        all.push(stage.exec("--limit 2", &script(&format!("exec-{number}"))));
+        if number < 3 {
+            all.push(stage.consul_lock(2, &script(&format!("lock-{number}"))));
+        }
+    }
+    for running in &mut all {
+        running.ends_with(0).await;
+    }
+    let journal = stage.journal();
+    assert_eq!(journal.len(), 16, "{journal:?}");
+    assert_eq!(most_at_once(&journal), 2, "{journal:?}");
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_mutex_is_shared_with_consuls_own_tool() {
+    let stage = Stage::new().await;
+    let mut theirs = stage.consul_lock(1, "note theirs; wait_for theirs");
+    stage.noted("theirs").await;
+    let said = stage
+        .exec("--mode mutex --try", "note never")
+        .ends_with(75)
+        .await;
+    assert!(said.contains("1 of 1 held, by session"), "{said}");
+    let program = env!("CARGO_BIN_EXE_consul-semaphore-operator");
+    let script = format!("note ours $CONSUL_SEMAPHORE_LOCK_KEY; {program} held; note $?");
+    let mut ours = stage.exec("--mode mutex", &script);
+    ours.says("waiting").await;
+    stage.open("theirs");
+    theirs.ends_with(0).await;
+    ours.ends_with(0).await;
+    assert_eq!(stage.journal(), ["theirs", "ours shared/db/.lock", "0"]);
+    stage.consul_lock(1, "note theirs again").ends_with(0).await;
+}

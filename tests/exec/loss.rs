@@ -1,0 +1,88 @@
+//! A slot that is lost while its command runs.
+
+use testbed::Link;
+
+use crate::stage::{PREFIX, Stage};
+
+/// Runs until it is asked to end, and notes it.
+const UNTIL_TERM: &str = "trap 'note end; exit 0' TERM; note begin; while :; do sleep 0.05; done";
+
+#[tokio::test]
+async fn a_command_whose_slot_is_taken_away_is_ended() {
+    let stage = Stage::new().await;
+    let mut running = stage.exec("", UNTIL_TERM);
+    stage.noted("begin").await;
+    let holders = stage.consul.holders(PREFIX).await;
+    stage.consul.destroy_session(holders.first().unwrap()).await;
+    let said = running.ends_with(79).await;
+    assert!(said.contains("the slot is lost"), "{said}");
+    assert_eq!(stage.journal(), ["begin", "end"]);
+}
+
+#[tokio::test]
+async fn one_that_may_go_on_has_a_slot_again() {
+    let stage = Stage::new().await;
+    let mut running = stage.exec("--on-slot-lost continue", "note begin; wait_for end");
+    stage.noted("begin").await;
+    let before = stage.consul.holders(PREFIX).await;
+    stage.consul.destroy_session(before.first().unwrap()).await;
+    running.says("there is one again").await;
+    let after = stage.consul.holders(PREFIX).await;
+    assert_eq!(after.len(), 1);
+    assert_ne!(after, before);
+    stage.open("end");
+    running.ends_with(0).await;
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn one_that_may_go_on_does_so_without_a_slot() {
+    let stage = Stage::new().await;
+    let flags = "--on-slot-lost continue --lock-delay 0s";
+    let mut running = stage.exec(flags, "note begin; wait_for end; note end");
+    stage.noted("begin").await;
+    let before = stage.consul.holders(PREFIX).await;
+    let other = stage.consul.usurp(PREFIX, 1, before.first().unwrap()).await;
+    running.says("goes on").await;
+    stage.open("end");
+    running.ends_with(0).await;
+    assert_eq!(stage.consul.holders(PREFIX).await, [other].into());
+    assert_eq!(stage.journal(), ["begin", "end"]);
+}
+
+/// Consul says nothing at all: the command is asked to end, and killed when it does not.
+#[tokio::test]
+async fn a_command_whose_slot_nothing_shows_any_more_is_ended() {
+    let stage = Stage::new().await;
+    let stubborn = "trap '' TERM; note begin; while :; do sleep 0.05; done";
+    let mut running = stage.exec("--ttl 10s --kill-after 2s", stubborn);
+    stage.noted("begin").await;
+    stage.consul.pause().await;
+    let said = running.ends_with(79).await;
+    assert!(said.contains("signal: 9"), "{said}");
+    stage.consul.resume().await;
+    assert_eq!(stage.journal(), ["begin"]);
+}
+
+/// Consul ends a session that it has not heard of for a TTL. Whoever has the slot then starts after the
+/// command of the one that was cut off has ended.
+#[tokio::test]
+async fn who_is_cut_off_has_ended_its_command_before_the_next_one_starts() {
+    let stage = Stage::new().await;
+    let consul = stage.consul.address().trim_start_matches("http://");
+    let link = Link::start(consul.to_owned()).await.unwrap();
+    let flags = format!(
+        "--ttl 10s --kill-after 2s --consul-address {}",
+        link.address()
+    );
+    let slow =
+        "trap 'sleep 1; note first ends; exit 0' TERM; note first; while :; do sleep 0.05; done";
+    let mut first = stage.exec(&flags, slow);
+    stage.noted("first").await;
+    let mut second = stage.exec("--ttl 10s --lock-delay 0s", "note second");
+    second.says("waiting").await;
+    link.cut();
+    second.ends_with(0).await;
+    first.ends_with(79).await;
+    assert_eq!(stage.journal(), ["first", "first ends", "second"]);
+}

@@ -1,0 +1,189 @@
+//! A Consul, and commands in slots of one semaphore, which write a journal together.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+};
+
+use serde_json::Value;
+use testbed::{Consul, ConsulBuilder, ConsulServer, PATIENCE, eventually};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// Where the semaphore is.
+pub(crate) const PREFIX: &str = "shared/db";
+
+/// What the scripts of the commands may say: `note WORDS` writes a line of the journal, and
+/// `wait_for NAME` waits until the test opens the gate of that name.
+const WORDS: &str = r#"
+note() { echo "$*" >>"$FOLDER/journal"; }
+wait_for() { until [ -e "$FOLDER/$1.open" ]; do sleep 0.05; done; }
+"#;
+
+/// A Consul of a story's own.
+pub(crate) struct Stage {
+    pub(crate) consul: ConsulServer,
+}
+
+/// A program that runs; it is killed when the story is over.
+pub(crate) struct Running {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Stage {
+    pub(crate) async fn new() -> Self {
+        Self::with(Consul::builder()).await
+    }
+
+    pub(crate) async fn with(consul: ConsulBuilder) -> Self {
+        Self {
+            consul: consul.start().await,
+        }
+    }
+
+    /// Our program with these arguments.
+    pub(crate) fn program(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+        command.args(arguments);
+        self.prepare(&mut command);
+        command
+    }
+
+    /// A script in a slot of the semaphore, of which there is one, unless the flags say more.
+    pub(crate) fn exec(&self, flags: &str, script: &str) -> Running {
+        self.start(self.command(flags, script))
+    }
+
+    /// The same, not started yet.
+    pub(crate) fn command(&self, flags: &str, script: &str) -> Command {
+        let limit = if flags.contains("--limit") {
+            ""
+        } else {
+            "--limit 1"
+        };
+        let arguments = format!("exec --prefix {PREFIX} {limit} {flags} --");
+        let arguments: Vec<_> = arguments.split_whitespace().collect();
+        let mut command = self.program(&arguments);
+        command.args(["sh", "-c", &format!("{WORDS}{script}")]);
+        command
+    }
+
+    /// The same in Consul's own tool.
+    pub(crate) fn consul_lock(&self, limit: u32, script: &str) -> Running {
+        let mut command = Command::new(testbed::servers().join("consul"));
+        let limit = format!("-n={limit}");
+        command.args(["lock", "-child-exit-code", &limit, PREFIX]);
+        command.arg(format!("{WORDS}{script}"));
+        self.prepare(&mut command);
+        self.start(command)
+    }
+
+    pub(crate) fn start(&self, mut command: Command) -> Running {
+        let number = fastrand::u64(..);
+        let said = self.folder().join(format!("{number:x}.said"));
+        command.stderr(fs::File::create(&said).unwrap());
+        let child = command.spawn().unwrap();
+        Running { child, said }
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("CONSUL_HTTP_ADDR", self.consul.address())
+            .env("FOLDER", self.folder())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.consul.folder().path().to_owned()
+    }
+
+    /// Lets commands go on that wait for this gate.
+    pub(crate) fn open(&self, gate: &str) {
+        fs::write(self.folder().join(format!("{gate}.open")), "").unwrap();
+    }
+
+    /// What the commands have noted, in the order in which it happened.
+    pub(crate) fn journal(&self) -> Vec<String> {
+        let journal = fs::read_to_string(self.folder().join("journal")).unwrap_or_default();
+        journal.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until this is in the journal.
+    pub(crate) async fn noted(&self, line: &str) {
+        eventually(&format!("{line:?} is noted"), async || {
+            let journal = self.journal();
+            if journal.iter().any(|noted| noted == line) {
+                Ok(())
+            } else {
+                Err(format!("{journal:?}"))
+            }
+        })
+        .await;
+    }
+
+    /// The sessions of our program.
+    pub(crate) async fn sessions(&self) -> Vec<Value> {
+        let mut sessions = self.consul.sessions().await;
+        sessions.retain(|session| {
+            let name = session["Name"].as_str().unwrap_or_default();
+            name.starts_with("consul-semaphore-operator/")
+        });
+        sessions
+    }
+
+    /// Checks that whoever has ended has left nothing in Consul but the limit.
+    pub(crate) async fn is_clean(&self) {
+        assert_eq!(self.consul.contenders(PREFIX).await, []);
+        assert!(self.consul.holders(PREFIX).await.is_empty());
+        assert_eq!(self.sessions().await, Vec::<Value>::new());
+    }
+}
+
+impl Running {
+    /// Sends it a signal, by its name without SIG.
+    pub(crate) async fn signal(&self, signal: &str) {
+        let id = self.child.id().expect("it runs").to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(sent.await.unwrap().success());
+    }
+
+    /// Its end.
+    pub(crate) async fn ends(&mut self) -> ExitStatus {
+        let ended = timeout(PATIENCE, self.child.wait()).await;
+        ended
+            .unwrap_or_else(|_| panic!("it does not end; it said: {}", self.said()))
+            .unwrap()
+    }
+
+    /// Its end with this exit code; what it said.
+    pub(crate) async fn ends_with(&mut self, code: i32) -> String {
+        let status = self.ends().await;
+        assert_eq!(status.code(), Some(code), "{}", self.said());
+        self.said()
+    }
+
+    /// What it has said on stderr.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.said).unwrap_or_default()
+    }
+
+    /// Waits until it says this.
+    pub(crate) async fn says(&self, words: &str) {
+        eventually(&format!("it says {words:?}"), async || {
+            let said = self.said();
+            if said.contains(words) {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        })
+        .await;
+    }
+}

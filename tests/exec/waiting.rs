@@ -1,0 +1,173 @@
+//! Waiting for a slot, and not waiting.
+
+use serde_json::json;
+use testbed::{Consul, eventually, same};
+
+use crate::stage::{PREFIX, Stage};
+
+#[tokio::test]
+async fn a_slot_that_gets_free_goes_to_who_waits() {
+    let stage = Stage::new().await;
+    let mut first = stage.exec("", "note first; wait_for first");
+    stage.noted("first").await;
+    let mut second = stage.exec("", "note second");
+    second.says("waiting for a slot of shared/db").await;
+    stage.open("first");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    assert_eq!(stage.journal(), ["first", "second"]);
+    stage.is_clean().await;
+}
+
+/// Waits until so many wait for a slot where everybody sees it.
+async fn so_many_wait(stage: &Stage, count: usize) {
+    eventually("they wait in line", async || {
+        let contenders = stage.consul.contenders(PREFIX).await.len();
+        same(contenders - stage.consul.holders(PREFIX).await.len(), count)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn slots_go_by_priority_among_all_who_wait() {
+    let stage = Stage::new().await;
+    let mut all = vec![stage.exec("", "note first; wait_for first")];
+    stage.noted("first").await;
+    for (waiting, priority) in [1, 3, 2].into_iter().enumerate() {
+        so_many_wait(&stage, waiting).await;
+        all.push(stage.exec(
+            &format!("--priority {priority}"),
+            &format!("note {priority}"),
+        ));
+    }
+    so_many_wait(&stage, 3).await;
+    stage.open("first");
+    for running in &mut all {
+        running.ends_with(0).await;
+    }
+    assert_eq!(stage.journal(), ["first", "3", "2", "1"]);
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn who_does_not_wait_is_told_who_holds_the_slot() {
+    let stage = Stage::new().await;
+    let mut holder = stage.exec("--name ci-7", "note holds; wait_for end");
+    stage.noted("holds").await;
+    let session = stage.sessions().await[0]["ID"].clone();
+    let mut hasty = stage.exec("--try", "note never");
+    let said = hasty.ends_with(75).await;
+    let named = format!(
+        "1 of 1 held, by ci-7 sh (session {})",
+        session.as_str().unwrap()
+    );
+    assert!(said.contains(&named), "{said}");
+
+    stage.open("end");
+    holder.ends_with(0).await;
+    stage.exec("--try", "note at last").ends_with(0).await;
+    assert_eq!(stage.journal(), ["holds", "at last"]);
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn patience_ends_and_so_does_a_wait_that_is_interrupted() {
+    let stage = Stage::new().await;
+    let mut holder = stage.exec("", "note holds; wait_for end");
+    stage.noted("holds").await;
+    let mut patient = stage.exec("--wait-for 1s", "note never");
+    let said = patient.ends_with(124).await;
+    assert!(said.contains("no slot of shared/db within 1s"), "{said}");
+    for (signal, code) in [("TERM", 143), ("INT", 130), ("HUP", 129)] {
+        let mut waiting = stage.exec("", "note never");
+        waiting.says("waiting").await;
+        // There is nobody to pass this on to.
+        waiting.signal("USR1").await;
+        waiting.signal(signal).await;
+        waiting.ends_with(code).await;
+    }
+    // They have left nothing behind, and nobody else's slot was touched.
+    assert_eq!(stage.consul.holders(PREFIX).await.len(), 1);
+    assert_eq!(stage.sessions().await.len(), 1);
+    stage.open("end");
+    holder.ends_with(0).await;
+    assert_eq!(stage.journal(), ["holds"]);
+}
+
+#[tokio::test]
+async fn another_limit_or_another_use_of_the_key_is_a_conflict() {
+    let stage = Stage::new().await;
+    stage.exec("--limit 3", "note three").ends_with(0).await;
+    let said = stage.exec("--limit 2", "note two").ends_with(78).await;
+    assert!(said.contains("is 3 in Consul, not 2"), "{said}");
+
+    let mutex = stage
+        .consul
+        .create_session(json!({ "Behavior": "delete", "TTL": "24h" }))
+        .await;
+    let acquire = format!("kv/{PREFIX}/one/.lock?acquire={mutex}");
+    stage.consul.put_json(&acquire, json!({})).await;
+    let said = stage.exec("--key one", "note one").ends_with(78).await;
+    assert!(said.contains("shared/db/one/.lock"), "{said}");
+    assert_eq!(stage.journal(), ["three"]);
+    assert_eq!(stage.sessions().await.len(), 0);
+}
+
+#[tokio::test]
+async fn a_consul_that_is_away_is_waited_for_unless_nobody_waits() {
+    let stage = Stage::new().await;
+    let nowhere = "--consul-address 127.0.0.1:1";
+    let said = stage
+        .exec(&format!("{nowhere} --try"), "note never")
+        .ends_with(69)
+        .await;
+    assert!(said.contains("Consul cannot be reached"), "{said}");
+    let mut patient = stage.exec(&format!("{nowhere} --wait-for 12s"), "note never");
+    let said = patient.ends_with(69).await;
+    assert!(said.contains("; waiting"), "{said}");
+
+    // One that comes back is used.
+    stage.consul.pause().await;
+    let mut waiting = stage.exec("", "note back");
+    waiting.says("Consul cannot be reached").await;
+    stage.consul.resume().await;
+    waiting.ends_with(0).await;
+    assert_eq!(stage.journal(), ["back"]);
+}
+
+#[tokio::test]
+async fn a_consul_that_refuses_is_not_waited_for() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let said = stage.exec("", "note never").ends_with(77).await;
+    assert!(said.contains("Consul denies it"), "{said}");
+    assert!(stage.journal().is_empty());
+
+    // The rules of docs/exec.md are enough.
+    let keys = format!(r#"key_prefix "{PREFIX}/" {{ policy = "write" }}"#);
+    for (flags, rules) in [
+        ("", r#"session "bed" { policy = "write" }"#.to_owned()),
+        (
+            "--no-node-checks",
+            ["node", "session"]
+                .map(|kind| format!(r#"{kind} "consul-semaphore-exec" {{ policy = "write" }} "#))
+                .concat(),
+        ),
+    ] {
+        let token = token(&stage.consul, &format!("{keys} {rules}")).await;
+        let mut command = stage.command(flags, "note allowed");
+        command.env("CONSUL_HTTP_TOKEN", token);
+        stage.start(command).ends_with(0).await;
+    }
+    assert_eq!(stage.journal(), ["allowed", "allowed"]);
+    stage.is_clean().await;
+}
+
+/// A token that may do what these rules say.
+async fn token(consul: &Consul, rules: &str) -> String {
+    let name = format!("exec-{:x}", fastrand::u64(..));
+    let policy = json!({ "Name": name, "Rules": rules });
+    consul.put_json("acl/policy", policy).await;
+    let token = json!({ "Policies": [{ "Name": name }] });
+    let token = consul.put_json("acl/token", token).await;
+    token["SecretID"].as_str().unwrap().to_owned()
+}
