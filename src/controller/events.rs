@@ -3,8 +3,10 @@
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    time::Duration,
 };
 
+use backon::{BackoffBuilder as _, ExponentialBuilder};
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1 as api},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -14,19 +16,25 @@ use kube::{
     api::PostParams,
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::sleep};
 
 use super::call::{CallError, call};
 use crate::{
     clock,
     crash::{self, Point},
-    semaphore::Uid,
+    semaphore::{CronJob, Uid},
     telemetry::Metrics,
     text::one_line,
 };
 
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
+
+/// Between tries to write an event. There are few: all others wait behind it.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(200))
+    .with_max_times(3);
 
 /// How many events are remembered, to be counted when they are told again.
 const COUNTED: usize = 1024;
@@ -36,8 +44,12 @@ const COUNTED: usize = 1024;
 pub(super) enum Reason {
     SlotWaiting,
     SlotGranted,
+    /// A Job is done, and its slot stays held for the cooldown.
+    SlotCooling,
     SlotReleased,
     SlotLost,
+    /// A Job was deleted because it was not to wait.
+    Skipped,
     /// A user suspended a Job that ran.
     PutOnHold,
     /// A Job ran without a slot.
@@ -58,12 +70,19 @@ pub(super) enum Reason {
     LeftBehind,
     /// The sessions' TTL is too short for a change of the leader.
     ShortTtl,
+    /// The limit was moved, and other programs go by the one before.
+    OthersRefused,
 }
 
 impl Reason {
     fn is_warning(self) -> bool {
         match self {
-            Self::SlotWaiting | Self::SlotGranted | Self::SlotReleased | Self::PutOnHold => false,
+            Self::SlotWaiting
+            | Self::SlotGranted
+            | Self::SlotCooling
+            | Self::SlotReleased
+            | Self::Skipped
+            | Self::PutOnHold => false,
             Self::SlotLost
             | Self::RanWithoutSlot
             | Self::StartRefused
@@ -73,7 +92,8 @@ impl Reason {
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore
             | Self::LeftBehind
-            | Self::ShortTtl => true,
+            | Self::ShortTtl
+            | Self::OthersRefused => true,
         }
     }
 }
@@ -107,16 +127,10 @@ impl Events {
             last: HashMap::new(),
         };
         let write = async move {
-            while let Some(Due { about, event, once }) = due.recv().await {
-                let written = if once {
-                    told.once(&about, event).await
-                } else {
-                    let recorder = told.recorder(&about, &event);
-                    call(recorder.publish(&event, &about)).await
-                };
-                match written {
+            while let Some(due) = due.recv().await {
+                match told.write(&due).await {
                     Ok(()) => {
-                        let namespace = about.namespace.as_deref().unwrap_or_default();
+                        let namespace = due.about.namespace.as_deref().unwrap_or_default();
                         crash::reach(Point::EventWritten, namespace).await;
                     }
                     Err(error) => tracing::debug!(%error, "an event can't be written"),
@@ -142,6 +156,21 @@ impl Events {
         note: String,
     ) {
         self.put(job(namespace, name, uid), reason, note, true);
+    }
+
+    /// Tells something about a `CronJob`.
+    pub(super) fn cron_job(
+        &self,
+        namespace: &str,
+        cron_job: &CronJob,
+        reason: Reason,
+        note: String,
+    ) {
+        let about = ObjectReference {
+            kind: Some("CronJob".into()),
+            ..job(namespace, &cron_job.name, &cron_job.uid.as_str().into())
+        };
+        self.tell(about, reason, note);
     }
 
     /// Tells something about an object.
@@ -214,6 +243,28 @@ struct Told {
 }
 
 impl Told {
+    /// Writes an event, also if the API server has too much to do for the moment.
+    async fn write(&mut self, due: &Due) -> Result<(), CallError> {
+        let mut pauses = PAUSES.build();
+        loop {
+            let written = self.try_write(due).await;
+            let again = written.as_ref().err();
+            let again = again.filter(|error| !error.is_refused_for_good());
+            let Some(pause) = again.and_then(|_| pauses.next()) else {
+                return written;
+            };
+            sleep(pause).await;
+        }
+    }
+
+    async fn try_write(&mut self, Due { about, event, once }: &Due) -> Result<(), CallError> {
+        if *once {
+            return self.once(about, event).await;
+        }
+        let recorder = self.recorder(about, event);
+        call(recorder.publish(event, about)).await
+    }
+
     fn recorder(&mut self, about: &ObjectReference, event: &Event) -> &Recorder {
         if self.last.len() >= COUNTED {
             self.last.clear();
@@ -231,7 +282,7 @@ impl Told {
     }
 
     /// Writes an event whose name says what it tells of whom: if it is there, it has been told.
-    async fn once(&self, about: &ObjectReference, event: Event) -> Result<(), CallError> {
+    async fn once(&self, about: &ObjectReference, event: &Event) -> Result<(), CallError> {
         let namespace = about.namespace.clone().unwrap_or_default();
         let mut of = DefaultHasher::new();
         (&about.uid, &event.reason, &event.note).hash(&mut of);
@@ -248,9 +299,9 @@ impl Told {
                 namespace: Some(namespace.clone()),
                 ..ObjectMeta::default()
             },
-            action: Some(event.action),
-            reason: Some(event.reason),
-            note: event.note,
+            action: Some(event.action.clone()),
+            reason: Some(event.reason.clone()),
+            note: event.note.clone(),
             type_: Some(match event.type_ {
                 EventType::Normal => "Normal".into(),
                 EventType::Warning => "Warning".into(),

@@ -19,6 +19,12 @@ pub(super) struct Home {
     pub(super) node: Arc<str>,
 }
 
+impl AsRef<Client> for Home {
+    fn as_ref(&self) -> &Client {
+        &self.consul
+    }
+}
+
 impl Context {
     /// The home of a semaphore that is gone to with the operator's own token.
     pub(super) fn own_home(&self, semaphore: &ConsulSemaphore) -> Home {

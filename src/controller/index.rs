@@ -1,7 +1,15 @@
-//! The Jobs that concern the operator, by the semaphore that they are with.
+//! The Jobs that concern the operator, by the line that they are in: a semaphore's, or one of a keyed
+//! semaphore's, which has one for each key.
 //!
-//! Watch events go in; each semaphore's grantor is woken and takes out its slice. An event costs
+//! Watch events go in; the grantor of each line is woken and takes out its slice. An event costs
 //! O(log n), and nothing ever looks through all Jobs but a change of the semaphores themselves.
+
+#![expect(
+    clippy::ref_option,
+    reason = "a semaphore without keys is found in the same maps, by None"
+)]
+
+mod refs;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,21 +18,9 @@ use std::{
 
 use tokio::sync::Notify;
 
+pub(super) use self::refs::{LineRef, SemaphoreRef};
 use super::job::{Kept, Obstacle};
-use crate::semaphore::{Job, Place, Standing, Uid, plan::Stop};
-
-/// A `ConsulSemaphore` by its namespace and name.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct SemaphoreRef {
-    pub(super) namespace: Arc<str>,
-    pub(super) name: Arc<str>,
-}
-
-impl std::fmt::Display for SemaphoreRef {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
+use crate::semaphore::{Job, Key, Place, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
 
 /// What a grantor takes out of the index for a pass.
 #[derive(Debug, Default)]
@@ -52,8 +48,8 @@ struct Shared {
 struct State {
     jobs: HashMap<Uid, Kept>,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
-    /// The semaphores by their namespace and lock key; two can name the same key.
-    by_lock_key: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
+    /// The semaphores by their namespace and prefix; two can have the same.
+    by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     strays: BTreeSet<Uid>,
     /// The Jobs that run though no grant started them, and ask for a slot.
     ungranted: BTreeSet<Uid>,
@@ -64,9 +60,33 @@ struct State {
 }
 
 struct Semaphore {
-    lock_key: String,
+    prefix: Prefix,
+    keyed: bool,
+    /// Wakes the overseer when there is a new line.
     wake: Arc<Notify>,
-    line: BTreeMap<Place, Uid>,
+    lines: HashMap<Option<Key>, Line>,
+    /// Those of them that came to be since the overseer last asked.
+    fresh: BTreeSet<Option<Key>>,
+    /// All who wait, over all lines.
+    queue: BTreeMap<Place, Uid>,
+}
+
+impl Semaphore {
+    /// A line, which is made if it is not there.
+    fn line(&mut self, key: &Option<Key>) -> &mut Line {
+        if !self.lines.contains_key(key) {
+            self.fresh.insert(key.clone());
+            self.wake.notify_one();
+        }
+        self.lines.entry(key.clone()).or_default()
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    /// Wakes its grantor.
+    wake: Arc<Notify>,
+    waiting: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
     /// Jobs that came in line since the grantor last asked.
     newcomers: BTreeSet<Uid>,
@@ -153,48 +173,78 @@ impl Index {
     /// A pod of a Job has ended, or is gone.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, job: &Uid) {
         let mut state = self.state();
-        let State {
-            semaphores,
-            by_lock_key,
-            ..
-        } = &mut *state;
-        for reference in by_lock_key
-            .get(&(namespace.into(), lock_key.into()))
-            .into_iter()
-            .flatten()
-        {
-            if let Some(semaphore) = semaphores.get_mut(reference) {
-                semaphore.touched.insert(job.clone());
-                semaphore.wake.notify_one();
+        for line in state.lines_at(&namespace.into(), lock_key) {
+            if let Some(line) = state.line_mut(&line) {
+                line.touched.insert(job.clone());
+                line.wake.notify_one();
             }
         }
     }
 
-    /// A semaphore has a grantor from now on, which is woken by `wake`.
+    /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines.
     pub(super) fn add_semaphore(
         &self,
         reference: SemaphoreRef,
-        lock_key: String,
+        prefix: Prefix,
+        keyed: bool,
         wake: Arc<Notify>,
     ) {
         let mut state = self.state();
         let namespace = reference.namespace.clone();
-        let by_lock_key = state
-            .by_lock_key
-            .entry((namespace.clone(), lock_key.clone()));
-        by_lock_key.or_default().insert(reference.clone());
-        let semaphore = Semaphore {
-            lock_key,
+        let by_prefix = state
+            .by_prefix
+            .entry((namespace.clone(), prefix.as_str().to_owned()));
+        by_prefix.or_default().insert(reference.clone());
+        let mut semaphore = Semaphore {
+            prefix,
+            keyed,
             wake,
-            line: BTreeMap::new(),
-            bound: BTreeSet::new(),
-            newcomers: BTreeSet::new(),
-            touched: BTreeSet::new(),
+            lines: HashMap::new(),
+            fresh: BTreeSet::new(),
+            queue: BTreeMap::new(),
         };
+        if !keyed {
+            semaphore.line(&None);
+        }
         state.semaphores.insert(reference, semaphore);
         state.rearrange(&namespace);
         drop(state);
         self.0.strays_changed.notify_one();
+    }
+
+    /// The keys of the lines that came to be since this was last asked.
+    pub(super) fn fresh_lines(&self, reference: &SemaphoreRef) -> BTreeSet<Option<Key>> {
+        let mut state = self.state();
+        let semaphore = state.semaphores.get_mut(reference);
+        semaphore
+            .map(|semaphore| std::mem::take(&mut semaphore.fresh))
+            .unwrap_or_default()
+    }
+
+    /// What wakes the grantor of a line, which is there from now on.
+    pub(super) fn open(&self, line: &LineRef) -> Arc<Notify> {
+        let mut state = self.state();
+        let semaphore = state.semaphores.get_mut(&line.semaphore());
+        semaphore.map_or_else(Arc::default, |semaphore| {
+            let wake = semaphore.line(&line.key).wake.clone();
+            semaphore.fresh.remove(&line.key);
+            wake
+        })
+    }
+
+    /// Forgets a line without Jobs; says whether it had none.
+    pub(super) fn close(&self, line: &LineRef) -> bool {
+        let mut state = self.state();
+        let Some(semaphore) = state.semaphores.get_mut(&line.semaphore()) else {
+            return true;
+        };
+        let jobs = semaphore.lines.get(&line.key);
+        let empty = jobs.is_none_or(|line| line.waiting.is_empty() && line.bound.is_empty());
+        if empty {
+            semaphore.lines.remove(&line.key);
+            semaphore.fresh.remove(&line.key);
+        }
+        empty
     }
 
     /// All semaphores that there are have been added.
@@ -206,11 +256,12 @@ impl Index {
     pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.remove(reference) {
-            let key = (reference.namespace.clone(), semaphore.lock_key);
-            if let Some(references) = state.by_lock_key.get_mut(&key) {
+            let prefix = semaphore.prefix.as_str().to_owned();
+            let place = (reference.namespace.clone(), prefix);
+            if let Some(references) = state.by_prefix.get_mut(&place) {
                 references.remove(reference);
                 if references.is_empty() {
-                    state.by_lock_key.remove(&key);
+                    state.by_prefix.remove(&place);
                 }
             }
         }
@@ -219,17 +270,17 @@ impl Index {
         self.0.strays_changed.notify_one();
     }
 
-    /// A semaphore's Jobs, with at most `head` of its line.
-    pub(super) fn slice(&self, reference: &SemaphoreRef, head: usize) -> Slice {
+    /// The Jobs of a line, with at most `head` of those that wait.
+    pub(super) fn slice(&self, line: &LineRef, head: usize) -> Slice {
         let state = self.state();
-        let Some(semaphore) = state.semaphores.get(reference) else {
+        let Some(line) = state.line(line) else {
             return Slice::default();
         };
         let job = |uid| state.jobs.get(uid).map(|kept| kept.job.clone());
         Slice {
-            bound: semaphore.bound.iter().filter_map(job).collect(),
-            line: semaphore.line.values().take(head).filter_map(job).collect(),
-            waiting: semaphore.line.len(),
+            bound: line.bound.iter().filter_map(job).collect(),
+            line: line.waiting.values().take(head).filter_map(job).collect(),
+            waiting: line.waiting.len(),
         }
     }
 
@@ -239,41 +290,50 @@ impl Index {
     }
 
     /// The Jobs that came in line since this was last asked and that are in it still.
-    pub(super) fn newcomers(&self, reference: &SemaphoreRef) -> Vec<Job> {
+    pub(super) fn newcomers(&self, reference: &LineRef) -> Vec<Job> {
         let mut state = self.state();
-        let Some(semaphore) = state.semaphores.get_mut(reference) else {
+        let Some(line) = state.line_mut(reference) else {
             return Vec::new();
         };
-        let newcomers = std::mem::take(&mut semaphore.newcomers);
+        let newcomers = std::mem::take(&mut line.newcomers);
+        let Some(line) = state.line(reference) else {
+            return Vec::new();
+        };
         let jobs = newcomers.iter().filter_map(|uid| state.jobs.get(uid));
         jobs.map(|kept| kept.job.clone())
-            .filter(Job::in_line)
+            .filter(|job| line.waiting.contains_key(&job.place()))
             .collect()
     }
 
     /// The Jobs of which a pod has ended since this was last asked.
-    pub(super) fn touched(&self, reference: &SemaphoreRef) -> BTreeSet<Uid> {
+    pub(super) fn touched(&self, line: &LineRef) -> BTreeSet<Uid> {
         let mut state = self.state();
-        let semaphore = state.semaphores.get_mut(reference);
-        semaphore
-            .map(|semaphore| std::mem::take(&mut semaphore.touched))
+        let line = state.line_mut(line);
+        line.map(|line| std::mem::take(&mut line.touched))
             .unwrap_or_default()
     }
 
-    /// The first in line of a semaphore, at most so many.
+    /// The first who wait for a semaphore, over all its lines, at most so many.
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Job> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
-        let line = semaphore
+        let queue = semaphore
             .into_iter()
-            .flat_map(|semaphore| semaphore.line.values().take(most));
-        let jobs = line.filter_map(|uid| state.jobs.get(uid));
+            .flat_map(|semaphore| semaphore.queue.values().take(most));
+        let jobs = queue.filter_map(|uid| state.jobs.get(uid));
         jobs.map(|kept| kept.job.clone()).collect()
     }
 
-    /// All in line of a semaphore, in order.
-    pub(super) fn line(&self, reference: &SemaphoreRef) -> Vec<Job> {
-        self.head(reference, usize::MAX)
+    /// All who wait in a line, in order.
+    pub(super) fn line(&self, line: &LineRef) -> Vec<Job> {
+        self.slice(line, usize::MAX).line
+    }
+
+    /// Whether a Job asks for a keyed semaphore and does not say which key.
+    pub(super) fn lacks_key(&self, kept: &Kept) -> bool {
+        let state = self.state();
+        let wanted = state.wanted(kept);
+        wanted.is_some_and(|semaphore| semaphore.keyed && kept.job.key.is_none())
     }
 
     /// The Jobs that no grantor looks after.
@@ -316,7 +376,8 @@ impl State {
             if is_older(&kept.job.version, &known.job.version) {
                 return;
             }
-            new_in_line = !known.job.in_line();
+            new_in_line =
+                !known.job.in_line() || self.looks_after(known) != self.looks_after(&kept);
             self.withdraw(&uid);
         }
         self.arrange(&kept, announce && new_in_line);
@@ -336,10 +397,16 @@ impl State {
         self.strays.remove(uid);
         self.ungranted.remove(uid);
         self.wake(kept);
-        let looks_after = self.looks_after(kept);
-        if let Some(semaphore) = looks_after.and_then(|by| self.semaphores.get_mut(&by)) {
-            semaphore.bound.remove(uid);
-            semaphore.line.remove(&kept.job.place());
+        let Some(reference) = self.looks_after(kept) else {
+            return;
+        };
+        let place = kept.job.place();
+        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore()) {
+            semaphore.queue.remove(&place);
+            if let Some(line) = semaphore.lines.get_mut(&reference.key) {
+                line.bound.remove(uid);
+                line.waiting.remove(&place);
+            }
         }
     }
 
@@ -354,7 +421,7 @@ impl State {
         let ended = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
         let looks_after = self.looks_after(kept);
         let Some((reference, semaphore)) = looks_after.and_then(|by| {
-            let semaphore = self.semaphores.get_mut(&by)?;
+            let semaphore = self.semaphores.get_mut(&by.semaphore())?;
             Some((by, semaphore))
         }) else {
             if !ended {
@@ -362,35 +429,72 @@ impl State {
             }
             return;
         };
-        if job.in_line() && job.wants.as_ref() == Some(&reference.name) {
-            semaphore.line.insert(job.place(), uid.clone());
+        let asks = job.wants.as_ref() == Some(&reference.name)
+            && (reference.key.is_none() || reference.key == job.key);
+        if job.in_line() && asks {
+            semaphore.queue.insert(job.place(), uid.clone());
+            let line = semaphore.line(&reference.key);
+            line.waiting.insert(job.place(), uid.clone());
             if announce {
-                semaphore.newcomers.insert(uid.clone());
+                line.newcomers.insert(uid.clone());
             }
         } else if job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }) {
-            semaphore.bound.insert(uid.clone());
+            semaphore.line(&reference.key).bound.insert(uid.clone());
         }
     }
 
     /// Wakes whoever looks after a Job, and all who may hold a slot for it.
     fn wake(&self, kept: &Kept) {
-        let started = kept.job.granted.iter().flat_map(|granted| {
-            let key = (kept.namespace.clone(), granted.lock_key.clone());
-            self.by_lock_key.get(&key).into_iter().flatten().cloned()
-        });
+        let started = kept.job.granted.iter();
+        let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
         for reference in self.looks_after(kept).into_iter().chain(started) {
-            if let Some(semaphore) = self.semaphores.get(&reference) {
-                semaphore.wake.notify_one();
+            if let Some(line) = self.line(&reference) {
+                line.wake.notify_one();
             }
         }
+    }
+
+    fn line(&self, reference: &LineRef) -> Option<&Line> {
+        let semaphore = self.semaphores.get(&reference.semaphore())?;
+        semaphore.lines.get(&reference.key)
+    }
+
+    fn line_mut(&mut self, reference: &LineRef) -> Option<&mut Line> {
+        let semaphore = self.semaphores.get_mut(&reference.semaphore())?;
+        semaphore.lines.get_mut(&reference.key)
+    }
+
+    /// The lines whose slots stand in this lock key: of the semaphores at its prefix, and of the keyed
+    /// ones above it.
+    fn lines_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<LineRef> {
+        let Some((prefix, above)) = lock_key_parts(lock_key) else {
+            return Vec::new();
+        };
+        let at = |prefix: &str, key: Option<Key>| {
+            let semaphores = self.by_prefix.get(&(namespace.clone(), prefix.to_owned()));
+            let semaphores = semaphores.into_iter().flatten();
+            let keyed = key.is_some();
+            let alike = semaphores.filter(move |reference| {
+                let semaphore = self.semaphores.get(reference);
+                semaphore.is_some_and(|semaphore| semaphore.keyed == keyed)
+            });
+            alike.map(move |reference| LineRef::new(reference, key.clone()))
+        };
+        let below = above.map(|(prefix, key)| at(prefix, Some(key)));
+        at(prefix, None)
+            .chain(below.into_iter().flatten())
+            .collect()
     }
 
     /// Finds the places of a namespace's Jobs anew, because its semaphores have changed.
     fn rearrange(&mut self, namespace: &str) {
         for (reference, semaphore) in &mut self.semaphores {
             if reference.namespace.as_ref() == namespace {
-                semaphore.line.clear();
-                semaphore.bound.clear();
+                semaphore.queue.clear();
+                for line in semaphore.lines.values_mut() {
+                    line.waiting.clear();
+                    line.bound.clear();
+                }
             }
         }
         let jobs: Vec<Kept> = self
@@ -405,32 +509,40 @@ impl State {
         }
     }
 
-    /// The semaphore that looks after a Job: the one that started it, until its grant is cleared,
-    /// else the one that it asks for.
-    fn looks_after(&self, kept: &Kept) -> Option<SemaphoreRef> {
-        let Kept {
-            namespace,
-            job,
-            obstacle,
-        } = kept;
-        let named = |name: &Arc<str>| SemaphoreRef {
-            namespace: namespace.clone(),
-            name: name.clone(),
-        };
-        let wanted = job.wants.as_ref().filter(|_| obstacle.is_none()).map(named);
-        let wanted = wanted.filter(|reference| self.semaphores.contains_key(reference));
-        let Some(granted) = &job.granted else {
+    /// The line that looks after a Job: the one that started it, until its grant is cleared, else the
+    /// one that it asks for.
+    fn looks_after(&self, kept: &Kept) -> Option<LineRef> {
+        let wanted = self.wanted(kept).and_then(|semaphore| {
+            let key = if semaphore.keyed {
+                Some(kept.job.key.clone()?)
+            } else {
+                None
+            };
+            let (namespace, name) = (kept.namespace.clone(), kept.job.wants.clone()?);
+            Some(LineRef {
+                namespace,
+                name,
+                key,
+            })
+        });
+        let Some(granted) = &kept.job.granted else {
             return wanted;
         };
-        let started = self
-            .by_lock_key
-            .get(&(namespace.clone(), granted.lock_key.clone()));
-        let Some(started) = started else {
+        let started = self.lines_at(&kept.namespace, &granted.lock_key);
+        if started.is_empty() || wanted.as_ref().is_some_and(|line| started.contains(line)) {
             return wanted;
+        }
+        started.into_iter().next()
+    }
+
+    /// The semaphore that a Job asks for, if it is there.
+    fn wanted(&self, kept: &Kept) -> Option<&Semaphore> {
+        let wanted = kept.job.wants.clone().filter(|_| kept.obstacle.is_none())?;
+        let reference = SemaphoreRef {
+            namespace: kept.namespace.clone(),
+            name: wanted,
         };
-        wanted
-            .filter(|wanted| started.contains(wanted))
-            .or_else(|| started.first().cloned())
+        self.semaphores.get(&reference)
     }
 }
 

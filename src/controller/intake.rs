@@ -46,7 +46,8 @@ fn tell(context: &Context, strays: &[Kept], told: &mut HashMap<Uid, Told>) -> Op
     let mut next = None;
     for stray in strays {
         let Kept { namespace, job, .. } = stray;
-        let (reason, note, grace) = explain(stray);
+        let lacks_key = context.index.lacks_key(stray);
+        let (reason, note, grace) = explain(stray, lacks_key);
         let known = told.entry(job.uid.clone()).or_insert_with(|| Told {
             since: Moment::now(),
             note: None,
@@ -68,8 +69,9 @@ fn tell(context: &Context, strays: &[Kept], told: &mut HashMap<Uid, Told>) -> Op
     next
 }
 
-/// What is to be said about a stray, and how long to wait before it is said.
-fn explain(stray: &Kept) -> (Reason, String, Duration) {
+/// What is to be said about a stray, and how long to wait before it is said. `lacks_key`: its semaphore
+/// is there, and does not know which key it is to wait for.
+fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
     match &stray.obstacle {
         Some(Obstacle::Malformed(error)) => {
             let note = format!("this Job stays suspended: {error}");
@@ -90,6 +92,15 @@ fn explain(stray: &Kept) -> (Reason, String, Duration) {
                 granted.lock_key
             );
             (Reason::NoSemaphore, note, GRACE)
+        }
+        None if lacks_key => {
+            let note = format!(
+                "this Job stays suspended: ConsulSemaphore {} is keyed, so say which of its semaphores \
+                 to wait for with the annotation {}",
+                stray.job.wants.as_deref().unwrap_or_default(),
+                crate::api::annotations::KEY
+            );
+            (Reason::Malformed, note, Duration::ZERO)
         }
         None => {
             let wanted = stray.job.wants.as_deref().unwrap_or_default();

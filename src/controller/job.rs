@@ -5,10 +5,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use k8s_openapi::api::batch::v1 as batch;
 
 use crate::{
-    api::annotations::{self, AnnotationError},
+    api::annotations::{self, AnnotationError, OnContention},
     clock::Moment,
-    semaphore::{Granted, Job, Standing, Uid},
+    semaphore::{CronJob, Granted, Job, Standing, Uid},
 };
+
+/// The annotation by which a `CronJob` says for when it made a Job.
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// The label by which Kueue knows its Jobs.
 const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
@@ -61,6 +64,15 @@ impl Kept {
             wants: request
                 .as_ref()
                 .map(|request| request.semaphore.as_str().into()),
+            key: request.as_ref().and_then(|request| request.key.clone()),
+            on_contention: request
+                .as_ref()
+                .map_or(OnContention::Wait, |request| request.on_contention),
+            cron_job: request
+                .as_ref()
+                .filter(|request| request.on_contention == OnContention::Skip)
+                .and_then(|_| cron_job(job))
+                .map(Arc::new),
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: since(job, reported.is_some()),
@@ -94,6 +106,22 @@ fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
     }
     let key = template.get(annotations::LOCK_KEY)?;
     Some(Granted::by(key, template.get(annotations::SESSION)?))
+}
+
+/// The `CronJob` that made a Job.
+fn cron_job(job: &batch::Job) -> Option<CronJob> {
+    let mut owners = job.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| {
+        let batch = owner.api_version.starts_with("batch/");
+        batch && owner.kind == "CronJob" && owner.controller == Some(true)
+    })?;
+    let annotations = job.metadata.annotations.as_ref();
+    let scheduled = annotations.and_then(|annotations| annotations.get(SCHEDULED));
+    Some(CronJob {
+        name: owner.name.clone(),
+        uid: owner.uid.clone(),
+        scheduled: scheduled.and_then(|scheduled| scheduled.parse().ok()),
+    })
 }
 
 /// How long the pods may take to end: Kubernetes' default where the template does not say.
@@ -290,6 +318,33 @@ mod tests {
             job["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
         });
         assert_eq!(read(job).unwrap().job.since, 1_767_225_660);
+    }
+
+    #[test]
+    fn a_job_that_is_not_to_wait_knows_its_cron_job() {
+        let made = |change: fn(&mut Value)| {
+            let job = waiting(|job| {
+                job["metadata"]["annotations"] = json!({
+                    "consul-semaphore.io/semaphore": "db",
+                    "consul-semaphore.io/on-contention": "Skip",
+                    SCHEDULED: "2026-01-01T01:00:10+01:00",
+                });
+                job["metadata"]["ownerReferences"] = json!([{
+                    "apiVersion": "batch/v1", "kind": "CronJob", "name": "hourly", "uid": "c",
+                    "controller": true,
+                }]);
+                change(job);
+            });
+            read(job).unwrap().job.cron_job
+        };
+        let hourly = made(|_| {}).unwrap();
+        assert_eq!((hourly.name.as_str(), hourly.uid.as_str()), ("hourly", "c"));
+        let scheduled = hourly.scheduled.map(jiff::Timestamp::as_second);
+        assert_eq!(scheduled, Some(1_767_225_610));
+        let unreadable = made(|job| job["metadata"]["annotations"][SCHEDULED] = json!("noon"));
+        assert_eq!(unreadable.unwrap().scheduled, None);
+        let other = made(|job| job["metadata"]["ownerReferences"][0]["kind"] = json!("Other"));
+        assert_eq!(other, None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder, ExponentialBuilder};
+use backon::BackoffBuilder;
 use tokio::{
     sync::{Notify, Semaphore},
     task::AbortHandle,
@@ -18,16 +18,13 @@ use crate::{
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
     controller::home::Home,
     crash::{self, Point},
+    holding::{Renewal, pauses},
     semaphore::Life,
     telemetry::Metrics,
 };
 
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
-
-/// The longest pause between tries to renew a session of which nothing is known: short beside the
-/// shortest TTL.
-const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 
 /// How many calls about sessions are under way at once, over all semaphores.
 const CONCURRENCY: usize = 32;
@@ -42,7 +39,7 @@ pub(super) struct Keeper(Arc<Shared>);
 struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     kept: Mutex<usize>,
     left: Mutex<Left>,
     metrics: Metrics,
@@ -58,14 +55,22 @@ struct Left {
     renewing: HashMap<SessionId, AbortHandle>,
 }
 
+/// How long a session lasts, and what it held.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    /// How long it lives without a renewal; `None`: for ever.
+    pub(super) ttl: Option<Duration>,
+    /// How long nobody else may lock a key that it held when it died.
+    pub(super) lock_delay: Duration,
+}
+
 /// A session that is renewed for as long as this exists, if it has a TTL. Dropping it leaves the
 /// session in Consul.
 pub(super) struct Session {
     id: SessionId,
     /// With the token that it is renewed with, whatever its semaphore brings now.
     consul: Client,
-    life: Arc<Mutex<Life>>,
-    renewing: AbortHandle,
+    renewal: Renewal,
     /// Whether it is renewed on when the lead is lost.
     matters: bool,
     keeper: Keeper,
@@ -74,7 +79,7 @@ pub(super) struct Session {
 impl Session {
     /// What is known of it.
     pub(super) fn life(&self) -> Life {
-        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+        self.renewal.life()
     }
 
     /// Nothing depends on it: when the lead is lost it expires. Nobody would adopt it.
@@ -92,9 +97,9 @@ impl Drop for Session {
     fn drop(&mut self) {
         let mut left = self.keeper.left();
         if left.leaving && self.matters {
-            left.renewing.insert(self.id.clone(), self.renewing.clone());
+            left.renewing.insert(self.id.clone(), self.renewal.handle());
         } else {
-            self.renewing.abort();
+            self.renewal.stop();
         }
         drop(left);
         self.keeper.count(|kept| kept.saturating_sub(1));
@@ -105,7 +110,7 @@ impl Keeper {
     pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
-            permits: Semaphore::new(CONCURRENCY),
+            permits: Arc::new(Semaphore::new(CONCURRENCY)),
             kept: Mutex::new(0),
             left: Mutex::default(),
             metrics,
@@ -153,14 +158,14 @@ impl Keeper {
         &self,
         home: &Home,
         name: String,
-        ttl: Option<Duration>,
+        Span { ttl, lock_delay }: Span,
         wake: Arc<Notify>,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
-            node: home.node.as_ref().into(),
+            node: Some(home.node.as_ref().into()),
             ttl,
-            lock_delay: Duration::ZERO,
+            lock_delay,
         };
         let permit = self.0.permits.acquire().await;
         self.register(home).await?;
@@ -190,7 +195,7 @@ impl Keeper {
         self.take_back(&id);
         let (keeper, consul) = (self.clone(), consul.clone());
         tokio::spawn(async move {
-            for pause in backoff(Duration::from_secs(5)).with_max_times(5).build() {
+            for pause in pauses(Duration::from_secs(5)).with_max_times(5).build() {
                 let permit = keeper.0.permits.acquire().await;
                 let Err(error) = consul.destroy_session(&id).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;
@@ -204,21 +209,13 @@ impl Keeper {
 
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         self.take_back(&id);
-        let renewal = Renewal {
-            keeper: self.clone(),
-            consul: consul.clone(),
-            id: id.clone(),
-            life: Arc::new(Mutex::new(life)),
-            wake,
-        };
-        let (life, consul) = (renewal.life.clone(), consul.clone());
         self.count(|kept| kept + 1);
-        let renewing = tokio::spawn(renewal.run()).abort_handle();
+        let turns = self.0.permits.clone();
+        let renewal = Renewal::start(consul.clone(), id.clone(), life, turns, wake);
         Session {
             id,
-            consul,
-            life,
-            renewing,
+            consul: consul.clone(),
+            renewal,
             matters: true,
             keeper: self.clone(),
         }
@@ -260,84 +257,6 @@ impl Keeper {
         *kept = change(*kept);
         self.0.metrics.sessions(*kept);
     }
-}
-
-/// The task that renews one session.
-struct Renewal {
-    keeper: Keeper,
-    consul: Client,
-    id: SessionId,
-    life: Arc<Mutex<Life>>,
-    wake: Arc<Notify>,
-}
-
-impl Renewal {
-    /// Renews the session until it is gone, or is found to have no TTL.
-    async fn run(self) {
-        loop {
-            match self.get() {
-                Life::Unknown => {}
-                // A third of the TTL, at the most, with jitter so that sessions made together
-                // spread out.
-                Life::Renewed { ttl, .. } => {
-                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
-                }
-                Life::Endless | Life::Gone => return,
-            }
-            self.renew().await;
-        }
-    }
-
-    /// Sends renewals until one is answered.
-    async fn renew(&self) {
-        let longest = match self.get() {
-            Life::Renewed { ttl, .. } => ttl / 6,
-            _ => UNKNOWN_PAUSE,
-        };
-        let mut pauses = backoff(longest).without_max_times().build();
-        loop {
-            let permit = self.keeper.0.permits.acquire().await;
-            let sent = Moment::now();
-            let answer = self.consul.renew_session(&self.id).await;
-            drop(permit);
-            match answer {
-                // The TTL is its own: longer than asked where Consul has a floor, and of another
-                // day's spec where it was adopted.
-                Ok(session) => {
-                    return self.set(match session.ttl {
-                        Some(ttl) => Life::Renewed { sent, ttl },
-                        None => Life::Endless,
-                    });
-                }
-                Err(consul::Error::Gone) => return self.set(Life::Gone),
-                Err(error) => {
-                    tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
-                }
-            }
-            sleep(pauses.next().unwrap_or(longest)).await;
-        }
-    }
-
-    fn get(&self) -> Life {
-        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, life: Life) {
-        let mut current = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *current == Life::Unknown || life == Life::Gone;
-        *current = life;
-        drop(current);
-        if news {
-            self.wake.notify_one();
-        }
-    }
-}
-
-fn backoff(longest: Duration) -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(longest.max(Duration::from_millis(400)))
-        .with_jitter()
 }
 
 #[cfg(test)]

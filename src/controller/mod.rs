@@ -1,18 +1,19 @@
 //! The Kubernetes side: watches come in, a grantor for each lock key decides, Jobs are written to.
 //!
+//! A semaphore has one lock key; a keyed one has one for each key that its Jobs name.
+//!
 //! One Job's way through this room:
 //! `watches` (its events) → `index` (its place in line) → `grantor` (a pass over its lock key:
 //! observe, [`decide`](crate::semaphore::decide()), apply) → `patch` (it is started) → the grantor
 //! again (its pods are gone, its slot is given back).
 //!
-//! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status),
-//! `keeper` renews sessions, `events` writes events, `intake` tells Jobs that no semaphore wants,
+//! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status, the watch
+//! of its prefix, a task for each grantor), `keeper` renews sessions, `events` writes events, `intake` tells Jobs that no semaphore wants,
 //! `advisor` those whose annotations nobody reads, and `ungranted` suspends what runs without a
 //! grant. `home` says where in Consul a semaphore lives, and `secret` reads the token of one that
-//! brings its own. `watching` says how the watches do. `call` and `backoff` bound all of it.
+//! brings its own. `watching` says how the watches do. `call` bounds all of it.
 
 mod advisor;
-mod backoff;
 mod call;
 mod events;
 mod grantor;
@@ -35,10 +36,11 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
-use self::{backoff::Setback, call::call, events::Events, index::Index, keeper::Keeper};
+use self::{call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
     api::tenancy::Tenancy,
     consul::{self, Observer},
+    holding::Setback,
     leader::{self, Standing, Term},
     semaphore::Cluster,
     telemetry::{Health, Metrics, Telemetry},
@@ -62,6 +64,8 @@ pub struct Settings {
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
+    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    pub fair: Option<Duration>,
 }
 
 /// What all parts share.
@@ -73,6 +77,7 @@ struct Context {
     /// restart of a Consul agent ends them.
     node: Arc<str>,
     tenancy: Tenancy,
+    fair: Option<Duration>,
     /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
     lease: Option<Duration>,
     keeper: Keeper,
@@ -111,6 +116,7 @@ pub async fn run(
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
     let keeper = Keeper::new(telemetry.metrics.clone());
+    let guest = consul.clone();
     let lease = settings.election.waits();
     let election = leader::Election {
         settings: settings.election,
@@ -133,12 +139,15 @@ pub async fn run(
         consul,
         node: node.into(),
         tenancy: settings.tenancy,
+        fair: settings.fair,
         lease,
         keeper,
         telemetry,
     };
     let work = |term| posting.work(term, shutdown.clone());
-    election.run(shutdown.clone(), on_change, work).await
+    let worked = election.run(shutdown.clone(), on_change, work).await;
+    guest.log_out().await;
+    worked
 }
 
 /// What stays over all times of leading. Everything else is read anew each time.
@@ -148,6 +157,7 @@ struct Posting {
     consul: consul::Client,
     node: Arc<str>,
     tenancy: Tenancy,
+    fair: Option<Duration>,
     lease: Option<Duration>,
     keeper: Keeper,
     telemetry: Telemetry,
@@ -168,6 +178,7 @@ impl Posting {
             consul: term.consul(&self.consul),
             node: self.node.clone(),
             tenancy: self.tenancy.clone(),
+            fair: self.fair,
             lease: self.lease,
             keeper: self.keeper.clone(),
             index: Index::default(),

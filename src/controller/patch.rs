@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{Patch, PatchParams, PostParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
@@ -161,31 +161,68 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
     }
     let answer = call_until(end, jobs.patch(&job.name, &params, &body)).await;
     drop(permit);
-    let failed = match answer {
-        Ok(job) => {
-            return Kept::read(&job, Moment::now()).ok_or(PatchError::Outdated(None));
+    match answer {
+        Ok(job) => Kept::read(&job, Moment::now()).ok_or(PatchError::Outdated(None)),
+        Err(error) => Err(find_out(context, &namespace, &job, &error).await),
+    }
+}
+
+/// Deletes a Job as it was decided on; its pods, if there are any, go after it. The answer is what
+/// is left of it: `None` if that is nothing.
+///
+/// # Errors
+/// As of [`write`].
+pub(super) async fn delete(
+    context: &Context,
+    namespace: &str,
+    job: &Target,
+    timeout: Duration,
+) -> Result<Option<Kept>, PatchError> {
+    let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), namespace);
+    let params = DeleteParams::background().preconditions(Preconditions {
+        uid: Some(job.uid.to_string()),
+        resource_version: Some(job.version.clone()),
+    });
+    let permit = context.job_writes.acquire().await;
+    let end = Moment::now() + timeout;
+    let answer = call_until(end, jobs.delete(&job.name, &params)).await;
+    drop(permit);
+    match answer {
+        Ok(left) => {
+            let left = left.left();
+            Ok(left.and_then(|job| Kept::read(&job, Moment::now())))
         }
-        Err(error) => match error.refusal() {
-            Some((404 | 409, _)) => None,
-            Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
-                message: message.to_owned(),
-                forbidden: matches!(code, 401 | 403)
-                    && may_write(&context.client, &namespace).await == Some(false),
-            }),
-            _ => Some(PatchError::Unanswered(error.to_string())),
-        },
+        Err(error) => Err(find_out(context, namespace, job, &error).await),
+    }
+}
+
+/// What it means that a write failed, by the Job as it is now.
+async fn find_out(
+    context: &Context,
+    namespace: &str,
+    job: &Target,
+    error: &CallError,
+) -> PatchError {
+    let failed = match error.refusal() {
+        Some((404 | 409, _)) => None,
+        Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
+            message: message.to_owned(),
+            forbidden: matches!(code, 401 | 403)
+                && may_write(&context.client, namespace).await == Some(false),
+        }),
+        _ => Some(PatchError::Unanswered(error.to_string())),
     };
-    let now = match read(context, &namespace, &job).await {
+    let now = match read(context, namespace, job).await {
         Ok(now) => now,
-        Err(error) => return Err(failed.unwrap_or(PatchError::Unanswered(error.to_string()))),
+        Err(error) => return failed.unwrap_or(PatchError::Unanswered(error.to_string())),
     };
     let same = now
         .as_ref()
         .is_some_and(|now| now.job.version == job.version);
     match failed {
-        Some(failed) if same => Err(failed),
+        Some(failed) if same => failed,
         // Another version answers the question; so does another Job under the same name.
-        _ => Err(PatchError::Outdated(now.map(Box::new))),
+        _ => PatchError::Outdated(now.map(Box::new)),
     }
 }
 

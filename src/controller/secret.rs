@@ -12,7 +12,6 @@ use tokio::{sync::watch, task::AbortHandle, time::sleep};
 
 use super::{
     Context,
-    backoff::Setback,
     call::{CallError, call},
     index::SemaphoreRef,
 };
@@ -20,6 +19,7 @@ use crate::{
     api::{TokenSecretRef, annotations::is_object_name},
     clock::Moment,
     consul::TokenCell,
+    holding::Setback,
 };
 
 /// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies

@@ -11,7 +11,6 @@ use tokio::{task::JoinSet, time::sleep};
 
 use super::{
     Context,
-    backoff::Setback,
     call::CALL_TIMEOUT,
     events::Reason,
     job::Kept,
@@ -20,6 +19,7 @@ use super::{
 use crate::{
     clock::Moment,
     crash::{self, Point},
+    holding::Setback,
     semaphore::{Uid, plan::Stop},
 };
 

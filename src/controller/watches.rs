@@ -262,10 +262,10 @@ impl Overseers {
             self.remove(&reference);
         }
         let wake = Arc::new(Notify::new());
-        let lock_key = semaphore.prefix().lock_key();
+        let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
         self.context
             .index
-            .add_semaphore(reference.clone(), lock_key, wake.clone());
+            .add_semaphore(reference.clone(), prefix, keyed, wake.clone());
         let (specs, changes) = watch::channel(semaphore);
         let overseer = Overseer::new(self.context.clone(), changes, wake);
         let task = self.tasks.spawn(overseer.run());

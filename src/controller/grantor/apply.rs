@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use super::{Grantor, writes::Write};
 use crate::{
+    api::annotations,
     clock::{self, Moment},
-    consul::{self, Entry},
+    consul::{self, Entry, OpError},
     controller::events::Reason,
     crash::{self, Point},
     semaphore::{
-        Life, Plan, Uid,
+        Job, Life, Plan, Uid,
         evidence::tenure,
-        plan::{Grant, Release, Start, Target, Transaction},
+        plan::{Cooling, Grant, Release, Start, Target, Transaction},
     },
 };
 
@@ -47,6 +48,7 @@ impl Grantor {
                 self.view.writing_works();
             }
         }
+        self.skip(&plan.skips).await;
         for uid in &plan.surplus {
             if let Some(session) = self.sessions.ahead.get(uid).cloned() {
                 self.end_session(session);
@@ -66,7 +68,7 @@ impl Grantor {
             let note = format!(
                 "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
                  it goes on, as spec.onSlotLost says",
-                self.reference.name
+                self.reference.title()
             );
             self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
         }
@@ -81,6 +83,7 @@ impl Grantor {
         if transaction.removes_lock {
             crash::reach(Point::LockUnused, &self.reference.namespace).await;
         }
+        let moved = self.leaves_behind(transaction);
         let sent = Moment::now();
         let call = home.consul.transaction(&transaction.operations);
         match self.view.in_time(call).await {
@@ -88,6 +91,13 @@ impl Grantor {
                 self.crash_after(transaction).await;
                 self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
+                self.moved = moved.or(self.moved);
+                true
+            }
+            // Nobody was faster, and what is known of the key is still so.
+            Err(consul::Error::Conflict(errors)) if errors.iter().all(OpError::is_lock_delay) => {
+                tracing::debug!(semaphore = %self.reference, "the lock-delay of a dead holder runs");
+                self.view.delayed();
                 true
             }
             Err(consul::Error::Conflict(errors)) => {
@@ -114,6 +124,7 @@ impl Grantor {
         for (point, reached) in [
             (Point::LimitWritten, transaction.limit.is_some()),
             (Point::Pruned, !transaction.prunes.is_empty()),
+            (Point::Cooling, !transaction.coolings.is_empty()),
             (Point::Released, !transaction.releases.is_empty()),
             (Point::Granted, grants.iter().any(|grant| grant.starts)),
             (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
@@ -129,6 +140,9 @@ impl Grantor {
         for release in &transaction.releases {
             self.released(release);
         }
+        for cooling in &transaction.coolings {
+            self.tell_cooling(cooling);
+        }
         for session in &transaction.prunes {
             tracing::info!(semaphore = %self.reference, %session, "pruned a dead holder");
         }
@@ -137,17 +151,11 @@ impl Grantor {
             tracing::info!(semaphore = %self.reference, limit, enforced, "limit written");
             self.defence.holds(enforced);
         }
-        let prefix = self.settings.prefix.clone();
-        for grant in &transaction.grants {
-            let key = prefix.contender_key(&grant.session);
-            let token = answer.iter().find(|entry| entry.key == key);
-            self.fencing_token = self
-                .fencing_token
-                .max(token.map(|entry| entry.modify_index));
-            self.granted(grant);
+        for (_, slot) in transaction.slots(answer) {
+            self.fencing_token = self.fencing_token.max(Some(slot.fencing_token()));
         }
-        let key = |session: &_| prefix.contender_key(session);
-        for start in transaction.starts(answer, key) {
+        transaction.grants.iter().for_each(|g| self.granted(g));
+        for start in transaction.starts(answer) {
             self.start(start);
         }
     }
@@ -177,7 +185,7 @@ impl Grantor {
             let note = format!(
                 "the slot of {} was lost while this Job ran, and it has one again under session \
                  {session}",
-                self.reference.name
+                self.reference.title()
             );
             self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
         }
@@ -189,6 +197,27 @@ impl Grantor {
         if release.held {
             self.tell_release(release);
         }
+    }
+
+    fn tell_cooling(&self, cooling: &Cooling) {
+        let Cooling {
+            identity,
+            session,
+            until,
+        } = cooling;
+        tracing::info!(
+            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            semaphore = %self.reference,
+            %session,
+            %until,
+            "cools"
+        );
+        let note = format!(
+            "done; its slot of {} stays held until {until:.0}, as spec.cooldown said when it was \
+             granted (session {session})",
+            self.reference.name
+        );
+        self.tell_job(&identity.job, &identity.uid, Reason::SlotCooling, note);
     }
 
     pub(super) fn tell_release(&self, release: &Release) {
@@ -204,7 +233,7 @@ impl Grantor {
         self.context.metrics.released(&self.labels);
         let note = format!(
             "gave its slot of {} back (session {session})",
-            self.reference.name
+            self.reference.title()
         );
         self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
     }
@@ -248,8 +277,9 @@ impl Grantor {
 
     /// Tells those that came in line, and were not granted a slot at once, that they wait.
     fn tell_newcomers(&mut self) {
-        let name = &self.reference.name;
+        let name = self.reference.title();
         let newcomers = self.context.index.newcomers(&self.reference);
+        self.tell_useless_keys(&newcomers);
         let (told, reason, note) = if self.settings.terminating {
             let first = !std::mem::replace(&mut self.told, true);
             let all = if first {
@@ -271,6 +301,22 @@ impl Grantor {
         };
         for job in told.iter().filter(|job| !self.writes.is_busy(&job.uid)) {
             self.tell_job(&job.name, &job.uid, reason, note.clone());
+        }
+    }
+
+    /// Tells Jobs that name a key of a semaphore which has none.
+    fn tell_useless_keys(&self, newcomers: &[Job]) {
+        if self.settings.key.is_some() {
+            return;
+        }
+        for job in newcomers.iter().filter(|job| job.key.is_some()) {
+            let note = format!(
+                "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
+                 its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
+                annotations::KEY,
+                self.reference.name
+            );
+            self.tell_job(&job.name, &job.uid, Reason::Malformed, note);
         }
     }
 

@@ -7,10 +7,12 @@
 mod apply;
 mod observe;
 mod orphans;
+mod others;
 mod proofs;
 mod refusals;
 mod sessions;
-mod view;
+mod skips;
+mod strangers;
 mod writes;
 
 use std::{
@@ -19,22 +21,24 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{Notify, mpsc},
-    task::JoinError,
-};
+use tokio::{sync::Notify, task::JoinError};
 
 use self::{observe::Facts, orphans::Orphans, proofs::Proof};
 pub(super) use self::{
+    others::{Moved, Tenures},
     sessions::{Sessions, Whose},
-    view::View,
+    strangers::Strangers,
     writes::Writes,
 };
-use super::{Context, home::Home, index::SemaphoreRef};
+use super::{Context, home::Home, index::LineRef, overseer::Feed};
 use crate::{
     clock::Moment,
-    consul::{self, Listing, SessionId, WatchOptions},
-    semaphore::{Agreement, Defence, Evidence, Life, Plan, Settings, Uid, decide, plan::Target},
+    consul::SessionId,
+    holding,
+    semaphore::{
+        Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns, Uid,
+        decide, plan::Target,
+    },
     telemetry::SemaphoreLabels,
 };
 
@@ -53,6 +57,9 @@ const SOONEST: Duration = Duration::from_millis(10);
 /// How many Jobs more than can be granted at once are looked at in the line.
 const SPARE: usize = 32;
 
+/// What a grantor sees of Consul.
+pub(super) type View = holding::View<Home>;
+
 /// What a pass came to.
 #[derive(Debug, Default)]
 pub(super) struct Conclusion {
@@ -68,19 +75,31 @@ pub(super) struct Conclusion {
     pub(super) unheld: Vec<Target>,
     /// Whether no Job here runs in a slot, or may have one.
     pub(super) nothing_held: bool,
+    /// The limit, if nothing stands in Consul that follows from another one of ours.
+    pub(super) settled: Option<u32>,
+    /// Whether nobody waits, nobody holds, and nothing is left to do.
+    pub(super) idle: bool,
+    /// A limit that was moved while others go by the one before.
+    pub(super) moved: Option<Moved>,
 }
 
 /// The grantor's knowledge.
 pub(super) struct Grantor {
     context: Arc<Context>,
-    /// Whose Jobs are in its line.
-    pub(super) reference: SemaphoreRef,
+    /// Whose slots it grants.
+    pub(super) reference: LineRef,
     pub(super) settings: Settings,
     wake: Arc<Notify>,
     pub(super) labels: SemaphoreLabels,
     pub(super) view: View,
+    /// Up to where it has heard of what the watch brought.
+    heard: u64,
     pub(super) sessions: Sessions,
+    pub(super) strangers: Strangers,
+    pub(super) tenures: Tenures,
     evidence: Evidence,
+    /// When the slots of Jobs that are done are free.
+    pub(super) coolings: Coolings,
     proofs: HashMap<SessionId, Proof>,
     /// Since when the Jobs of our contenders are known to have been started.
     starts: HashMap<SessionId, Moment>,
@@ -92,6 +111,8 @@ pub(super) struct Grantor {
     pub(super) defence: Defence,
     /// Whether `.lock` was written since a limit was last recorded as ours.
     fenced: bool,
+    /// A limit of which it is still to be told that it was moved.
+    moved: Option<Moved>,
     pub(super) fencing_token: Option<u64>,
     /// How many Jobs are in line.
     pub(super) waiting: usize,
@@ -104,26 +125,34 @@ pub(super) struct Grantor {
 }
 
 impl Grantor {
-    /// Takes up a lock key. `fencing_token` is the greatest one that it is known to have granted,
-    /// `defence` what is known of its limit.
+    /// Takes up a lock key. `defence` is what is known of its limit.
     pub(super) fn new(
         context: Arc<Context>,
-        reference: SemaphoreRef,
+        reference: LineRef,
         settings: Settings,
         home: Option<Home>,
-        fencing_token: Option<u64>,
         defence: Defence,
         wake: Arc<Notify>,
     ) -> Self {
         Self {
-            view: View::new(reference.clone(), home, settings.prefix.clone()),
+            view: View::new(
+                reference.to_string(),
+                home,
+                settings.prefix.clone(),
+                settings.mode,
+                Turns::new(settings.fair),
+            ),
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             context,
             reference,
             settings,
             wake,
+            heard: 0,
             sessions: Sessions::default(),
+            strangers: Strangers::default(),
+            tenures: Tenures::default(),
             evidence: Evidence::default(),
+            coolings: Coolings::default(),
             proofs: HashMap::new(),
             starts: HashMap::new(),
             orphans: Orphans::default(),
@@ -131,7 +160,8 @@ impl Grantor {
             writes: Writes::default(),
             defence,
             fenced: false,
-            fencing_token,
+            moved: None,
+            fencing_token: None,
             waiting: 0,
             told: false,
             again: None,
@@ -166,18 +196,20 @@ impl Grantor {
         self.sessions = Sessions::default();
     }
 
-    /// Readings of the prefix, at least one in `wait`, until the receiver is dropped.
-    pub(super) fn watch(&self, wait: Duration) -> mpsc::Receiver<Result<Listing, consul::Error>> {
-        let options = WatchOptions {
-            wait,
-            ..WatchOptions::default()
-        };
-        match &self.view.home {
-            Some(home) => home
-                .consul
-                .readings(&self.settings.prefix.folder(), options),
-            None => mpsc::channel(1).1,
+    /// Takes what the watch has brought since it was last asked; returns up to where that is.
+    pub(super) fn hear(&mut self, feed: &Feed) -> u64 {
+        match feed.news(&self.settings.key, &mut self.heard) {
+            Some(Ok(news)) => self.view.hear(&news),
+            Some(Err(error)) => self.view.read_failed(error),
+            None => {}
         }
+        self.heard
+    }
+
+    /// Whether it sees what the watch showed last.
+    pub(super) fn sees(&self, feed: &Feed) -> bool {
+        let reading = self.view.reading.as_ref();
+        reading.is_some_and(|reading| reading.shows(&feed.entries(&self.settings.key)))
     }
 
     /// Waits until something that a pass began has ended, and takes note of it and of all else that
@@ -188,6 +220,7 @@ impl Grantor {
                 self.settle_write(unwind(written));
             }
             Some(made) = self.sessions.made.join_next() => self.settle_session(unwind(made)),
+            Some(told) = self.strangers.asked.join_next() => self.strangers.settle(unwind(told)),
             else => std::future::pending().await,
         }
         while let Some(written) = self.writes.under_way.try_join_next() {
@@ -239,6 +272,17 @@ impl Grantor {
             self.defence.holds(false);
         }
         self.fenced &= record.is_none();
+        let limit = self.settings.limit;
+        let settled = match (agreement, self.view.reading.as_ref().map(Reading::lock)) {
+            (None, _) | (_, None) => false,
+            (Some(Agreement::Conflict { .. }), _) => true,
+            // Of many semaphores one has a limit only while it is used.
+            (Some(Agreement::Write { .. }), Some(Lock::Absent { .. })) => {
+                self.settings.key.is_some() && record.is_none()
+            }
+            _ => applied == [limit],
+        };
+        let settled = settled.then_some(limit);
         let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
         let lives = |life| Life::end(life).is_some_and(|end| end > facts.now);
         let mut kept = self.sessions.kept.iter();
@@ -253,8 +297,14 @@ impl Grantor {
             agreement,
             finished,
             unheld,
+            settled,
+            idle: facts.is_empty()
+                && self.sessions.is_empty()
+                && self.writes.is_idle()
+                && self.view.is_unused(),
             nothing_held: !facts.any_runs()
                 && !kept.any(|(id, session)| held(id) && lives(session.life())),
+            moved: self.moved.take().or(before.moved),
         }
     }
 

@@ -31,7 +31,10 @@ impl Facts {
             fenced: grantor.fenced,
             reading: grantor.view.reading.as_ref(),
             deaths: &grantor.view.deaths,
+            mutex: &grantor.view.mutex,
+            turns: &grantor.view.turns,
             evidence: &grantor.evidence,
+            coolings: &grantor.coolings,
             ours: &self.ours,
             bound: &self.bound,
             line: &self.line,
@@ -42,6 +45,11 @@ impl Facts {
             closed: self.closed,
             operations: grantor.view.capacity(),
         }
+    }
+
+    /// Whether no Job is there at all.
+    pub(super) fn is_empty(&self) -> bool {
+        self.ours.is_empty() && self.bound.is_empty() && self.line.is_empty()
     }
 
     /// Whether a Job that was started in a slot has pods, or may have.
@@ -70,10 +78,19 @@ impl Grantor {
             self.view.doubt();
             self.view.look().await;
         }
+        if let Some(reading) = &self.view.reading {
+            self.tenures.observe(reading);
+        }
         self.identify().await;
         self.adopt();
+        self.acquaint();
         self.sweep().await;
         let ours = self.ours().await;
+        if let Some(reading) = &self.view.reading {
+            // Both clocks at once: what was asked for in between may have taken long.
+            let (time, now) = (clock::time(), Moment::now());
+            self.coolings.observe(reading, &ours, now, time);
+        }
         if self.writes.refusals.is_to_ask(now) {
             let may_write = patch::may_write(&self.context.client, &self.reference.namespace).await;
             self.writes.refusals.answered(may_write, Moment::now());

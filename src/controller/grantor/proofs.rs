@@ -186,7 +186,7 @@ impl Grantor {
         let note = format!(
             "the slot of {} is kept because pods of this Job have not ended: {}. If a node is lost \
              for good, delete its Node object or force the deletion of the pod",
-            self.reference.name,
+            self.reference.title(),
             pods.join(", ")
         );
         tracing::warn!(job = %identity.job, semaphore = %self.reference, "{note}");

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::writes::Write;
-use crate::{clock::Moment, controller::backoff::Setback, semaphore::Uid};
+use crate::{clock::Moment, holding::Setback, semaphore::Uid};
 
 /// How long the API server may still do what it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);

@@ -6,8 +6,11 @@ use tokio::task::JoinSet;
 
 use super::Grantor;
 use crate::{
-    consul::{self, Op, OpError, SessionId},
-    controller::keeper::Session,
+    consul::{self, OpError, SessionId},
+    controller::{
+        home::Home,
+        keeper::{Session, Span},
+    },
     crash::{self, Point},
     semaphore::{
         Identity, Life, Reading, Standing, Uid,
@@ -65,6 +68,11 @@ impl Sessions {
         self.kept.get(session).map(Session::life)
     }
 
+    /// Whether there are none, and none is being made.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.is_settled() && self.made.is_empty()
+    }
+
     /// Whether nothing is being made.
     pub(super) fn is_settled(&self) -> bool {
         self.making.is_empty()
@@ -92,15 +100,24 @@ impl Sessions {
 
     /// Forgets those that a refused transaction found gone, before their renewal did.
     pub(super) fn drop_invalid(&mut self, transaction: &Transaction, errors: &[OpError]) {
-        for error in errors {
-            if let Some(Op::Lock { session, .. }) = transaction.operations.get(error.operation)
-                && error.what.contains("invalid session")
-            {
-                self.ahead.retain(|_, ahead| ahead != session);
-                self.kept.remove(session);
-            }
+        for session in transaction.gone_sessions(errors) {
+            self.ahead.retain(|_, ahead| ahead != session);
+            self.kept.remove(session);
         }
     }
+}
+
+/// How many sessions of one key are asked about one by one.
+const ASKED_APART: usize = 8;
+
+/// Those of these sessions that are there and belong to our node.
+async fn named(home: &Home, sessions: &[SessionId]) -> Result<Vec<consul::Session>, consul::Error> {
+    let mut named = Vec::new();
+    for id in sessions {
+        let session = home.consul.session(id).await?;
+        named.extend(session.filter(|session| *session.node == *home.node));
+    }
+    Ok(named)
 }
 
 impl Grantor {
@@ -119,7 +136,16 @@ impl Grantor {
             return;
         }
         // Only those of our own node can be ours, and only they can be told apart by their names.
-        let call = home.consul.node_sessions(&home.node);
+        // Beside one key of a keyed semaphore there may be a thousand others in use.
+        let unknown = current.iter().filter(|id| !whose.contains_key(*id));
+        let unknown: Vec<_> = unknown.cloned().collect();
+        let call = async {
+            if self.settings.key.is_some() && unknown.len() <= ASKED_APART {
+                named(home, &unknown).await
+            } else {
+                home.consul.node_sessions(&home.node).await
+            }
+        };
         let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
             // Whose they are decides what may be done, so nothing is done without it.
@@ -201,14 +227,15 @@ impl Grantor {
             return;
         }
         let keeper = self.context.keeper.clone();
-        let (name, ttl) = (
-            self.settings.identity(job).session_name(),
-            self.settings.ttl,
-        );
+        let name = self.settings.identity(job).session_name();
+        let span = Span {
+            ttl: self.settings.ttl,
+            lock_delay: self.settings.session_lock_delay(),
+        };
         let (job, wake) = (job.clone(), self.wake.clone());
         let namespace = self.reference.namespace.clone();
         self.sessions.made.spawn(async move {
-            let made = keeper.create(&home, name, ttl, wake).await;
+            let made = keeper.create(&home, name, span, wake).await;
             if made.is_ok() {
                 crash::reach(Point::SessionMade, &namespace).await;
             }

@@ -22,7 +22,7 @@ use crate::{
     crash::{self, Point},
     semaphore::{
         Standing, Uid,
-        plan::{GiveBack, Rename, Start, Suspend, Suspended, Target},
+        plan::{GiveBack, Rename, Skip, Start, Suspend, Suspended, Target},
     },
 };
 
@@ -37,6 +37,8 @@ pub(super) enum Write {
     GiveBack(GiveBack),
     /// Its annotation is set to the session that holds its slot now.
     Rename(Rename),
+    /// It is deleted, for this reason.
+    Skip(Skip, String),
 }
 
 impl Write {
@@ -45,26 +47,30 @@ impl Write {
             Self::Start(Start { job, .. })
             | Self::Suspend(Suspend { job, .. })
             | Self::GiveBack(GiveBack { job, .. })
-            | Self::Rename(Rename { job, .. }) => job,
+            | Self::Rename(Rename { job, .. })
+            | Self::Skip(Skip { job, .. }, _) => job,
         }
     }
 
-    fn body(&self) -> Value {
-        match self {
+    /// The merge patch; `None` if the Job is deleted.
+    fn body(&self) -> Option<Value> {
+        Some(match self {
             Self::Start(start) => patch::start(start),
             Self::Suspend(suspend) => patch::suspend(suspend),
             Self::GiveBack(give_back) => patch::give_back(give_back),
             Self::Rename(rename) => patch::rename(rename),
-        }
+            Self::Skip(..) => return None,
+        })
     }
 
-    /// The point after it.
-    fn point(&self) -> Point {
+    /// The point after it; `None` where nothing is left to be done.
+    fn point(&self) -> Option<Point> {
         match self {
-            Self::Start(_) => Point::Started,
-            Self::Suspend(_) => Point::Suspended,
-            Self::GiveBack(_) => Point::GivenBack,
-            Self::Rename(_) => Point::Renamed,
+            Self::Start(_) => Some(Point::Started),
+            Self::Suspend(_) => Some(Point::Suspended),
+            Self::GiveBack(_) => Some(Point::GivenBack),
+            Self::Rename(_) => Some(Point::Renamed),
+            Self::Skip(..) => None,
         }
     }
 
@@ -79,7 +85,7 @@ impl Write {
 }
 
 /// How a write ended.
-pub(super) type Written = (Write, Result<Kept, PatchError>);
+pub(super) type Written = (Write, Result<Option<Kept>, PatchError>);
 
 /// The writes that are under way, and what became of those before.
 #[derive(Default)]
@@ -90,6 +96,11 @@ pub(in crate::controller) struct Writes {
 }
 
 impl Writes {
+    /// Whether nothing is being written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.busy.is_empty() && self.under_way.is_empty()
+    }
+
     /// Whether a Job is being written to.
     pub(super) fn is_busy(&self, uid: &Uid) -> bool {
         self.busy.contains(uid)
@@ -116,18 +127,24 @@ impl Grantor {
         if !self.writes.busy.insert(job.uid.clone()) {
             return;
         }
-        let job_write = JobWrite {
-            namespace: self.reference.namespace.clone(),
-            job,
-            body: write.body(),
-            timeout: self.patch_timeout(),
-            deadline,
-        };
+        let timeout = self.patch_timeout();
         let (context, namespace) = (self.context.clone(), self.reference.namespace.clone());
         self.writes.under_way.spawn(async move {
-            let written = patch::write(&context, job_write).await;
-            if written.is_ok() {
-                crash::reach(write.point(), &namespace).await;
+            let written = match write.body() {
+                None => patch::delete(&context, &namespace, &job, timeout).await,
+                Some(body) => {
+                    let job_write = JobWrite {
+                        namespace: namespace.clone(),
+                        job,
+                        body,
+                        timeout,
+                        deadline,
+                    };
+                    patch::write(&context, job_write).await.map(Some)
+                }
+            };
+            if let (Ok(_), Some(point)) = (&written, write.point()) {
+                crash::reach(point, &namespace).await;
             }
             (write, written)
         });
@@ -140,7 +157,11 @@ impl Grantor {
         match written {
             Ok(kept) => self.done(&write, kept),
             Err(PatchError::Outdated(Some(kept))) if write.is_done_in(&kept) => {
-                self.done(&write, *kept);
+                self.done(&write, Some(*kept));
+            }
+            // It is gone, by this or an attempt before it of which nothing was heard.
+            Err(PatchError::Outdated(None)) if matches!(write, Write::Skip(..)) => {
+                self.done(&write, None);
             }
             Err(PatchError::Outdated(now)) => {
                 self.writes.refusals.forget(&uid);
@@ -175,11 +196,11 @@ impl Grantor {
         refusals.failed(write, true, now);
     }
 
-    fn done(&mut self, write: &Write, kept: Kept) {
+    fn done(&mut self, write: &Write, kept: Option<Kept>) {
         let Target { name, uid, .. } = write.job();
         self.writes.refusals.done(write);
-        self.context.index.refresh(kept);
-        let semaphore = &self.reference.name;
+        self.context.index.reread(uid, kept);
+        let semaphore = self.reference.title();
         let (reason, note) = match write {
             Write::Start(start) => {
                 let session = start.slot.session();
@@ -219,6 +240,7 @@ impl Grantor {
                 );
                 (Reason::PutOnHold, note)
             }
+            Write::Skip(skip, note) => return self.tell_skip(skip, note),
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
         self.tell_job(name, uid, reason, note);

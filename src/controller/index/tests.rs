@@ -3,13 +3,36 @@ use futures::FutureExt;
 use std::time::Duration;
 
 use super::*;
-use crate::{api::annotations::AnnotationError, clock::Moment, semaphore::Granted};
+use crate::{
+    api::annotations::{AnnotationError, OnContention},
+    clock::Moment,
+    semaphore::Granted,
+};
 
 fn reference(name: &str) -> SemaphoreRef {
     SemaphoreRef {
         namespace: "batch".into(),
         name: name.into(),
     }
+}
+
+fn line(name: &str) -> LineRef {
+    LineRef::new(&reference(name), None)
+}
+
+fn line_of(name: &str, key: &str) -> LineRef {
+    LineRef::new(&reference(name), Some(key.parse().unwrap()))
+}
+
+fn add(index: &Index, name: &str, prefix: &str, keyed: bool) -> Arc<Notify> {
+    let wake = Arc::new(Notify::new());
+    index.add_semaphore(
+        reference(name),
+        prefix.parse().unwrap(),
+        keyed,
+        wake.clone(),
+    );
+    wake
 }
 
 /// A Job in line for the semaphore `db`, with these changes.
@@ -22,6 +45,9 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             version: "10".into(),
             seen: Moment::default(),
             wants: Some("db".into()),
+            key: None,
+            on_contention: OnContention::Wait,
+            cron_job: None,
             priority: 0,
             hold: false,
             since: 0,
@@ -43,9 +69,9 @@ fn put(index: &Index, kept: Kept) {
 
 /// An index with the semaphore `db`, and what wakes its grantor.
 fn with_db() -> (Index, Arc<Notify>) {
-    let (index, wake) = (Index::default(), Arc::new(Notify::new()));
-    index.add_semaphore(reference("db"), "db/.lock".into(), wake.clone());
-    (index, wake)
+    let index = Index::default();
+    add(&index, "db", "db", false);
+    (index.clone(), index.open(&line("db")))
 }
 
 fn names(jobs: &[Job]) -> Vec<&str> {
@@ -81,7 +107,7 @@ fn the_line_is_by_loss_priority_age_and_name() {
             });
         }),
     );
-    let slice = index.slice(&reference("db"), 4);
+    let slice = index.slice(&line("db"), 4);
     assert_eq!(names(&slice.line), ["lost", "urgent", "a", "b"]);
     assert_eq!(slice.waiting, 5);
 }
@@ -104,14 +130,14 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
         }),
     );
     assert!(woken(&wake));
-    let slice = index.slice(&reference("db"), 9);
+    let slice = index.slice(&line("db"), 9);
     assert_eq!(
         (names(&slice.line), names(&slice.bound)),
         (vec![], vec!["a"])
     );
     index.remove(&"a".into());
     assert!(woken(&wake));
-    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+    assert!(index.slice(&line("db"), 9).bound.is_empty());
 }
 
 #[test]
@@ -119,7 +145,7 @@ fn an_older_version_changes_nothing() {
     let (index, _) = with_db();
     put(&index, kept("a", |kept| kept.job.hold = true));
     put(&index, kept("a", |kept| kept.job.version = "9".into()));
-    assert_eq!(index.slice(&reference("db"), 9).waiting, 0);
+    assert_eq!(index.slice(&line("db"), 9).waiting, 0);
 }
 
 #[test]
@@ -141,7 +167,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     // An answer that comes in between is not part of the list.
     index.refresh(kept("a", |kept| kept.job.version = "12".into()));
     index.list_ends();
-    assert_eq!(names(&index.line(&reference("db"))), ["b"]);
+    assert_eq!(names(&index.line(&line("db"))), ["b"]);
 }
 
 #[test]
@@ -153,15 +179,15 @@ fn newcomers_are_told_once_and_not_after_a_list() {
     put(&index, kept("new", |_| {}));
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
-    assert_eq!(names(&index.newcomers(&reference("db"))), ["new"]);
+    assert_eq!(names(&index.newcomers(&line("db"))), ["new"]);
     put(&index, kept("new", |kept| kept.job.version = "11".into()));
-    assert!(index.newcomers(&reference("db")).is_empty());
+    assert!(index.newcomers(&line("db")).is_empty());
 }
 
 #[test]
 fn a_job_stays_with_the_semaphore_that_started_it() {
     let (index, _) = with_db();
-    index.add_semaphore(reference("other"), "other/.lock".into(), Arc::default());
+    add(&index, "other", "other", false);
     let started = |kept: &mut Kept| {
         kept.job.wants = Some("other".into());
         kept.job.standing = Standing::Running;
@@ -171,7 +197,7 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
         });
     };
     put(&index, kept("a", started));
-    assert_eq!(names(&index.slice(&reference("db"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
     // Its annotation is gone altogether.
     put(
         &index,
@@ -180,20 +206,20 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
             kept.job.wants = None;
         }),
     );
-    assert_eq!(names(&index.slice(&reference("db"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
     // Its grant is cleared.
     put(
         &index,
         kept("a", |kept| kept.job.wants = Some("other".into())),
     );
-    assert!(index.slice(&reference("db"), 9).bound.is_empty());
-    assert_eq!(names(&index.line(&reference("other"))), ["a"]);
+    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert_eq!(names(&index.line(&line("other"))), ["a"]);
 }
 
 #[test]
 fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
     let (index, _) = with_db();
-    index.add_semaphore(reference("twin"), "db/.lock".into(), Arc::default());
+    add(&index, "twin", "db", false);
     put(
         &index,
         kept("a", |kept| {
@@ -205,8 +231,8 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
             });
         }),
     );
-    assert_eq!(names(&index.slice(&reference("twin"), 9).bound), ["a"]);
-    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+    assert_eq!(names(&index.slice(&line("twin"), 9).bound), ["a"]);
+    assert!(index.slice(&line("db"), 9).bound.is_empty());
 }
 
 #[test]
@@ -220,9 +246,9 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
     let strays = index.strays();
     assert_eq!(names_of(&strays), ["runs", "waits"]);
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
-    index.add_semaphore(reference("db"), "db/.lock".into(), Arc::default());
+    add(&index, "db", "db", false);
     assert!(index.strays().is_empty());
-    assert_eq!(names(&index.line(&reference("db"))), ["waits"]);
+    assert_eq!(names(&index.line(&line("db"))), ["waits"]);
     index.remove_semaphore(&reference("db"));
     assert_eq!(index.strays().len(), 2);
 }
@@ -258,8 +284,8 @@ fn the_end_of_a_pod_is_told_to_the_semaphores_of_its_lock_key() {
     assert!(!woken(&wake));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(woken(&wake));
-    assert_eq!(index.touched(&reference("db")), ["a".into()].into());
-    assert!(index.touched(&reference("db")).is_empty());
+    assert_eq!(index.touched(&line("db")), ["a".into()].into());
+    assert!(index.touched(&line("db")).is_empty());
 }
 
 #[test]
@@ -275,7 +301,7 @@ fn finished_jobs_cost_the_grantor_nothing() {
             });
         }),
     );
-    let slice = index.slice(&reference("db"), 9);
+    let slice = index.slice(&line("db"), 9);
     assert!(slice.bound.is_empty() && slice.line.is_empty());
     assert!(index.job(&"a".into()).is_some());
 }
@@ -296,8 +322,11 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
             .is_some()
     );
     assert_eq!(names_of(&ungranted(&index)), ["a"]);
-    assert!(index.slice(&reference("db"), 9).bound.is_empty());
+    assert!(index.slice(&line("db"), 9).bound.is_empty());
     put(&index, kept("a", |kept| kept.job.version = "11".into()));
     assert!(ungranted(&index).is_empty());
-    assert_eq!(names(&index.line(&reference("db"))), ["a"]);
+    assert_eq!(names(&index.line(&line("db"))), ["a"]);
 }
+
+#[path = "keyed_tests.rs"]
+mod keyed;

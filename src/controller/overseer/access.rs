@@ -8,6 +8,25 @@ use crate::{
     controller::{Context, home::Home, index::SemaphoreRef, secret::SecretToken},
 };
 
+/// What is to be said of an access.
+#[derive(Clone, Debug)]
+pub(super) struct Stated {
+    problem: Option<(Reason, String)>,
+    whose_token: String,
+}
+
+impl Stated {
+    /// As [`Access::problem`].
+    pub(super) fn problem(&self) -> Option<(Reason, String)> {
+        self.problem.clone()
+    }
+
+    /// As [`Access::whose_token`].
+    pub(super) fn whose_token(&self) -> &str {
+        &self.whose_token
+    }
+}
+
 /// How a semaphore may use Consul now.
 pub(super) struct Access {
     kind: Kind,
@@ -79,8 +98,16 @@ impl Access {
         }
     }
 
+    /// What is to be said of it.
+    pub(super) fn stated(&self) -> Stated {
+        Stated {
+            problem: self.problem(),
+            whose_token: self.whose_token(),
+        }
+    }
+
     /// Whose token it is, for people.
-    pub(super) fn whose_token(&self) -> String {
+    fn whose_token(&self) -> String {
         match &self.kind {
             Kind::Own | Kind::Barred(_) => "the operator's token".to_owned(),
             Kind::Secret { from, .. } => format!("the token of the Secret {}", from.name),

@@ -6,18 +6,16 @@ use kube::{
 };
 use serde_json::json;
 
-use super::Overseer;
+use super::{Overseer, SOON, branch::Obstacle};
 use crate::{
     api::{ConsulSemaphore, annotations::FINALIZER},
     clock::Moment,
-    consul,
     controller::{
-        backoff::Setback,
         call::{CallError, call},
         events::Reason,
-        grantor::Conclusion,
     },
     crash::{self, Point},
+    holding::Setback,
     semaphore::{Lock, Reading},
 };
 
@@ -56,12 +54,7 @@ impl Overseer {
 
     /// Takes the finalizer off: the end of this overseer. What is left to others in Consul is told.
     pub(super) async fn finish(&mut self) {
-        let reading = self.grantor.view.reading.as_ref();
-        if let Some(why) = reading.and_then(why_left_to_others) {
-            let note = format!(
-                "deleted; the key {} stays in Consul: {why}. Delete it there when nobody uses it",
-                self.grantor.settings.prefix.lock_key()
-            );
+        if let Some(note) = self.what_stays() {
             self.tell_left_behind(note);
         }
         if self.remove_finalizer().await {
@@ -69,21 +62,41 @@ impl Overseer {
         }
     }
 
+    /// Which keys are left to others, and why.
+    fn what_stays(&self) -> Option<String> {
+        let mut left = self.sums.left();
+        let (key, why) = left.next()?;
+        let prefix = &self.settings.prefix;
+        let lock_key = key
+            .as_ref()
+            .map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key());
+        let more = match left.count() {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        Some(format!(
+            "deleted; the key {lock_key} stays in Consul: {why}{more}. Delete it there when nobody uses it"
+        ))
+    }
+
     /// Whether the semaphore is being deleted, nothing here depends on it any more, and Consul
     /// can't be used to clean up: for a TTL by now, so that every session that it had may have
     /// expired, or ever, because the place in Consul does not exist or is not allowed.
-    pub(super) fn is_hopeless(&self, conclusion: &Conclusion) -> bool {
-        let grantor = &self.grantor;
-        let span = grantor.settings.span();
-        let hopeless = match (&grantor.view.home, &grantor.view.trouble) {
+    pub(super) fn is_hopeless(&self) -> bool {
+        let span = self.settings.span();
+        let hopeless = match (&self.home, self.obstacle()) {
             (None, _) => self.access.hopeless_from(span) <= Moment::now(),
-            (Some(_), Some(trouble)) => {
-                let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
-                nowhere || trouble.since + span <= Moment::now()
-            }
+            (Some(_), Some(obstacle)) => obstacle.nowhere || obstacle.since + span <= Moment::now(),
             (Some(_), None) => false,
         };
-        hopeless && grantor.settings.terminating && conclusion.nothing_held && !self.finished
+        let held = self.sums.anything_held() || self.sums.len() < self.branches.len();
+        hopeless && self.settings.terminating && !held && !self.finished
+    }
+
+    /// What is in the way of using Consul.
+    fn obstacle(&self) -> Option<Obstacle> {
+        let obstacle = self.sums.obstacle().cloned();
+        obstacle.or_else(|| self.common.as_ref()?.obstacle())
     }
 
     /// Lets the semaphore go without cleaning up, and says what is left.
@@ -91,13 +104,23 @@ impl Overseer {
         // It is said before: once the finalizer is off, so is this overseer.
         if let Some(why) = self.why_left_behind() {
             let note = format!(
-                "deleted without cleaning up in Consul ({why}). What may be left: the key {} and \
-                 keys of expired sessions beside it",
-                self.grantor.settings.prefix.lock_key()
+                "deleted without cleaning up in Consul ({why}). What may be left: {} and keys of \
+                 expired sessions beside it",
+                self.lock_keys()
             );
             self.tell_left_behind(note);
         }
         self.remove_finalizer().await;
+    }
+
+    /// Where its slots stand.
+    fn lock_keys(&self) -> String {
+        let prefix = &self.settings.prefix;
+        if self.is_keyed() {
+            format!("keys such as {prefix}/<key>/.lock")
+        } else {
+            format!("the key {}", prefix.lock_key())
+        }
     }
 
     /// Says once what is left in Consul.
@@ -111,9 +134,8 @@ impl Overseer {
 
     /// Why something may be left in Consul; `None` where nothing of it can be there.
     fn why_left_behind(&self) -> Option<String> {
-        if let Some(trouble) = &self.grantor.view.trouble {
-            let nowhere = matches!(trouble.error, consul::Error::Unsupported(_));
-            return (!nowhere).then(|| trouble.error.to_string());
+        if let Some(obstacle) = self.obstacle() {
+            return (!obstacle.nowhere).then_some(obstacle.why);
         }
         let (_, why) = self.access.problem()?;
         // It has been there if it ever wrote a limit.
@@ -136,7 +158,7 @@ impl Overseer {
             Ok(()) => self.finished = true,
             Err(error) => {
                 tracing::debug!(semaphore = %self.reference, %error, "the finalizer can't be removed yet");
-                self.grantor.retry_soon();
+                self.again = Some(Moment::now() + SOON);
             }
         }
         self.finished
@@ -167,11 +189,15 @@ impl Overseer {
 }
 
 /// Why `.lock` is left where it is by a semaphore that needs it no more; `None` if it is gone.
-fn why_left_to_others(reading: &Reading) -> Option<String> {
+pub(super) fn why_left_to_others(reading: &Reading) -> Option<String> {
     let contenders = reading.contenders().count();
     match reading.lock() {
-        Lock::Absent { .. } => None,
-        Lock::Unreadable(why) => Some(format!("it is no semaphore's ({why})")),
+        Lock::Absent { .. } | Lock::Mutex { holder: None, .. } => None,
+        Lock::Mutex {
+            holder: Some(session),
+            ..
+        } => Some(format!("session {session} holds it")),
+        Lock::Unreadable(why) => Some(format!("it is of another use ({why})")),
         Lock::Semaphore { body, .. } => Some(format!(
             "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
             body.held()

@@ -1,27 +1,41 @@
-//! The overseer of one `ConsulSemaphore`: its spec comes in, its grantor works, its status goes out.
+//! The overseer of one `ConsulSemaphore`: its spec comes in, its grantors work, its status goes out.
 //!
-//! It looks after all that belongs to the Kubernetes object: the finalizer, the status with the
-//! limits that are ours, and the watch of the prefix, whose readings it hands to the grantor.
+//! It looks after all that belongs to the Kubernetes object: the finalizer, the status with the limits
+//! that are ours, and the watch of the prefix, which it lays out for the grantors. Each lock key is a
+//! [`Branch`]: a semaphore has one, a keyed one has one for each key that is in use.
 
 mod access;
+mod branch;
+mod branches;
+mod feed;
 mod finalizer;
 mod readiness;
 mod report;
 mod reporter;
+mod sums;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use kube::Resource as _;
 use tokio::{
-    sync::{Notify, watch},
+    sync::{Notify, mpsc, watch},
+    task::{AbortHandle, JoinSet},
     time::sleep,
 };
 
-use self::{access::Access, readiness::Readiness, report::Shown, reporter::Reporter};
+pub(super) use self::feed::Feed;
+use self::{
+    access::Access,
+    branch::{Account, Branch, Orders},
+    readiness::Readiness,
+    reporter::Reporter,
+    sums::Sums,
+};
 use super::{
     Context, events,
-    grantor::{Conclusion, Grantor},
-    index::SemaphoreRef,
+    grantor::Moved,
+    home::Home,
+    index::{LineRef, SemaphoreRef},
 };
 use crate::{
     api::{
@@ -29,41 +43,71 @@ use crate::{
         conditions::{ConditionType, Reason},
     },
     clock::Moment,
+    consul::{self, Listing, WatchOptions},
     crash::{self, Point},
-    semaphore::{Defence, Settings},
+    semaphore::{Defence, Key, Settings},
+    telemetry::SemaphoreLabels,
 };
 
 /// When to try again to end what can't be ended yet.
 const SOON: Duration = Duration::from_secs(1);
 
+/// How many accounts may wait to be looked at.
+const ACCOUNTS: usize = 64;
+
+/// How long to wait when there is nothing to wait for.
+const IDLE: Duration = Duration::from_hours(1);
+
 /// What is known of a `ConsulSemaphore`.
 pub(super) struct Overseer {
     context: Arc<Context>,
     reference: SemaphoreRef,
+    labels: SemaphoreLabels,
     uid: Option<String>,
     generation: Option<i64>,
     specs: watch::Receiver<Arc<ConsulSemaphore>>,
     wake: Arc<Notify>,
     access: Access,
-    grantor: Grantor,
+    home: Option<Home>,
+    settings: Settings,
+    feed: Feed,
+    orders: watch::Sender<Arc<Orders>>,
+    branches: HashMap<Option<Key>, AtWork>,
+    tasks: JoinSet<()>,
+    accounts: (mpsc::Sender<Account>, mpsc::Receiver<Account>),
+    sums: Sums,
+    /// Of a keyed semaphore, what is known where no key is in use. It has no passes.
+    common: Option<Branch>,
+    fencing_token: Option<u64>,
+    /// What is known of the limit from before.
+    defence: Defence,
     /// `status.appliedLimits`, as it is known to be in the status.
     applied: Vec<u32>,
     /// What it is to be, and which report says so.
     recording: Option<(u64, Vec<u32>)>,
     reporter: Reporter,
-    shown: Shown,
     readiness: Readiness,
     /// What was said of the TTL.
     warning: Option<String>,
     /// Whether it was said what is left in Consul.
     left_behind: bool,
-    /// Whether the way to Consul is another one since the prefix began to be watched.
-    moved: bool,
+    /// How often the way to Consul has been another one.
+    moves: u64,
+    /// When to try again what wakes nobody.
+    again: Option<Moment>,
+    /// Whether the status speaks of what this overseer has seen.
+    reported: bool,
     finished: bool,
 }
 
+/// A branch in its task.
+struct AtWork {
+    wake: Arc<Notify>,
+    task: AbortHandle,
+}
+
 impl Overseer {
-    /// Takes up the semaphore as it is. `wake` is notified when something about its Jobs changes.
+    /// Takes up the semaphore as it is. `wake` is notified when there are new lines of its Jobs.
     pub(super) fn new(
         context: Arc<Context>,
         specs: watch::Receiver<Arc<ConsulSemaphore>>,
@@ -72,37 +116,63 @@ impl Overseer {
         let semaphore = specs.borrow().clone();
         let reference = SemaphoreRef::of(semaphore.as_ref());
         let access = Access::new(&context, &semaphore);
+        let home = access.home(&context, &semaphore);
         let status = semaphore.status.clone().unwrap_or_default();
-        let applied = status
-            .applied_limits
-            .iter()
-            .filter_map(|limit| u32::try_from(*limit).ok());
-        let grantor = Grantor::new(
-            context.clone(),
-            reference.clone(),
-            settings(&context, &semaphore),
-            access.home(&context, &semaphore),
-            status.fencing_token.and_then(|token| token.try_into().ok()),
-            defence(&semaphore),
-            wake.clone(),
-        );
+        let applied = status.applied_limits.iter();
+        let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
+        let applied: Vec<u32> = applied.collect();
+        let settings = settings(&context, &semaphore);
+        let (orders, given) = watch::channel(Arc::new(Orders {
+            settings: settings.clone(),
+            generation: semaphore.metadata.generation,
+            access: access.stated(),
+            home: home.clone(),
+            moves: 0,
+            barred: access.is_barred(),
+            applied: applied.clone(),
+        }));
+        let (feed, keyed) = (Feed::default(), semaphore.spec.keyed);
+        let common = keyed.then(|| {
+            let line = LineRef::new(&reference, None);
+            let (context, feed) = (context.clone(), feed.clone());
+            Branch::new(
+                context,
+                line,
+                given,
+                feed,
+                Defence::default(),
+                Arc::default(),
+            )
+        });
         Self {
+            labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             uid: semaphore.metadata.uid.clone(),
             generation: semaphore.metadata.generation,
-            applied: applied.collect(),
             reporter: Reporter::start(&context, &semaphore),
+            fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
+            defence: defence(&semaphore),
             context,
             reference,
             specs,
             wake,
             access,
-            grantor,
+            home,
+            settings,
+            feed,
+            orders,
+            branches: HashMap::new(),
+            tasks: JoinSet::new(),
+            accounts: mpsc::channel(ACCOUNTS),
+            sums: Sums::default(),
+            common,
+            applied,
             recording: None,
-            shown: Shown::default(),
             readiness: Readiness::default(),
             warning: None,
             left_behind: false,
-            moved: false,
+            moves: 0,
+            again: None,
+            reported: false,
             finished: false,
         }
     }
@@ -111,17 +181,19 @@ impl Overseer {
     pub(super) async fn run(mut self) {
         self.ensure_finalizer().await;
         self.warn_of_short_ttl();
-        let mut wait = self.grantor.watch_wait();
-        let mut readings = self.grantor.watch(wait);
+        let mut wait = self.watch_wait();
+        let mut moves = self.moves;
+        let mut readings = self.watch(wait);
+        self.branch_out();
         while !self.finished {
-            let due = self.grantor.watch_wait();
-            if std::mem::take(&mut self.moved) || due != wait {
-                wait = due;
-                readings = self.grantor.watch(wait);
+            let due = self.watch_wait();
+            if moves != self.moves || due != wait {
+                (wait, moves) = (due, self.moves);
+                readings = self.watch(wait);
             }
-            let next = self.grantor.next;
+            let next = self.next();
             tokio::select! {
-                () = self.wake.notified() => {}
+                () = self.wake.notified() => self.branch_out(),
                 changed = self.specs.changed() => {
                     if changed.is_err() {
                         return;
@@ -129,13 +201,69 @@ impl Overseer {
                     self.respec().await;
                 }
                 () = self.access.changed() => self.regain_access(),
-                Some(listing) = readings.recv() => self.grantor.view.note(listing),
-                () = self.grantor.progress() => {}
+                Some(listing) = readings.recv() => self.hear(listing),
+                Some(account) = self.accounts.1.recv() => self.take(account),
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    _ => continue,
+                },
                 () = self.reporter.progress(), if self.recording.is_some() => self.confirm().await,
-                () = sleep(next.since(Moment::now())) => {}
+                () = sleep(next.since(Moment::now())) => self.again = None,
             }
-            let conclusion = self.grantor.pass(&self.applied).await;
-            self.conclude(conclusion).await;
+            self.conclude().await;
+        }
+    }
+
+    /// Whether each key has a semaphore of its own.
+    fn is_keyed(&self) -> bool {
+        self.common.is_some()
+    }
+
+    /// How long the watch waits for news before it answers all the same.
+    fn watch_wait(&self) -> Duration {
+        let wait = self.settings.span() / 5;
+        self.sums.wait().map_or(wait, |shortest| shortest.min(wait))
+    }
+
+    /// Readings of the prefix, at least one in `wait`, until the receiver is dropped.
+    fn watch(&self, wait: Duration) -> mpsc::Receiver<Result<Listing, consul::Error>> {
+        let options = WatchOptions {
+            wait,
+            ..WatchOptions::default()
+        };
+        match &self.home {
+            Some(home) => home
+                .consul
+                .readings(&self.settings.prefix.folder(), options),
+            None => mpsc::channel(1).1,
+        }
+    }
+
+    /// When there is something to do that wakes nobody.
+    fn next(&self) -> Moment {
+        let now = Moment::now();
+        let hopeless = (self.settings.terminating && self.home.is_none()).then(|| {
+            let hopeless = self.access.hopeless_from(self.settings.span());
+            hopeless.max(now + SOON)
+        });
+        let times = self.again.into_iter().chain(hopeless);
+        times.min().unwrap_or(now + IDLE)
+    }
+
+    /// Tells the branches what holds now.
+    fn order(&mut self) {
+        let orders = Orders {
+            settings: self.settings.clone(),
+            generation: self.generation,
+            access: self.access.stated(),
+            home: self.home.clone(),
+            moves: self.moves,
+            barred: self.access.is_barred(),
+            applied: self.applied.clone(),
+        };
+        self.orders.send_replace(Arc::new(orders));
+        if let Some(common) = &mut self.common {
+            common.heed();
         }
     }
 
@@ -143,21 +271,43 @@ impl Overseer {
     async fn respec(&mut self) {
         let semaphore = self.specs.borrow_and_update().clone();
         if self.generation != semaphore.metadata.generation {
-            self.grantor.defence = Defence::default();
+            self.defence = Defence::default();
         }
         self.generation = semaphore.metadata.generation;
-        self.grantor.settings = settings(&self.context, &semaphore);
+        self.settings = settings(&self.context, &semaphore);
         self.warn_of_short_ttl();
-        if !self.access.suits(&semaphore) {
+        if self.access.suits(&semaphore) {
+            self.order();
+        } else {
             self.access = Access::new(&self.context, &semaphore);
             self.regain_access();
         }
         self.ensure_finalizer().await;
     }
 
+    /// Says whom a limit that was moved leaves behind.
+    fn tell_moved(&self, moved: Moved, key: Option<&Key>) {
+        let Moved { from, to, others } = moved;
+        let of_key = key.map_or(String::new(), |key| format!(" of key {key}"));
+        let contenders = match others {
+            1 => "1 contender".to_owned(),
+            others => format!("{others} contenders"),
+        };
+        let note = format!(
+            "the limit{of_key} in Consul was moved from {from} to {to}: {contenders} of other programs or \
+             clusters may go by {from}, and will be refused the next time that they ask for a slot. \
+             Those that hold one keep it until they release it. Start programs again with {to}, and \
+             set spec.limit to {to} in other clusters"
+        );
+        tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
+        let about = self.specs.borrow().object_ref(&());
+        let events = &self.context.events;
+        events.tell(about, events::Reason::OthersRefused, note);
+    }
+
     /// Says once of a TTL that a change of the leader may outlast it.
     fn warn_of_short_ttl(&mut self) {
-        let (ttl, lease) = (self.grantor.settings.ttl, self.context.lease);
+        let (ttl, lease) = (self.settings.ttl, self.context.lease);
         let note = short_ttl(ttl, lease);
         let told = std::mem::replace(&mut self.warning, note.clone());
         let Some(note) = note.filter(|_| told != self.warning) else {
@@ -172,15 +322,11 @@ impl Overseer {
 
     /// There is another way to Consul, or none any more; what went wrong before may not do so again.
     fn regain_access(&mut self) {
-        if self.access.is_pending() {
-            return;
+        if !self.access.is_pending() {
+            self.home = self.access.home(&self.context, &self.specs.borrow());
+            self.moves += 1;
         }
-        if self.access.is_barred() {
-            self.grantor.abandon_sessions();
-        }
-        let home = self.access.home(&self.context, &self.specs.borrow());
-        self.grantor.move_to(home);
-        self.moved = true;
+        self.order();
     }
 
     /// The status has been written: a limit that it had to have may be in it now.
@@ -190,38 +336,60 @@ impl Overseer {
             .take_if(|(number, _)| *number <= self.reporter.written())
         {
             self.applied = applied;
+            self.order();
             crash::reach(Point::LimitRecorded, &self.reference.namespace).await;
         }
     }
 
-    /// Does for the object what a pass came to.
-    async fn conclude(&mut self, conclusion: Conclusion) {
-        if conclusion.record.is_none() {
-            self.applied.clone_from(&conclusion.applied);
-            self.recording = None;
+    /// Does for the object what the passes came to.
+    async fn conclude(&mut self) {
+        self.reported |= self.knows_all();
+        if !self.reported {
+            return;
         }
-        let report = self.compose_report(&conclusion);
+        // It stands in an account until the next pass even if it has been recorded by then.
+        let record = self.sums.record().filter(|record| **record != self.applied);
+        let record = record.cloned();
+        if record.is_none() {
+            self.recording = None;
+            self.forget_limits();
+        }
+        let report = self.compose_report(record.as_ref().unwrap_or(&self.applied));
         self.tell_readiness(&report.findings);
         let number = self.reporter.publish(report);
-        if let Some(record) = &conclusion.record
+        if let Some(record) = record
             && self
                 .recording
                 .as_ref()
-                .is_none_or(|(_, recording)| recording != record)
+                .is_none_or(|(_, recording)| *recording != record)
         {
-            self.recording = Some((number, record.clone()));
+            self.recording = Some((number, record));
             self.reporter.hurry();
         }
-        let grantor = &mut self.grantor;
-        if grantor.settings.terminating && grantor.view.home.is_none() {
-            let hopeless = self.access.hopeless_from(grantor.settings.span());
-            grantor.next = grantor.next.min(hopeless.max(Moment::now() + SOON));
-        }
-        if conclusion.finished {
+        let heard = self.sums.len() == self.branches.len() && self.feed.is_known();
+        if self.settings.terminating && heard && self.sums.all_finished() {
             crash::reach(Point::LockRemoved, &self.reference.namespace).await;
             self.finish().await;
-        } else if self.is_hopeless(&conclusion) {
+        } else if self.is_hopeless() {
             self.leave_behind().await;
+        }
+    }
+
+    /// Whether every lock key has been heard of. Until then the status stays as it was: what is missing
+    /// in the sums may be there.
+    fn knows_all(&self) -> bool {
+        let all_keys = !self.is_keyed() || self.home.is_none() || !self.feed.is_silent();
+        all_keys && self.sums.len() == self.branches.len()
+    }
+
+    /// Earlier limits are ours no more once nothing in Consul follows from them.
+    fn forget_limits(&mut self) {
+        let limit = self.settings.limit;
+        let moved = self.applied.iter().any(|applied| *applied != limit);
+        let recorded = self.applied.contains(&limit);
+        if moved && recorded && self.sums.all_settled(limit, self.branches.len()) {
+            self.applied = vec![limit];
+            self.order();
         }
     }
 }
@@ -246,13 +414,15 @@ fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
 fn defence(semaphore: &ConsulSemaphore) -> Defence {
     let status = semaphore.status.as_ref();
     let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
+    // Of a keyed one nobody can say later which key it was.
+    let keyed = semaphore.spec.keyed;
     let mut conditions = status.iter().flat_map(|status| &status.conditions);
     let given_up = conditions.any(|condition| {
         condition.type_ == ConditionType::LimitAgreed.as_str()
             && condition.reason == Reason::LimitConflict.as_str()
             && condition.observed_generation == semaphore.metadata.generation
     });
-    Defence::resumed(recorded, given_up)
+    Defence::resumed(recorded, given_up && !keyed)
 }
 
 fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
@@ -260,14 +430,18 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         cluster: context.cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
+        key: None,
         prefix: semaphore.prefix(),
+        mode: semaphore.spec.mode,
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
+        fair: context.fair,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         on_slot_lost: semaphore.spec.on_slot_lost,
         ttl: semaphore.spec.session.ttl.get(),
         lock_delay: semaphore.spec.session.lock_delay.get(),
+        cooldown: semaphore.spec.cooldown.get(),
     }
 }
 

@@ -49,7 +49,7 @@ impl Overseer {
         };
         let (status, reason) = (ready.status, ready.reason);
         self.context.metrics.ready(
-            &self.grantor.labels,
+            &self.labels,
             status == ConditionStatus::True,
             reason.as_str(),
         );

@@ -3,66 +3,85 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Overseer, reporter::Report};
+use super::{Overseer, branch::Branch, reporter::Report};
 use crate::{
     api::{
         ConsulSemaphoreStatus, HolderStatus, LISTED, LimitPolicy, QueueStatus,
         conditions::{ConditionStatus, ConditionType, Finding, Reason},
     },
-    consul,
+    clock::Moment,
+    consul::{self, SessionId},
     controller::grantor::{Conclusion, Whose},
-    semaphore::{Agreement, ContenderBody, Job, Lock, Reading},
+    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shown {
-    limit: Option<u32>,
-    held: usize,
-    held_here: usize,
-    holders: Vec<HolderStatus>,
+    pub(super) limit: Option<u32>,
+    pub(super) held: usize,
+    pub(super) held_here: usize,
+    /// The oldest holders, each with the raft index at which it came.
+    pub(super) holders: Vec<(Option<u64>, HolderStatus)>,
 }
 
 impl Overseer {
-    /// The report on what is known and what was decided.
-    pub(super) fn compose_report(&mut self, conclusion: &Conclusion) -> Report {
-        if let Some(reading) = &self.grantor.view.reading {
-            self.shown = self.show(reading);
-        }
-        let shown = &self.shown;
+    /// The report on what is known and what was decided. A limit is in the status before it counts as
+    /// ours: `applied` has those that are to be there.
+    pub(super) fn compose_report(&self, applied: &[u32]) -> Report {
+        let sums = &self.sums;
+        let limit = sums.limit();
         let queue = self.context.index.head(&self.reference, LISTED);
-        // A limit is in the status before it counts as ours.
-        let applied = conclusion.record.as_ref().unwrap_or(&self.applied);
         let status = ConsulSemaphoreStatus {
             observed_generation: self.generation,
-            limit: shown.limit.map(number),
+            limit: limit.map(number),
             applied_limits: applied.iter().copied().map(number).collect(),
-            fencing_token: self
-                .grantor
-                .fencing_token
-                .and_then(|token| token.try_into().ok()),
-            held: number(shown.held),
-            held_here: number(shown.held_here),
-            waiting: number(self.grantor.waiting),
-            holders: shown.holders.clone(),
-            queue: queue.iter().map(queued).collect(),
+            fencing_token: self.fencing_token.and_then(|token| token.try_into().ok()),
+            held: number(sums.held),
+            held_here: number(sums.held_here),
+            waiting: number(sums.waiting),
+            keys_in_use: self.is_keyed().then(|| number(sums.in_use())),
+            holders: sums.holders(),
+            queue: queue
+                .iter()
+                .map(|job| queued(job, self.is_keyed()))
+                .collect(),
             conditions: Vec::new(),
         };
+        let held_and_limit = limit.map(|limit| (sums.held, limit));
         let metrics = &self.context.metrics;
-        let held_and_limit = shown.limit.map(|limit| (shown.held, limit));
-        metrics.semaphore(&self.grantor.labels, self.grantor.waiting, held_and_limit);
-        Report {
-            status,
-            findings: self.findings(conclusion),
-        }
+        metrics.semaphore(&self.labels, sums.waiting, held_and_limit);
+        let one = sums.findings_of_one();
+        let findings = one.unwrap_or_else(|| match &self.common {
+            Some(common) if sums.len() == 0 => self.findings_without_keys(common),
+            _ => sums.findings(self.settings.limit),
+        });
+        Report { status, findings }
     }
 
-    fn show(&self, reading: &Reading) -> Shown {
-        let Lock::Semaphore { body, .. } = reading.lock() else {
+    /// What the conditions say while no key is in use.
+    fn findings_without_keys(&self, common: &Branch) -> Vec<Finding> {
+        let known = self.feed.is_known();
+        let mut findings = common.findings(&Conclusion {
+            agreement: known.then_some(Agreement::Agreed),
+            ..Conclusion::default()
+        });
+        if known {
+            findings.pop();
+            findings.push(self.sums.slots_available(self.settings.limit));
+        }
+        findings
+    }
+}
+
+impl Branch {
+    pub(super) fn show(&self, reading: &Reading) -> Shown {
+        let Some((limit, sessions)) = slots(reading.lock()) else {
             return Shown::default();
         };
-        let mut holders: Vec<_> = body
-            .holders()
+        let held = sessions.len();
+        let mut holders: Vec<_> = sessions
+            .into_iter()
             .map(|session| (session, reading.contender(session)))
             .collect();
         let here = |session| {
@@ -70,26 +89,34 @@ impl Overseer {
             matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
         };
         let held_here = holders.iter().filter(|(session, _)| here(session)).count();
-        holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.create_index));
+        holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.modify_index));
         let named = holders.iter().take(LISTED).map(|(session, contender)| {
-            let body: Option<ContenderBody> =
-                contender.and_then(|entry| serde_json::from_slice(&entry.value).ok());
-            HolderStatus {
+            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+            let cools_until = body.as_ref().and_then(|body| body.cools_until);
+            let said = body.as_ref().map(ContenderBody::holder);
+            let since = match &body {
+                Some(body) => Some(body.time),
+                None => self.grantor.tenures.since(session),
+            };
+            let status = HolderStatus {
                 session: session.to_string(),
-                holder: body.as_ref().map(ContenderBody::holder),
+                key: self.reference.key.as_ref().map(ToString::to_string),
+                holder: said.or_else(|| self.grantor.strangers.name(session)),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
-                since: body.and_then(|body| whole_seconds(body.time)).map(Time),
-            }
+                cools_until: cools_until.and_then(whole_seconds).map(Time),
+                since: since.and_then(whole_seconds).map(Time),
+            };
+            (contender.map(|entry| entry.modify_index), status)
         });
         Shown {
-            limit: Some(body.limit()),
-            held: body.held(),
+            limit: Some(limit),
+            held,
             held_here,
             holders: named.collect(),
         }
     }
 
-    fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
+    pub(super) fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
         let reachable = self.consul_reachable();
         vec![
             self.ready(conclusion, &reachable),
@@ -116,13 +143,7 @@ impl Overseer {
             };
         }
         if let Some(Lock::Unreadable(why)) = self.lock() {
-            let message = format!(
-                "the key {} can't be used as a semaphore: {why}. Nothing is granted, and it is left \
-                 as it is. Delete the key once nobody uses it, or make another ConsulSemaphore with \
-                 another prefix; scripts need `consul lock -n <limit>`",
-                self.grantor.settings.prefix.lock_key()
-            );
-            return not(Reason::LockConflict, message);
+            return not(Reason::LockConflict, self.lock_conflict(why));
         }
         if let Some(Agreement::Conflict { theirs }) = conclusion.agreement {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
@@ -152,6 +173,9 @@ impl Overseer {
         let mut message = "being deleted: nothing more is granted; it goes when the last Job that \
                            holds a slot is done"
             .to_owned();
+        if self.grantor.coolings.count() > 0 {
+            message.push_str(", and has cooled: status.holders says until when");
+        }
         let trouble = &self.grantor.view.trouble;
         let why = trouble.as_ref().map(|trouble| trouble.error.to_string());
         let Some(why) = why.or_else(|| self.access.problem().map(|(_, why)| why)) else {
@@ -217,6 +241,10 @@ impl Overseer {
     fn limit_agreed(&self, conclusion: &Conclusion) -> Finding {
         let ours = self.grantor.settings.limit;
         let (agreed, reason, message) = match conclusion.agreement {
+            Some(Agreement::Agreed) if self.grantor.settings.mode == Mode::Mutex => {
+                let message = "a mutex has one slot, and no limit to agree on".to_owned();
+                (ConditionStatus::True, Reason::LimitsMatch, message)
+            }
             Some(Agreement::Agreed) => {
                 let message = format!("Consul's limit is the spec's: {ours}");
                 (ConditionStatus::True, Reason::LimitsMatch, message)
@@ -232,6 +260,31 @@ impl Overseer {
             None => return self.unknown(ConditionType::LimitAgreed),
         };
         Finding::new(ConditionType::LimitAgreed, agreed, reason, message)
+    }
+
+    fn lock_conflict(&self, why: &Unreadable) -> String {
+        let key = self.grantor.settings.prefix.lock_key();
+        let (used_as, scripts) = match self.grantor.settings.mode {
+            Mode::Semaphore => ("a semaphore", "scripts need `consul lock -n <limit>`"),
+            Mode::Mutex => ("a mutex", "scripts need `consul lock` without -n"),
+        };
+        let advice = match why {
+            Unreadable::LeftOver { .. } => format!(
+                "Nothing is granted; the key is removed once it has rested for \
+                 spec.session.lockDelay, {} s",
+                self.grantor.settings.lock_delay.as_secs()
+            ),
+            Unreadable::Mutex => format!(
+                "Nothing is granted, and it is left as it is; that ends when nobody holds it and it \
+                 is gone or unlocked. Or make another ConsulSemaphore with another prefix or with \
+                 spec.mode Mutex; {scripts}"
+            ),
+            _ => format!(
+                "Nothing is granted, and it is left as it is. Delete the key once nobody uses it, or \
+                 make another ConsulSemaphore with another prefix; {scripts}"
+            ),
+        };
+        format!("the key {key} can't be used as {used_as}: {why}. {advice}")
     }
 
     fn limit_conflict(&self, theirs: u32) -> String {
@@ -259,15 +312,31 @@ impl Overseer {
             let reason = Reason::RunningWithoutSlot;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
-        let Some(Lock::Semaphore { body, .. }) = self.lock() else {
+        let Some((limit, held)) = self.lock().and_then(slots) else {
             return self.unknown(ConditionType::SlotsAvailable);
         };
-        let (held, limit) = (body.held(), body.limit());
-        let (free, reason) = match body.room() {
-            0 => (false, Reason::AllSlotsHeld),
-            _ => (true, Reason::SlotsFree),
+        let (held, limit) = (number(held.len()), number(limit));
+        if held < limit && self.grantor.view.mutex.is_delayed(Moment::now()) {
+            let message = "the mutex is free, and Consul's lock-delay of a holder that died runs: \
+                           nobody can lock it until then";
+            let reason = Reason::AllSlotsHeld;
+            return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
+        }
+        let (free, reason) = if held < limit {
+            (true, Reason::SlotsFree)
+        } else {
+            (false, Reason::AllSlotsHeld)
         };
-        let message = format!("{held} of {limit} slots are held");
+        let mut message = format!("{held} of {limit} slots are held");
+        match self.grantor.coolings.count() {
+            0 => {}
+            1 => message.push_str(", one of them by a Job of this cluster that is done: it cools"),
+            some => {
+                let more =
+                    format!(", {some} of them by Jobs of this cluster that are done: they cool");
+                message.push_str(&more);
+            }
+        }
         Finding::new(ConditionType::SlotsAvailable, free, reason, message)
     }
 
@@ -293,7 +362,7 @@ impl Overseer {
     }
 }
 
-impl Overseer {
+impl Branch {
     /// The reason for a condition, and what a person can do about it.
     fn explain(&self, error: &consul::Error) -> (Reason, String) {
         if matches!(error, consul::Error::Denied(_)) {
@@ -330,6 +399,11 @@ impl Overseer {
 fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
         consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
+        consul::Error::LoginFailed(_) => (
+            Reason::LoginFailed,
+            "Look at the auth method and its binding rules in Consul, and at the operator's \
+             --consul-auth-method and --consul-bearer-token-file. It is tried again by itself",
+        ),
         consul::Error::Unsupported(_) => (
             Reason::EnterpriseOnly,
             "spec.consul.namespace and partition need Consul Enterprise: make another \
@@ -349,8 +423,19 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
 const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be shown that their \
                          slots are held. It is tried again by itself";
 
-fn queued(job: &Job) -> QueueStatus {
+/// The limit, and who holds, dead holders included; `None` if that can't be said.
+fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
+    match lock {
+        Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
+        Lock::Mutex { holder, .. } => Some((1, holder.iter().collect())),
+        Lock::Absent { .. } | Lock::Unreadable(_) => None,
+    }
+}
+
+fn queued(job: &Job, keyed: bool) -> QueueStatus {
+    let key = job.key.as_ref().filter(|_| keyed);
     QueueStatus {
+        key: key.map(ToString::to_string),
         job: job.name.to_string(),
         since: Timestamp::from_second(job.since).ok().map(Time),
     }

@@ -22,10 +22,10 @@ use crate::{
     clock::{self, Moment},
     controller::{
         Context,
-        backoff::Setback,
         call::{CallError, call},
     },
     crash::{self, Point},
+    holding::Setback,
 };
 
 /// How long changes of the status are collected.
@@ -196,6 +196,7 @@ fn whole(status: &ConsulSemaphoreStatus) -> Value {
         "limit": null,
         "fencingToken": null,
         "appliedLimits": [],
+        "keysInUse": null,
         "holders": [],
         "queue": [],
     });

@@ -1,0 +1,117 @@
+//! Others on the same lock key: since when they hold, as far as that is seen, and whom a limit that
+//! moves leaves behind. It is told to people, and decides nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use jiff::Timestamp;
+
+use super::{Grantor, Whose};
+use crate::{
+    clock,
+    consul::SessionId,
+    semaphore::{Lock, Reading, plan::Transaction},
+};
+
+/// Since when each holder is known to hold.
+#[derive(Default)]
+pub(in crate::controller) struct Tenures {
+    /// `None` for those that held when they were first seen.
+    since: HashMap<SessionId, Option<Timestamp>>,
+    /// Whether the holders were seen before.
+    seen: bool,
+}
+
+impl Tenures {
+    /// Since when a session holds a slot, if its grant was seen.
+    pub(in crate::controller) fn since(&self, session: &SessionId) -> Option<Timestamp> {
+        self.since.get(session).copied().flatten()
+    }
+
+    /// Takes note of who holds now.
+    pub(super) fn observe(&mut self, reading: &Reading) {
+        let Lock::Semaphore { body, .. } = reading.lock() else {
+            return;
+        };
+        let now = self.seen.then(clock::time);
+        self.seen = true;
+        let holders: BTreeSet<_> = body.holders().collect();
+        self.since.retain(|session, _| holders.contains(session));
+        for session in holders {
+            if !self.since.contains_key(session) {
+                self.since.insert(session.clone(), now);
+            }
+        }
+    }
+}
+
+/// A limit that was written over another one, and others that go by that other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Moved {
+    /// The limit before.
+    pub(in crate::controller) from: u32,
+    /// The limit now.
+    pub(in crate::controller) to: u32,
+    /// How many contenders are not of this cluster.
+    pub(in crate::controller) others: usize,
+}
+
+impl Grantor {
+    /// Whom a transaction leaves behind that moves the limit: they find the limit that they go by no
+    /// more. Those of other programs see an error, other operators a conflict.
+    pub(super) fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
+        let (to, reading) = (transaction.limit?, self.view.reading.as_ref()?);
+        let Lock::Semaphore { body, .. } = reading.lock() else {
+            return None;
+        };
+        let foreign = |session| {
+            let whose = self.sessions.whose(session);
+            !matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
+        };
+        let others = reading.contenders().filter(|(id, _)| foreign(id)).count();
+        let from = body.limit();
+        (others > 0 && from != to).then_some(Moved { from, to, others })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        clock::Moment,
+        consul::{Entry, Listing},
+        semaphore::{Mode, lock::SEMAPHORE_FLAGS},
+    };
+
+    fn reading(holders: &str) -> Reading {
+        let lock = Entry {
+            key: "p/.lock".into(),
+            value: format!(r#"{{"Limit":2,"Holders":{{{holders}}}}}"#).into_bytes(),
+            flags: SEMAPHORE_FLAGS,
+            session: None,
+            lock_index: 0,
+            create_index: 1,
+            modify_index: 1,
+        };
+        let listing = Listing {
+            entries: vec![lock],
+            index: 1,
+            sent: Moment::now(),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+    }
+
+    #[test]
+    fn since_when_they_hold_is_known_of_those_whose_grant_was_seen() {
+        let mut tenures = Tenures::default();
+        let [a, b] = ["a", "b"].map(SessionId::from);
+        tenures.observe(&reading(r#""a":true"#));
+        assert_eq!(tenures.since(&a), None, "it held before");
+        tenures.observe(&reading(r#""a":true,"b":true"#));
+        assert!(tenures.since(&b).is_some());
+        assert_eq!(tenures.since(&a), None);
+        tenures.observe(&reading(r#""b":true"#));
+        tenures.observe(&reading(r#""a":true,"b":true"#));
+        assert!(tenures.since(&a).is_some(), "it came again");
+    }
+}

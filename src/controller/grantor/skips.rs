@@ -1,0 +1,145 @@
+//! Jobs that are not to wait: they are deleted, and it is told why.
+
+use std::collections::HashMap;
+
+use super::{Grantor, writes::Write};
+use crate::{
+    api::annotations::ON_CONTENTION,
+    consul::SessionId,
+    controller::events::Reason,
+    semaphore::plan::{Skip, Skipped, Taker},
+};
+
+/// What another program calls its session, as far as that could be found out.
+type Names = HashMap<SessionId, String>;
+
+impl Grantor {
+    /// Has these Jobs deleted, unless something is wrong with Consul: then they wait.
+    pub(super) async fn skip(&mut self, skips: &[Skip]) {
+        let mut names = Names::new();
+        for skip in skips {
+            if self.view.trouble.is_some() {
+                return;
+            }
+            if !self.writes.is_busy(&skip.job.uid) {
+                self.name(&skip.why, &mut names).await;
+                let note = explain(&self.reference.title(), &skip.why, &names);
+                self.write(Write::Skip(skip.clone(), note), None);
+            }
+        }
+    }
+
+    /// Asks Consul for the names of the sessions whose contenders say nothing.
+    async fn name(&mut self, why: &Skipped, names: &mut Names) {
+        let (Skipped::Taken { by, .. }, Some(home)) = (why, &self.view.home) else {
+            return;
+        };
+        for taker in by.iter().filter(|taker| taker.holder.is_none()) {
+            if !names.contains_key(&taker.session) {
+                let call = home.consul.session(&taker.session);
+                let found = self.view.in_time(call).await.ok().flatten();
+                let name = found.map(|session| session.name).unwrap_or_default();
+                names.insert(taker.session.clone(), name);
+            }
+        }
+    }
+
+    /// Tells the Job that was deleted, and the `CronJob` that made it.
+    pub(super) fn tell_skip(&self, skip: &Skip, why: &str) {
+        let Skip { job, cron_job, .. } = skip;
+        tracing::info!(job = %job.name, semaphore = %self.reference, why, "skipped");
+        let note = format!("deleted, as {ON_CONTENTION} says: {why}");
+        self.tell_job(&job.name, &job.uid, Reason::Skipped, note);
+        if let Some(cron_job) = cron_job {
+            let note = format!("its Job {} was deleted: {why}", job.name);
+            let (events, namespace) = (&self.context.events, &self.reference.namespace);
+            events.cron_job(namespace, cron_job, Reason::Skipped, note);
+        }
+    }
+}
+
+/// Why a Job is not to wait.
+fn explain(semaphore: &str, why: &Skipped, names: &Names) -> String {
+    match why {
+        Skipped::Taken { by, others } => {
+            let by: Vec<String> = by.iter().map(|taker| describe(taker, names)).collect();
+            let others = match others {
+                0 => String::new(),
+                others => format!("; and {others} more"),
+            };
+            format!(
+                "all slots of {semaphore} are taken: by {}{others}",
+                by.join("; by ")
+            )
+        }
+        Skipped::Late(late) => format!(
+            "it comes {} s after the time that it was scheduled for, which is longer than \
+             spec.cooldown of {semaphore}: another cluster may have done its work, and it would not \
+             show any more",
+            late.as_secs()
+        ),
+    }
+}
+
+fn describe(taker: &Taker, names: &Names) -> String {
+    let Taker {
+        session,
+        holder,
+        rests,
+        cools_until,
+    } = taker;
+    let name = names.get(session).filter(|name| !name.is_empty());
+    let who = match holder.as_ref().or(name) {
+        Some(name) => format!("{name} (session {session})"),
+        None => format!("session {session}"),
+    };
+    match cools_until {
+        _ if *rests => format!("{who}, which is dead and whose slot rests for the lock-delay"),
+        Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
+        None => who,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn taker(session: &str, holder: Option<&str>) -> Taker {
+        Taker {
+            session: session.into(),
+            holder: holder.map(Into::into),
+            rests: false,
+            cools_until: None,
+        }
+    }
+
+    #[test]
+    fn it_is_told_who_takes_the_slots() {
+        let cools = Taker {
+            cools_until: jiff::Timestamp::from_second(1_767_225_610).ok(),
+            ..taker("s1", Some("prod-eu batch/a"))
+        };
+        let rests = Taker {
+            rests: true,
+            ..taker("s2", None)
+        };
+        let names = Names::from([("s3".into(), "backup".into()), ("s2".into(), String::new())]);
+        let by = vec![cools, rests, taker("s3", None)];
+        let note = explain("db", &Skipped::Taken { by, others: 2 }, &names);
+        assert_eq!(
+            note,
+            "all slots of db are taken: by prod-eu batch/a (session s1), which is done and whose slot \
+             cools until 2026-01-01T00:00:10Z; by session s2, which is dead and whose slot rests for \
+             the lock-delay; by backup (session s3); and 2 more"
+        );
+    }
+
+    #[test]
+    fn it_is_told_how_late_a_job_comes() {
+        let late = Skipped::Late(Duration::from_secs(90));
+        let note = explain("db", &late, &Names::new());
+        assert!(note.contains("comes 90 s after"), "{note}");
+    }
+}

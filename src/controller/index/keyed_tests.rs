@@ -1,0 +1,127 @@
+use super::*;
+
+/// A Job that waits for this key of the keyed semaphore `db`, with these changes.
+fn keyed(name: &str, key: &str, change: impl FnOnce(&mut Kept)) -> Kept {
+    kept(name, |kept| {
+        kept.job.key = Some(key.parse().unwrap());
+        change(kept);
+    })
+}
+
+fn started(kept: &mut Kept, lock_key: &str) {
+    kept.job.standing = Standing::Running;
+    kept.job.granted = Some(Granted {
+        lock_key: lock_key.into(),
+        session: "s".into(),
+    });
+}
+
+#[test]
+fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
+    let index = Index::default();
+    let wake = add(&index, "db", "p", true);
+    assert!(!woken(&wake), "no key is in use");
+    put(&index, keyed("younger", "k1", |kept| kept.job.since = 5));
+    put(&index, keyed("older", "k2", |_| {}));
+    assert!(woken(&wake));
+    let fresh = index.fresh_lines(&reference("db"));
+    let keys: Vec<_> = fresh.iter().flatten().map(Key::as_ref).collect();
+    assert_eq!(keys, ["k1", "k2"]);
+    assert!(index.fresh_lines(&reference("db")).is_empty());
+    assert_eq!(names(&index.line(&line_of("db", "k1"))), ["younger"]);
+    assert_eq!(names(&index.line(&line_of("db", "k2"))), ["older"]);
+    assert_eq!(
+        names(&index.head(&reference("db"), 9)),
+        ["older", "younger"]
+    );
+    assert_eq!(names(&index.head(&reference("db"), 1)), ["older"]);
+}
+
+#[test]
+fn a_change_wakes_the_grantor_of_its_key_and_no_other() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    let (one, other) = (line_of("db", "k1"), line_of("db", "k2"));
+    let (wake_one, wake_other) = (index.open(&one), index.open(&other));
+    put(&index, keyed("a", "k1", |_| {}));
+    assert!(woken(&wake_one) && !woken(&wake_other));
+    index.pod_ended("batch", "p/k2/.lock", &"x".into());
+    assert!(!woken(&wake_one) && woken(&wake_other));
+    assert_eq!(index.touched(&other), ["x".into()].into());
+}
+
+#[test]
+fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    let (before, after) = (line_of("db", "k1"), line_of("db", "k2"));
+    put(&index, keyed("a", "k1", |_| {}));
+    put(
+        &index,
+        keyed("a", "k2", |kept| kept.job.version = "11".into()),
+    );
+    assert!(index.line(&before).is_empty() && index.newcomers(&before).is_empty());
+    assert_eq!(names(&index.newcomers(&after)), ["a"]);
+    assert_eq!(names(&index.head(&reference("db"), 9)), ["a"]);
+    assert!(index.close(&before), "nobody is left");
+    assert!(!index.close(&after));
+}
+
+#[test]
+fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    put(&index, keyed("a", "k2", |kept| started(kept, "p/k1/.lock")));
+    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
+    assert!(index.slice(&line_of("db", "k2"), 9).bound.is_empty());
+    // Suspended because its slot was lost: that key lets it go first.
+    let lost = |kept: &mut Kept| {
+        started(kept, "p/k1/.lock");
+        kept.job.standing = Standing::Idle;
+    };
+    put(&index, keyed("a", "k2", lost));
+    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
+    put(&index, keyed("a", "k2", |_| {}));
+    assert_eq!(names(&index.line(&line_of("db", "k2"))), ["a"]);
+}
+
+#[test]
+fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    let without = kept("a", |_| {});
+    put(&index, without.clone());
+    assert_eq!(names_of(&index.strays()), ["a"]);
+    assert!(index.lacks_key(&without));
+    put(
+        &index,
+        keyed("a", "k1", |kept| kept.job.version = "11".into()),
+    );
+    assert!(index.strays().is_empty());
+    // Where there are no keys, one says nothing.
+    add(&index, "plain", "q", false);
+    let plain = keyed("b", "k1", |kept| kept.job.wants = Some("plain".into()));
+    assert!(!index.lacks_key(&plain));
+    put(&index, plain);
+    assert_eq!(names(&index.line(&line("plain"))), ["b"]);
+}
+
+#[test]
+fn two_semaphores_can_mean_the_same_lock_key() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    add(&index, "plain", "p/k1", false);
+    put(
+        &index,
+        kept("a", |kept| {
+            kept.job.wants = Some("plain".into());
+            started(kept, "p/k1/.lock");
+        }),
+    );
+    put(&index, keyed("b", "k1", |kept| started(kept, "p/k1/.lock")));
+    assert_eq!(names(&index.slice(&line("plain"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["b"]);
+    // A keyed one does not stand at its own prefix.
+    let above = index.state().lines_at(&"batch".into(), "p/.lock");
+    assert_eq!(above, []);
+}

@@ -1,0 +1,225 @@
+//! One lock key of a `ConsulSemaphore` at work: its grantor, in a task of its own, and what is to be
+//! reported of it. A semaphore has one; a keyed one has one for each key that is in use.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::sleep,
+};
+
+use super::{access::Stated, feed::Feed, finalizer, report::Shown};
+use crate::{
+    api::conditions::Finding,
+    clock::Moment,
+    consul,
+    controller::{
+        Context,
+        grantor::{Conclusion, Grantor},
+        home::Home,
+        index::LineRef,
+    },
+    semaphore::{Agreement, Defence, Key, Settings},
+};
+
+/// What holds for all keys of a semaphore.
+#[derive(Clone)]
+pub(super) struct Orders {
+    /// As its spec has them: with its own prefix and without a key.
+    pub(super) settings: Settings,
+    /// Of which generation of the spec that is.
+    pub(super) generation: Option<i64>,
+    pub(super) access: Stated,
+    pub(super) home: Option<Home>,
+    /// How often the home has been another one.
+    pub(super) moves: u64,
+    /// Whether Consul may not be used at all.
+    pub(super) barred: bool,
+    /// The limits that are known to be recorded as ours.
+    pub(super) applied: Vec<u32>,
+}
+
+/// What is true of one lock key after a pass.
+pub(super) struct Account {
+    pub(super) key: Option<Key>,
+    /// Up to where its grantor had heard of the watch.
+    pub(super) heard: u64,
+    pub(super) conclusion: Conclusion,
+    pub(super) shown: Shown,
+    pub(super) waiting: usize,
+    pub(super) fencing_token: Option<u64>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) obstacle: Option<Obstacle>,
+    /// Why its `.lock` is left to others once the semaphore is deleted.
+    pub(super) left: Option<String>,
+    /// How long the watch may wait for news.
+    pub(super) wait: Duration,
+}
+
+/// Why Consul can't be used.
+#[derive(Clone, Debug)]
+pub(super) struct Obstacle {
+    /// Since when.
+    pub(super) since: Moment,
+    /// Whether the place in Consul does not exist, and never will.
+    pub(super) nowhere: bool,
+    pub(super) why: String,
+}
+
+/// A lock key at work.
+pub(super) struct Branch {
+    pub(super) reference: LineRef,
+    pub(super) access: Stated,
+    pub(super) grantor: Grantor,
+    pub(super) shown: Shown,
+    generation: Option<i64>,
+    moves: u64,
+    orders: watch::Receiver<Arc<Orders>>,
+    feed: Feed,
+    wake: Arc<Notify>,
+}
+
+impl Branch {
+    pub(super) fn new(
+        context: Arc<Context>,
+        reference: LineRef,
+        mut orders: watch::Receiver<Arc<Orders>>,
+        feed: Feed,
+        defence: Defence,
+        wake: Arc<Notify>,
+    ) -> Self {
+        let first = orders.borrow_and_update().clone();
+        let mut grantor = Grantor::new(
+            context,
+            reference.clone(),
+            first.settings_of(reference.key.as_ref()),
+            first.home.clone(),
+            defence,
+            wake.clone(),
+        );
+        grantor.view.calls = feed.turns();
+        Self {
+            reference,
+            access: first.access.clone(),
+            grantor,
+            shown: Shown::default(),
+            generation: first.generation,
+            moves: first.moves,
+            orders,
+            feed,
+            wake,
+        }
+    }
+
+    /// Has a pass after everything that happens, and gives account of each, until it is dropped.
+    pub(super) async fn run(mut self, accounts: mpsc::Sender<Account>) {
+        self.await_the_watch().await;
+        loop {
+            let heard = self.grantor.hear(&self.feed);
+            let applied = self.orders.borrow().applied.clone();
+            // What a pass needs is much, and most grantors rest most of the time.
+            let conclusion = Box::pin(self.grantor.pass(&applied)).await;
+            let account = self.account(conclusion, heard);
+            if accounts.send(account).await.is_err() {
+                return;
+            }
+            let next = self.grantor.next;
+            tokio::select! {
+                () = self.wake.notified() => {}
+                changed = self.orders.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.heed();
+                }
+                () = self.grantor.progress() => {}
+                () = sleep(next.since(Moment::now())) => {}
+            }
+        }
+    }
+
+    /// One key of many does not ask for itself what the watch is about to bring for all.
+    async fn await_the_watch(&mut self) {
+        let keyed = self.reference.key.is_some();
+        while keyed && self.feed.is_silent() && self.grantor.view.home.is_some() {
+            tokio::select! {
+                () = self.wake.notified() => {}
+                changed = self.orders.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.heed();
+                }
+            }
+        }
+    }
+
+    /// Does as the overseer says.
+    pub(super) fn heed(&mut self) {
+        let orders = self.orders.borrow_and_update().clone();
+        if self.generation != orders.generation {
+            self.grantor.defence = Defence::default();
+            self.generation = orders.generation;
+        }
+        self.grantor.settings = orders.settings_of(self.reference.key.as_ref());
+        self.access = orders.access.clone();
+        if self.moves != orders.moves {
+            self.moves = orders.moves;
+            if orders.barred {
+                self.grantor.abandon_sessions();
+            }
+            self.grantor.move_to(orders.home.clone());
+        }
+    }
+
+    fn account(&mut self, mut conclusion: Conclusion, heard: u64) -> Account {
+        if let Some(reading) = &self.grantor.view.reading {
+            self.shown = self.show(reading);
+        }
+        conclusion.idle &= self.grantor.sees(&self.feed);
+        if conclusion.settled.is_some()
+            && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
+        {
+            // It is written with the first holder; until then nobody says anything else.
+            conclusion.agreement = Some(Agreement::Agreed);
+        }
+        let findings = self.findings(&conclusion);
+        let reading = self.grantor.view.reading.as_ref();
+        Account {
+            key: self.reference.key.clone(),
+            heard,
+            shown: self.shown.clone(),
+            waiting: self.grantor.waiting,
+            fencing_token: self.grantor.fencing_token,
+            findings,
+            obstacle: self.obstacle(),
+            left: reading.and_then(finalizer::why_left_to_others),
+            wait: self.grantor.watch_wait(),
+            conclusion,
+        }
+    }
+
+    /// What is in the way of using Consul.
+    pub(super) fn obstacle(&self) -> Option<Obstacle> {
+        let trouble = self.grantor.view.trouble.as_ref()?;
+        Some(Obstacle {
+            since: trouble.since,
+            nowhere: matches!(trouble.error, consul::Error::Unsupported(_)),
+            why: trouble.error.to_string(),
+        })
+    }
+
+    /// Takes what the watch brought, for one that has no passes.
+    pub(super) fn hear(&mut self) {
+        self.grantor.hear(&self.feed);
+    }
+}
+
+impl Orders {
+    fn settings_of(&self, key: Option<&Key>) -> Settings {
+        match key {
+            Some(key) => self.settings.clone().of_key(key),
+            None => self.settings.clone(),
+        }
+    }
+}
