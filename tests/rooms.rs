@@ -100,6 +100,25 @@ fn telemetry_knows_nothing_of_what_it_tells() {
     );
 }
 
+#[test]
+fn whoever_holds_slots_needs_no_kubernetes() {
+    for room in ["src/holding", "src/exec"] {
+        assert_room_avoids(
+            room,
+            &[
+                "kube",
+                "kube_client",
+                "kube_runtime",
+                "k8s_openapi",
+                "crate::controller",
+                "crate::leader",
+                "crate::telemetry",
+            ],
+        );
+    }
+    assert_room_avoids("src/holding", &["crate::exec"]);
+}
+
 /// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
 #[track_caller]
 fn assert_room_avoids(room: &str, forbidden: &[&str]) {

@@ -149,6 +149,20 @@ async fn keeps_a_semaphore_in_its_place(api: &Semaphores) {
         api.refuse_to_move(changes, &format!("consul.{field}"))
             .await;
     }
+
+    for (field, value, other) in [
+        ("mode", json!("Mutex"), json!("Semaphore")),
+        ("keyed", json!(true), json!(false)),
+    ] {
+        let [value, other] = [value, other].map(|value| json!({ "limit": 1, field: value }));
+        let changes = [
+            (&value, &other),
+            (&other, &value),
+            (&value, &bare),
+            (&bare, &value),
+        ];
+        api.refuse_to_move(changes, field).await;
+    }
 }
 
 async fn lets_the_rest_change(api: &Semaphores) {
@@ -157,6 +171,7 @@ async fn lets_the_rest_change(api: &Semaphores) {
     let after = json!({
         "limit": 9, "limitPolicy": "Enforce", "prefix": "a", "paused": true,
         "session": { "ttl": "None", "lockDelay": "0s" }, "onSlotLost": "Continue", "consul": place,
+        "mode": "Semaphore", "keyed": false, "cooldown": "1h",
     });
     let updated = api
         .update(&before, &after)

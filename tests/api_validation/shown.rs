@@ -137,15 +137,19 @@ fn a_status() -> ConsulSemaphoreStatus {
     ];
     let known = HolderStatus {
         session: "s-1".to_owned(),
+        key: Some("customer-42".to_owned()),
         holder: Some("prod-eu batch/migrate".to_owned()),
         since: Some(Time(now)),
         never_expires: false,
+        cools_until: None,
     };
     let unknown = HolderStatus {
         session: "s-2".to_owned(),
+        key: None,
         holder: None,
         since: None,
         never_expires: false,
+        cools_until: None,
     };
     ConsulSemaphoreStatus {
         observed_generation: Some(1),
@@ -156,7 +160,9 @@ fn a_status() -> ConsulSemaphoreStatus {
         held_here: 2,
         waiting: 5,
         holders: vec![known, unknown],
+        keys_in_use: Some(1),
         queue: vec![QueueStatus {
+            key: Some("customer-42".to_owned()),
             job: "migrate-2".to_owned(),
             since: Some(Time(now)),
         }],

@@ -1,6 +1,6 @@
 //! What the operator does for a semaphore: limits, policies and times.
 
-use consul_semaphore_operator::api::{LockDelay, Ttl};
+use consul_semaphore_operator::api::{Cooldown, LockDelay, Ttl};
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -13,11 +13,14 @@ pub(crate) async fn is_checked(api: &Semaphores) {
     checks_what_a_lost_slot_means(api).await;
     checks_the_ttl(api).await;
     checks_the_lock_delay(api).await;
+    checks_the_cooldown(api).await;
+    checks_the_mode(api).await;
 }
 
 async fn fills_in_defaults(api: &Semaphores) {
     let full = json!({
         "limit": 3, "limitPolicy": "Refuse", "onSlotLost": "Reacquire", "paused": false,
+        "mode": "Semaphore", "keyed": false, "cooldown": "0s",
         "session": { "ttl": "120s", "lockDelay": "15s" },
     });
     for sparse in [
@@ -128,4 +131,30 @@ async fn checks_the_lock_delay(api: &Semaphores) {
     let number = [json!({ "limit": 1, "session": { "lockDelay": 15 } })];
     api.refuse(number, "spec.session.lockDelay", "must be of type string")
         .await;
+}
+
+async fn checks_the_cooldown(api: &Semaphores) {
+    let spec = |cooldown: &str| json!({ "limit": 1, "cooldown": cooldown });
+    for cooldown in ["0s", "90s", "1h30m", "24h"] {
+        let made = api.accept(spec(cooldown)).await;
+        assert_eq!(Ok(made.spec.cooldown), cooldown.parse());
+    }
+    let invalid = ["", "0", "-1s", "24h1s", "1.5h", "1d", "None"];
+    assert!(invalid.iter().all(|text| text.parse::<Cooldown>().is_err()));
+    let allowed =
+        "cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h";
+    api.refuse(invalid.map(spec), "spec.cooldown", allowed)
+        .await;
+}
+
+async fn checks_the_mode(api: &Semaphores) {
+    api.accept(json!({ "limit": 1, "mode": "Mutex" })).await;
+    api.accept(json!({ "limit": 1, "mode": "Mutex", "keyed": true }))
+        .await;
+    let several = [json!({ "limit": 2, "mode": "Mutex" })];
+    api.refuse(several, "spec.limit", "limit must be 1 when mode is Mutex")
+        .await;
+    let unknown = ["", "mutex", "Lock"].map(|mode| json!({ "limit": 1, "mode": mode }));
+    let allowed = r#"supported values: "Semaphore", "Mutex""#;
+    api.refuse(unknown, "spec.mode", allowed).await;
 }

@@ -16,6 +16,8 @@ use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, event
 enum Way {
     /// Two Jobs pass through one slot.
     Work,
+    /// The same, and the slot cools after each of them.
+    Cooldown,
     /// A running Job loses its slot, and has it again.
     Loss,
     /// A running Job loses its slot, and is suspended.
@@ -45,6 +47,7 @@ fn way(point: Point) -> Way {
         | Point::Released
         | Point::SessionDestroyed
         | Point::FinalizerAdded => Way::Work,
+        Point::Cooling => Way::Cooldown,
         Point::Regranted | Point::Renamed => Way::Loss,
         Point::Suspended => Way::LossAndSuspension,
         Point::Stopped => Way::Stray,
@@ -88,8 +91,13 @@ impl Scene {
             Way::LossAndSuspension => "Suspend",
             _ => "Reacquire",
         };
+        let cooldown = match way(point) {
+            Way::Cooldown => "2s",
+            _ => "0s",
+        };
         let db = team.semaphore("db").limit(1).spec(json!({
             "onSlotLost": policy,
+            "cooldown": cooldown,
             "session": { "ttl": "20s", "lockDelay": "1s" },
         }));
         let observer = bed.watch_limit(&db.lock_prefix()).await;
@@ -122,7 +130,7 @@ impl Scene {
     /// Makes what is there at the beginning.
     pub(crate) async fn begin(&self, bed: &Bed) {
         match self.way() {
-            Way::Work | Way::Deletion => {
+            Way::Work | Way::Cooldown | Way::Deletion => {
                 self.db.clone().create().await;
                 self.job("a").create().await;
                 self.job("b").create().await;
@@ -151,7 +159,7 @@ impl Scene {
     pub(crate) async fn gets_to_its_point(&self, bed: &Bed) {
         let (a, b) = (self.team.job("a"), self.team.job("b"));
         match self.way() {
-            Way::Work | Way::DeadHolder | Way::Stray => {}
+            Way::Work | Way::Cooldown | Way::DeadHolder | Way::Stray => {}
             Way::Loss | Way::LossAndSuspension => {
                 a.is_running().await;
                 let session = a.session().await.expect("it runs in a slot");
@@ -220,7 +228,7 @@ impl Scene {
     pub(crate) async fn comes_to_its_end(&self, bed: &Bed) {
         let a = self.team.job("a");
         match self.way() {
-            Way::Work | Way::DeadHolder | Way::Deletion => {}
+            Way::Work | Way::Cooldown | Way::DeadHolder | Way::Deletion => {}
             Way::Loss | Way::LossAndSuspension => self.finish(&a).await,
             Way::Stop => {
                 a.is_on_hold().await;

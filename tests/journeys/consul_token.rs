@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf};
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, Namespace, Operator, Semaphore, eventually, same};
 
-use crate::helpers::{cluster_id, metric};
+use crate::helpers::{cluster_id, documented_rules, metric};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// A token that Consul does not know, until the end.
@@ -14,13 +14,11 @@ const UNKNOWN: &str = "0bad0bad-1111-4222-8333-444444444444";
 /// The operator's own.
 const OWN: &str = "5ec2e75e-1111-4222-8333-444444444444";
 
-/// What the documentation says that the operator needs, and no more.
-fn tight(node: &str) -> [String; 3] {
-    [
-        r#"key_prefix "semaphores/" { policy = "write" }"#.to_owned(),
-        format!(r#"session_prefix "{node}" {{ policy = "write" }}"#),
-        format!(r#"node_prefix "{node}" {{ policy = "write" }}"#),
-    ]
+/// What the documentation says that the operator needs, and no more: keys, node, sessions.
+fn tight(cluster_id: &str) -> [String; 3] {
+    let names = [("72ae35f8-3282-451b-b1ca-51957e931009", cluster_id)];
+    let rules = documented_rules("operator.hcl", &names);
+    rules.try_into().expect("three rules")
 }
 
 /// A bed whose Consul denies by default, with a policy that can be changed under way.
@@ -40,7 +38,7 @@ impl Access {
             .without_operator()
             .start()
             .await;
-        let tight = tight(&format!("k8s-{}", cluster_id(&bed).await));
+        let tight = tight(&cluster_id(&bed).await);
         let rules = json!({ "Name": "operator", "Rules": tight.join("\n") });
         let policy = bed.consul().put_json("acl/policy", rules).await;
         let token = json!({ "SecretID": OWN, "Policies": [{ "Name": "operator" }] });
@@ -85,7 +83,7 @@ impl Access {
 }
 
 /// Waits until a semaphore is not ready because a rule is missing, and this is said.
-async fn denied(semaphore: &Semaphore, rule: &str) {
+pub(crate) async fn denied(semaphore: &Semaphore, rule: &str) {
     for kind in ["Ready", "ConsulReachable"] {
         semaphore
             .has_condition(kind, "False", "PermissionDenied")
@@ -152,7 +150,7 @@ async fn a_token_that_lacks_something_is_told_and_heals() {
 }
 
 async fn a_rule_is_missing(access: &Access, team: &Namespace, db: &Semaphore) {
-    let [keys, sessions, node] = &access.tight;
+    let [keys, node, sessions] = &access.tight;
     let running = team.job("running").semaphore("db").runs("1h");
     let running = running.create().await;
     running.is_running().await;

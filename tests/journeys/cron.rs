@@ -178,7 +178,7 @@ fn cron_job(name: &str, semaphore: &str, policy: &str, suspended: bool) -> Value
 
 /// Lets a `CronJob` go that makes its first Job at once, as after a while without a controller, and
 /// its second one when the next minute begins.
-async fn schedule(team: &Namespace, cron_job: &str) {
+pub(crate) async fn schedule(team: &Namespace, cron_job: &str) {
     let cron_jobs = team.api::<CronJob>();
     let change = async |subresource: bool, body: Value| {
         let (params, body) = (PatchParams::default(), Patch::Merge(body));
@@ -196,7 +196,7 @@ async fn schedule(team: &Namespace, cron_job: &str) {
 }
 
 /// No more Jobs of it.
-async fn stop(team: &Namespace, cron_job: &str) {
+pub(crate) async fn stop(team: &Namespace, cron_job: &str) {
     let stop = Patch::Merge(json!({ "spec": { "suspend": true } }));
     let cron_jobs = team.api::<CronJob>();
     let stopped = cron_jobs
@@ -206,7 +206,11 @@ async fn stop(team: &Namespace, cron_job: &str) {
 }
 
 /// Waits for a Job of a `CronJob` that is none of these.
-async fn job_of<const N: usize>(team: &Namespace, cron_job: &str, but: [&Job; N]) -> Job {
+pub(crate) async fn job_of<const N: usize>(
+    team: &Namespace,
+    cron_job: &str,
+    but: [&Job; N],
+) -> Job {
     let what = format!("{cron_job} makes a Job");
     let name = eventually_within(SCHEDULE, &what, || async {
         let jobs = team.jobs().await;

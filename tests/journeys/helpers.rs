@@ -1,6 +1,6 @@
 //! Steps that several journeys share and the bed does not have.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -55,6 +55,24 @@ pub(crate) async fn cluster_id(bed: &Bed) -> String {
         "jsonpath={.metadata.uid}",
     ];
     bed.kubectl(uid).await
+}
+
+/// The rules that a block of docs/consul-acl.md gives, one each. The block is found by the name of
+/// its file; in it each name of an example stands for another one.
+pub(crate) fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/consul-acl.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let begin = format!("hcl\n# {file}\n");
+    let mut blocks = page.split("```");
+    let block = blocks.find_map(|block| block.strip_prefix(&begin));
+    let rename = |rule: &str| {
+        let mut rule = rule.to_owned();
+        for (from, to) in names {
+            rule = rule.replace(from, to);
+        }
+        rule
+    };
+    block.expect(file).lines().map(rename).collect()
 }
 
 /// A figure on a page of metrics, by its name without this program's prefix, with its labels.

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, eventually};
+use tokio::process::Command;
 
 /// A session as any program makes one.
 async fn session(consul: &Consul) -> String {
@@ -26,13 +27,51 @@ async fn a_slot_of_another_program_counts_and_its_release_wakes_the_next() {
     b.has_event("SlotWaiting").await;
     db.shows(json!({ "held": 2, "heldHere": 1, "waiting": 1 }))
         .await;
-    let holders = db.status().await["holders"].clone();
-    assert_eq!(holders[0], json!({ "session": other }), "nobody knows more");
+    // Consul knows of which node its session is.
+    eventually("the holder is named", || async {
+        let holder = db.status().await["holders"][0].clone();
+        let named = holder["holder"]
+            .as_str()
+            .is_some_and(|who| who.contains("on "));
+        let known = named && holder["session"] == json!(other);
+        known.then_some(()).ok_or(holder)
+    })
+    .await;
     b.is_waiting().await;
 
     bed.consul().give_back(&prefix, &other).await;
     b.is_complete().await;
     a.is_running().await;
+}
+
+#[tokio::test]
+async fn a_command_outside_of_kubernetes_is_a_holder_that_says_who_it_is() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("command").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    db.is_ready().await;
+    let prefix = db.lock_prefix();
+    let exec = format!("exec --prefix {prefix} --limit 1 --name ci-7 -- sleep 3600");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+    command
+        .args(exec.split(' '))
+        .env("CONSUL_HTTP_ADDR", bed.consul().address())
+        .kill_on_drop(true);
+    if let Some(token) = bed.consul().token() {
+        command.env("CONSUL_HTTP_TOKEN", token);
+    }
+    let mut command = command.spawn().expect("the command");
+    db.shows(json!({ "held": 1, "heldHere": 0 })).await;
+    assert_eq!(db.status().await["holders"][0]["holder"], "ci-7 sleep");
+    let job = team.job("a").semaphore("db").create().await;
+    job.has_event("SlotWaiting").await;
+
+    let id = command.id().expect("it runs").to_string();
+    let asked = Command::new("kill").args(["-s", "TERM", &id]).status();
+    assert!(asked.await.expect("kill").success());
+    let ended = command.wait().await.expect("its end");
+    assert_eq!(ended.code(), Some(143));
+    job.is_complete().await;
 }
 
 #[tokio::test]

@@ -7,13 +7,17 @@ use kube::ResourceExt;
 use serde_json::json;
 use testbed::{Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually};
 
-use crate::helpers::{cluster_id, finish};
+use crate::{
+    helpers::{cluster_id, finish},
+    mutex,
+};
 
 #[tokio::test]
 async fn a_restart_stops_no_job_and_forgets_no_slot() {
     let bed = Bed::start().await;
     slots_outlive_the_operator(&bed, End::Stopped).await;
     slots_outlive_the_operator(&bed, End::Killed).await;
+    a_mutex_outlives_the_operator(&bed).await;
     a_job_deleted_meanwhile_gives_its_slot_back(&bed).await;
     a_start_cut_short_is_completed_or_given_back(&bed).await;
 }
@@ -131,6 +135,35 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     assert!(observer.peak_jobs() <= 2, "{:?}", observer.seen());
     assert_eq!(observer.errors(), Vec::<String>::new());
     assert_eq!(observer.seen().all_holders.len(), 4, "one session a Job");
+}
+
+async fn a_mutex_outlives_the_operator(bed: &Bed) {
+    let team = bed.namespace("restart-mutex").await;
+    let db = mutex::mutex(&team, "15s").await;
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    let grant = mutex::runs_with(bed, &db, &a, mutex::MUTEX_FLAGS).await;
+    let running = pods(&a).await;
+    let b = team.job("b").semaphore("db").create().await;
+    b.has_event("SlotWaiting").await;
+    for end in [End::Stopped, End::Killed] {
+        end.of(bed.operator()).await;
+        let run = start_again(bed.operator()).await;
+        db.is_ready().await;
+        let sessions = [grant.session.clone()].into();
+        eventually("it is adopted", || async {
+            !told(bed.operator(), run, &team, " adopted").is_empty()
+        })
+        .await;
+        adopted_first(bed.operator(), run, &team, &sessions);
+    }
+    assert_eq!(
+        mutex::runs_with(bed, &db, &a, mutex::MUTEX_FLAGS).await,
+        grant
+    );
+    assert_eq!(pods(&a).await, running);
+    b.is_waiting().await;
+    finish(&team, &a).await;
+    b.is_complete().await;
 }
 
 async fn a_job_deleted_meanwhile_gives_its_slot_back(bed: &Bed) {

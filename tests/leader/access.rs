@@ -1,14 +1,17 @@
 //! What the election may do, in a Consul that denies by default and in Kubernetes: the rules that are
-//! shipped, or that docs/operations.md adds, suffice, and what is missing without them is said.
+//! shipped, or that docs/consul-acl.md adds, suffice, and what is missing without them is said.
 
 use serde_json::json;
 use testbed::{Bed, Consul, Operator, eventually};
 
-use crate::{helpers::cluster_id, load::Load, replicas::leader_of};
+use crate::{
+    helpers::{cluster_id, documented_rules},
+    load::Load,
+    replicas::leader_of,
+};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 const OWN: &str = "5ec2e75e-1111-4222-8333-444444444444";
-const ELECTION: &str = r#"key_prefix "service/consul-semaphore-operator/" { policy = "write" }"#;
 
 /// Waits until the log says, in one line with these words, why the election does not work.
 async fn is_named(operator: &Operator, words: &[&str]) {
@@ -29,12 +32,12 @@ async fn one_rule_more_is_needed_for_a_lock_in_consul() {
     let consul = Consul::builder().acls(MANAGEMENT);
     let bed = Bed::builder().consul(consul).without_operator();
     let bed = bed.start().await;
-    let node = format!("k8s-{}", cluster_id(&bed).await);
-    let usual = format!(
-        r#"key_prefix "semaphores/" {{ policy = "write" }}
-           node "{node}" {{ policy = "write" }}
-           session "{node}" {{ policy = "write" }}"#
-    );
+    let cluster = [(
+        "72ae35f8-3282-451b-b1ca-51957e931009",
+        &*cluster_id(&bed).await,
+    )];
+    let usual = documented_rules("operator.hcl", &cluster).join("\n");
+    let election = documented_rules("election.hcl", &[]).join("\n");
     let policy = json!({ "Name": "operator", "Rules": usual });
     let policy = bed.consul().put_json("acl/policy", policy).await;
     let token = json!({ "SecretID": OWN, "Policies": [{ "Name": "operator" }] });
@@ -46,7 +49,7 @@ async fn one_rule_more_is_needed_for_a_lock_in_consul() {
         let key = "service/consul-semaphore-operator/";
         is_named(&a, &[key, "lacks permission"]).await;
         let path = format!("acl/policy/{}", policy["ID"].as_str().expect("its id"));
-        let rules = format!("{usual}\n{ELECTION}");
+        let rules = format!("{usual}\n{election}");
         let policy = json!({ "Name": "operator", "Rules": rules });
         bed.consul().put_json(&path, policy).await;
     };

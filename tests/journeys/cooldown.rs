@@ -1,0 +1,149 @@
+//! A slot stays taken for a while after its Job is done.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use testbed::{Bed, Job, Semaphore, eventually, same};
+
+use crate::helpers::finish;
+
+/// The body of the one contender of a semaphore, once it says until when its slot cools.
+async fn cooling(bed: &Bed, db: &Semaphore) -> Value {
+    eventually("the slot cools", || async {
+        let contenders = bed.consul().contenders(&db.lock_prefix()).await;
+        let bodies = contenders.iter().map(testbed::Entry::json);
+        let mut cooling = bodies.filter(|body| body["coolsUntil"].is_string());
+        cooling.next().ok_or(format!("{contenders:?}"))
+    })
+    .await
+}
+
+/// A time in a contender's body, by the operator's clock.
+fn time(body: &Value, field: &str) -> Timestamp {
+    let time = body[field].as_str().expect("a time");
+    time.parse().expect("a time")
+}
+
+/// When the slot that this Job runs in was granted.
+async fn granted_at(bed: &Bed, db: &Semaphore, job: &Job) -> Timestamp {
+    job.is_running().await;
+    let session = job.session().await.expect("it runs in a slot");
+    let key = format!("{}/{session}", db.lock_prefix());
+    let contender = bed.consul().kv(&key).await.expect("its contender");
+    time(&contender.json(), "time")
+}
+
+#[tokio::test]
+async fn a_slot_stays_taken_until_it_has_cooled() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("cooldown").await;
+    let db = team.semaphore("db").spec(json!({ "cooldown": "4s" }));
+    let db = db.create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let short = team.job("short").semaphore("db").runs("500ms");
+    let short = short.create().await;
+    short.is_running().await;
+    let session = short.session().await.expect("its session");
+    // What is asked for now is for the slots that are granted from now on.
+    db.patch(json!({ "spec": { "cooldown": "0s" } })).await;
+    let next = team.job("next").semaphore("db").runs("1h").create().await;
+
+    let body = cooling(&bed, &db).await;
+    assert_eq!(body["cooldown"], 4);
+    assert_eq!(body["name"], "short");
+    short.is_complete().await;
+    let told = short.has_event("SlotCooling").await;
+    assert!(told.contains("stays held until"), "{told}");
+    assert!(told.contains(&session), "{told}");
+
+    let granted = granted_at(&bed, &db, &next).await;
+    let until = time(&body, "coolsUntil");
+    assert!(granted >= until, "{granted} is before {until}");
+    short.has_event("SlotReleased").await;
+    finish(&team, &next).await;
+    next.has_event("SlotReleased").await;
+    db.shows(json!({ "held": 0, "heldHere": 0 })).await;
+    let told = next.events().await;
+    let mut reasons = told.iter().filter_map(|event| event.reason.as_deref());
+    assert!(reasons.all(|reason| reason != "SlotCooling"), "{told:?}");
+    assert_eq!(observer.peak_holders(), 1);
+}
+
+#[tokio::test]
+async fn a_slot_that_cools_is_shown_and_outlives_its_job() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("cooldown-shown").await;
+    let db = team.semaphore("db").spec(json!({ "cooldown": "1h" }));
+    let db = db.create().await;
+    let gone = team.job("gone").semaphore("db").runs("1h").create().await;
+    gone.is_running().await;
+    let session = gone.session().await.expect("its session");
+    gone.delete().await;
+    let body = cooling(&bed, &db).await;
+    let until = time(&body, "coolsUntil");
+    let shown = Timestamp::from_second(until.as_second()).expect("a time");
+    eventually("the status shows it", || async {
+        let holders = db.status().await["holders"].take();
+        let found = (holders[0]["session"] == *session).then_some(holders[0]["coolsUntil"].clone());
+        same(found, Some(json!(shown.to_string())))
+    })
+    .await;
+    db.shows(json!({ "held": 1, "heldHere": 1 })).await;
+    let available = db.condition("SlotsAvailable").await;
+    let message = available["message"].as_str().unwrap_or_default();
+    assert!(
+        message.contains("1 of 1 slots are held, one of them"),
+        "{message}"
+    );
+
+    // Who deletes the semaphore waits for it, too, or frees the slot by hand.
+    db.delete().await;
+    db.has_condition("Ready", "False", "Terminating").await;
+    let ready = db.condition("Ready").await;
+    let message = ready["message"].as_str().unwrap_or_default();
+    assert!(message.contains("has cooled"), "{message}");
+    assert_eq!(
+        bed.consul().holders(&db.lock_prefix()).await,
+        [session.clone()].into()
+    );
+    bed.consul().destroy_session(&session).await;
+    db.is_gone().await;
+}
+
+#[tokio::test]
+async fn one_that_was_never_started_leaves_nothing_to_cool() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("cooldown-unstarted").await;
+    let db = team.semaphore("db").spec(json!({ "cooldown": "1h" }));
+    let db = db.create().await;
+    let stopped = team
+        .job("stopped")
+        .semaphore("db")
+        .runs("1h")
+        .create()
+        .await;
+    stopped.is_running().await;
+    let next = team.job("next").semaphore("db").create().await;
+    // Its user stops it: it gives the slot back, and has not done its work.
+    stopped.suspend().await;
+    stopped.is_on_hold().await;
+    next.is_complete().await;
+    cooling(&bed, &db).await;
+}
+
+#[tokio::test]
+async fn a_restart_keeps_the_end_of_a_cooldown() {
+    let bed = Bed::start().await;
+    let team = bed.namespace("cooldown-restart").await;
+    let db = team.semaphore("db").spec(json!({ "cooldown": "20s" }));
+    let db = db.create().await;
+    let done = team.job("done").semaphore("db").create().await;
+    let body = cooling(&bed, &db).await;
+    done.is_complete().await;
+    let next = team.job("next").semaphore("db").runs("1h").create().await;
+    bed.operator().kill().await;
+    bed.operator().start().await;
+    assert_eq!(cooling(&bed, &db).await, body, "it is not written anew");
+    let granted = granted_at(&bed, &db, &next).await;
+    let until = time(&body, "coolsUntil");
+    assert!(granted >= until, "{granted} is before {until}");
+}

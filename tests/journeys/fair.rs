@@ -1,0 +1,114 @@
+//! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
+
+use serde_json::json;
+use testbed::{Bed, eventually};
+
+use crate::{
+    helpers::finish,
+    proof::{End, PRIORITY, grant_of, pods_end},
+};
+
+/// Two semaphores on one prefix work as two clusters would: neither sees the other's Jobs.
+#[tokio::test]
+async fn the_first_of_two_clusters_goes_first() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("fair").await;
+    let prefix = format!("shared/{}", team.name());
+    let x = team.semaphore("x").prefix(&prefix).limit(1).create().await;
+    x.is_ready().await;
+    let y = team.semaphore("y").prefix(&prefix).limit(1).create().await;
+    y.is_ready().await;
+    let waits = async |name: &str, semaphore: &str, priority: i64| {
+        let job = team.job(name).semaphore(semaphore).priority(priority);
+        let job = job.runs("200ms").create().await;
+        job.has_event("SlotWaiting").await;
+        job
+    };
+    let holder = team.job("holder").semaphore("x").runs("1h").create().await;
+    holder.is_running().await;
+    // One after another, and each is seen by all before the next one comes.
+    let mut jobs = Vec::new();
+    for (name, semaphore, priority) in [("d", "x", 0), ("c", "y", 5), ("b", "x", 0), ("a", "y", 9)]
+    {
+        jobs.push(waits(name, semaphore, priority).await);
+    }
+    let [d, c, b, a] = &jobs[..] else {
+        unreachable!("four were made")
+    };
+    b.annotate(PRIORITY, Some("7")).await;
+    eventually(
+        "the head of each line is shown, with its priority now",
+        || async {
+            let contenders = bed.consul().contenders(&prefix).await;
+            let bodies = contenders.iter().map(testbed::Entry::json);
+            let waiting = bodies.filter(|body| !body["waiting"].is_null());
+            let mut shown: Vec<_> = waiting
+                .map(|body| (body["name"].clone(), body["waiting"]["priority"].clone()))
+                .collect();
+            shown.sort_by_key(|(name, _)| name.to_string());
+            let both =
+                shown.contains(&(json!("a"), json!(9))) && shown.contains(&(json!("b"), json!(7)));
+            both.then_some(()).ok_or(format!("{shown:?}"))
+        },
+    )
+    .await;
+
+    pods_end(&team, &holder, End::Succeeded).await;
+    let mut tokens = Vec::new();
+    for job in [a, b, c, d] {
+        job.is_complete().await;
+        tokens.push(grant_of(job).await.expect("it had a slot").fencing_token);
+    }
+    // The last of them may not be seen yet when the one before it is granted its slot.
+    assert!(tokens[..3].is_sorted(), "{tokens:?}");
+    assert!(tokens[1] < tokens[3], "{tokens:?}");
+}
+
+#[tokio::test]
+async fn a_program_that_waits_longer_than_our_jobs_is_served_first() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("fair-program").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let prefix = db.lock_prefix();
+    let running = |name: &str| team.job(name).semaphore("db").runs("1h").create();
+    let (a, _b) = (running("a").await, running("b").await);
+    db.shows(json!({ "held": 2 })).await;
+    let next = running("next").await;
+    next.has_event("SlotWaiting").await;
+
+    // Were it not served before the next Job, which runs for an hour, it would wait for as long.
+    let lock = bed.consul_tool(["lock", "-n", "2", &prefix, "echo served"]);
+    let serve = async {
+        eventually("the program and our next Job are seen to wait", || async {
+            let seen = bed.consul().contenders(&prefix).await.len();
+            (seen == 4).then_some(()).ok_or(seen)
+        })
+        .await;
+        finish(&team, &a).await;
+    };
+    let (said, ()) = tokio::join!(lock, serve);
+    assert!(said.contains("served"), "{said}");
+    next.is_running().await;
+}
+
+#[tokio::test]
+async fn one_who_waits_and_never_takes_a_slot_stops_nobody() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("fair-silent").await;
+    let consul = bed.consul();
+    let prefix = team.semaphore("db").lock_prefix();
+    let session = consul.create_session(json!({ "TTL": "24h" })).await;
+    let acquire = format!("kv/{prefix}/{session}?acquire={session}");
+    consul.put_json(&acquire, json!("here first")).await;
+    let db = team.semaphore("db").limit(1).create().await;
+    db.is_ready().await;
+    for name in ["a", "b"] {
+        let job = team.job(name).semaphore("db").runs("200ms").create().await;
+        job.is_complete().await;
+    }
+    let contenders = consul.contenders(&prefix).await;
+    let silent = contenders
+        .iter()
+        .find(|entry| entry.key.ends_with(&session));
+    assert!(silent.is_some(), "it is left alone: {contenders:?}");
+}
