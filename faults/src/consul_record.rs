@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use futures::future::try_join_all;
 use serde_json::Value;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -21,6 +22,7 @@ use crate::{
     proxy::{Answer, Asked},
     record::{Body, What, Writer},
     timeline::Timeline,
+    told::Told,
 };
 
 /// How often a `.lock` is asked for before it is given up, and the pause between.
@@ -33,86 +35,158 @@ pub(crate) struct LockBook(Arc<Inner>);
 
 struct Inner {
     consul: ConsulReader,
-    etcd: Etcd,
-    timeline: Timeline,
-    locks: Mutex<BTreeMap<String, Arc<Mutex<Body>>>>,
+    /// The clusters whose Jobs are judged: each has a clock and a timeline of its own.
+    clusters: Vec<(Etcd, Timeline)>,
+    locks: Mutex<BTreeMap<String, Arc<Mutex<Known>>>>,
+}
+
+/// What is known of one `.lock`.
+#[derive(Default)]
+struct Known {
+    /// What it is, once it has been read.
+    body: Option<Body>,
+    /// Whether the outcome of some write to it is unknown: it may have been done later than it was
+    /// answered.
+    doubtful: bool,
 }
 
 /// All `.lock`s while nobody writes to them.
 pub(crate) struct Closed {
-    locks: Vec<(OwnedMutexGuard<Body>, String)>,
-    /// etcd's revision at its beginning.
-    before: u64,
+    locks: Vec<(OwnedMutexGuard<Known>, String)>,
+    /// Each etcd's revision at its beginning.
+    before: Vec<u64>,
 }
 
-/// What a transaction says, as far as it concerns a semaphore.
-#[derive(Default)]
-struct Told {
-    /// The `.lock`s that it writes to.
-    prefixes: BTreeSet<String>,
-    /// Session, prefix and Job of the contenders that it writes.
-    contenders: Vec<(String, String, String)>,
-    /// The sessions of whose contenders it checks that they are gone, or free.
-    dead: BTreeSet<String>,
+impl Known {
+    /// Whether it was this before, or was never there.
+    fn is(&self, body: &Body) -> bool {
+        self.body.as_ref().unwrap_or(&Body::Absent) == body
+    }
 }
 
 impl LockBook {
     pub(crate) fn new(consul: ConsulReader, etcd: Etcd, timeline: Timeline) -> Self {
+        Self::of_clusters(consul, vec![(etcd, timeline)])
+    }
+
+    /// Of several clusters on one Consul.
+    pub(crate) fn of_clusters(consul: ConsulReader, clusters: Vec<(Etcd, Timeline)>) -> Self {
         Self(Arc::new(Inner {
             consul,
-            etcd,
-            timeline,
+            clusters,
             locks: Mutex::default(),
         }))
     }
 
-    /// Carries out a write by `send`, and writes down what became of each `.lock` that it names.
+    /// Carries out a write by `send`, and writes down what became of each `.lock` that it names. `own` is
+    /// the timeline of the writer's cluster.
     pub(crate) async fn write(
         &self,
         writer: Writer,
+        own: &Timeline,
         asked: &Asked,
         send: impl Future<Output = Result<Answer>>,
     ) -> Result<Answer> {
-        let told = Told::by(asked);
-        let Inner { etcd, timeline, .. } = &*self.0;
-        for (session, prefix, uid) in told.contenders {
-            timeline.push(What::Contender {
+        let mut told = Told::by(asked);
+        for (session, prefix, uid) in std::mem::take(&mut told.contenders) {
+            own.push(What::Contender {
                 prefix,
                 session,
                 uid,
             });
         }
+        let begun = own.now();
         if told.prefixes.is_empty() {
-            return send.await;
+            let answer = send.await?;
+            self.note(told, &answer, begun);
+            return Ok(answer);
         }
+        // Before its turn: the writer knows nothing that is newer.
+        let before = self.revisions().await?;
         let mut guards = Vec::new();
         // In the order of their names, so that two who want the same ones don't wait for each other.
-        for prefix in told.prefixes {
+        for prefix in std::mem::take(&mut told.prefixes) {
             guards.push((self.guard(&prefix).await, prefix));
         }
-        let before = etcd.revision().await.context("etcd")?;
         let answer = send.await;
         for (known, prefix) in &mut guards {
-            let body = self.read(prefix).await;
-            if **known == body {
+            let refused = answer.as_ref().is_ok_and(Answer::refuses);
+            known.doubtful |= !answer.as_ref().is_ok_and(|answer| answer.status < 500);
+            if refused && !known.doubtful && known.body.is_some() {
                 continue;
             }
-            let after = etcd.revision().await.unwrap_or(before);
+            let body = self.read(prefix).await;
+            if known.is(&body) {
+                continue;
+            }
+            let after = self
+                .revisions()
+                .await
+                .unwrap_or_else(|_away| before.clone());
             // One that failed otherwise may have been done.
-            let refused = answer
-                .as_ref()
-                .is_ok_and(|answer| (400..500).contains(&answer.status) || answer.body == "false");
-            timeline.push(What::Lock {
-                prefix: prefix.clone(),
-                writer: if refused { Writer::Nobody } else { writer },
-                before,
-                after,
-                body: body.clone(),
-                dead: told.dead.clone(),
-            });
-            **known = body;
+            let writer = if refused { Writer::Nobody } else { writer };
+            self.changed(prefix, writer, (&before, &after), &body, &told.dead);
+            known.body = Some(body);
+        }
+        if let Ok(answer) = &answer {
+            self.note(told, answer, begun);
         }
         answer
+    }
+
+    /// Writes down who waits from now on, if the write was not refused.
+    fn note(&self, told: Told, answer: &Answer, sent: f64) {
+        if answer.refuses() {
+            return;
+        }
+        let made: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let session = told.session.zip(made["ID"].as_str());
+        let session = session.map(|(name, id)| What::Session {
+            session: id.to_owned(),
+            name,
+        });
+        let waits = |(session, prefix, place)| What::Waits {
+            prefix,
+            session,
+            place,
+            sent,
+        };
+        for what in session
+            .into_iter()
+            .chain(told.waiting.into_iter().map(waits))
+        {
+            for (_, timeline) in &self.0.clusters {
+                timeline.push(what.clone());
+            }
+        }
+    }
+
+    /// Writes down a new revision of a `.lock`, with what each etcd said before and after.
+    fn changed(
+        &self,
+        prefix: &str,
+        writer: Writer,
+        (before, after): (&[u64], &[u64]),
+        body: &Body,
+        dead: &BTreeSet<String>,
+    ) {
+        let clusters = self.0.clusters.iter().zip(before.iter().zip(after));
+        for ((_, timeline), (before, after)) in clusters {
+            timeline.push(What::Lock {
+                prefix: prefix.to_owned(),
+                writer,
+                before: *before,
+                after: *after,
+                body: body.clone(),
+                dead: dead.clone(),
+            });
+        }
+    }
+
+    /// The revision of each etcd.
+    async fn revisions(&self) -> Result<Vec<u64>> {
+        let revisions = self.0.clusters.iter().map(|(etcd, _)| etcd.revision());
+        try_join_all(revisions).await.context("etcd")
     }
 
     /// Has all who write to a `.lock` wait, once what is under way is written down.
@@ -122,36 +196,30 @@ impl LockBook {
         for prefix in prefixes {
             locks.push((self.guard(&prefix).await, prefix));
         }
-        let before = self.0.etcd.revision().await.context("etcd")?;
+        let before = self.revisions().await?;
         Ok(Closed { locks, before })
     }
 
     /// Writes down what the campaign itself has done to `.lock`s while nobody wrote to them.
     pub(crate) async fn open(&self, closed: Closed) -> Result<()> {
-        let after = self.0.etcd.revision().await.context("etcd")?;
+        let after = self.revisions().await?;
         for (mut known, prefix) in closed.locks {
             let body = self.read(&prefix).await;
-            if *known != body {
-                self.0.timeline.push(What::Lock {
-                    prefix,
-                    writer: Writer::Fault,
-                    before: closed.before,
-                    after,
-                    body: body.clone(),
-                    dead: BTreeSet::new(),
-                });
-                *known = body;
+            if !known.is(&body) {
+                let revisions = (closed.before.as_slice(), after.as_slice());
+                let nobody = BTreeSet::new();
+                self.changed(&prefix, Writer::Fault, revisions, &body, &nobody);
+                known.body = Some(body);
             }
         }
         Ok(())
     }
 
-    async fn guard(&self, prefix: &str) -> OwnedMutexGuard<Body> {
+    async fn guard(&self, prefix: &str) -> OwnedMutexGuard<Known> {
         let lock = {
             let mut locks = self.0.locks.lock().await;
             let lock = locks.entry(prefix.to_owned());
-            lock.or_insert_with(|| Arc::new(Mutex::new(Body::Absent)))
-                .clone()
+            lock.or_default().clone()
         };
         lock.lock_owned().await
     }
@@ -166,56 +234,6 @@ impl LockBook {
         }
         Body::Unknown
     }
-}
-
-impl Told {
-    fn by(asked: &Asked) -> Self {
-        let path = asked.path.split('?').next().unwrap_or_default();
-        let mut told = Self::default();
-        if path == "/v1/txn" {
-            let operations: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
-            for operation in operations.as_array().into_iter().flatten() {
-                told.take(&operation["KV"]);
-            }
-        } else if let Some(prefix) = path.strip_prefix("/v1/kv/").and_then(prefix_of) {
-            told.prefixes.insert(prefix.to_owned());
-        }
-        told
-    }
-
-    fn take(&mut self, operation: &Value) {
-        let verb = operation["Verb"].as_str().unwrap_or_default();
-        let key = operation["Key"].as_str().unwrap_or_default();
-        let reads = verb.starts_with("check-") || verb.starts_with("get");
-        if let Some(prefix) = prefix_of(key) {
-            if !reads {
-                self.prefixes.insert(prefix.to_owned());
-            }
-            return;
-        }
-        let Some((prefix, session)) = key.rsplit_once('/') else {
-            return;
-        };
-        match verb {
-            "lock" => {
-                let body = operation["Value"].as_str().unwrap_or_default();
-                let body = BASE64_STANDARD.decode(body).unwrap_or_default();
-                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                if let Some(uid) = body["uid"].as_str() {
-                    self.contenders
-                        .push((session.into(), prefix.into(), uid.into()));
-                }
-            }
-            "check-not-exists" | "check-index" => {
-                self.dead.insert(session.to_owned());
-            }
-            _ => {}
-        }
-    }
-}
-
-fn prefix_of(key: &str) -> Option<&str> {
-    key.strip_suffix("/.lock")
 }
 
 /// Reads Consul past the proxy.
@@ -310,45 +328,9 @@ fn understand(entry: &Value) -> Body {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, Method};
     use serde_json::json;
 
     use super::*;
-
-    fn asked(method: Method, path: &str, body: &Value) -> Asked {
-        Asked {
-            method,
-            path: path.to_owned(),
-            headers: HeaderMap::new(),
-            body: body.to_string().into(),
-        }
-    }
-
-    #[test]
-    fn a_transaction_tells_whom_it_grants_to_and_who_is_dead() {
-        let body = BASE64_STANDARD.encode(r#"{"uid":"u"}"#);
-        let told = Told::by(&asked(
-            Method::PUT,
-            "/v1/txn?dc=dc1",
-            &json!([
-                { "KV": { "Verb": "lock", "Key": "p/q/new", "Session": "new", "Value": body } },
-                { "KV": { "Verb": "check-not-exists", "Key": "p/q/old" } },
-                { "KV": { "Verb": "cas", "Key": "p/q/.lock", "Index": 7 } },
-            ]),
-        ));
-        assert_eq!(told.prefixes, ["p/q".to_owned()].into());
-        assert_eq!(told.dead, ["old".to_owned()].into());
-        let contender = ("new".to_owned(), "p/q".to_owned(), "u".to_owned());
-        assert_eq!(told.contenders, [contender]);
-    }
-
-    #[test]
-    fn only_what_may_change_a_lock_waits_for_its_turn() {
-        let prefixes = |path| Told::by(&asked(Method::PUT, path, &json!({}))).prefixes;
-        assert_eq!(prefixes("/v1/kv/p/.lock?cas=1"), ["p".to_owned()].into());
-        assert_eq!(prefixes("/v1/kv/p/session?acquire=session"), [].into());
-        assert_eq!(prefixes("/v1/session/renew/p"), [].into());
-    }
 
     #[test]
     fn holders_are_read_as_a_map_and_as_a_list_and_a_mutex_has_none() {

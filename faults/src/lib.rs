@@ -5,7 +5,7 @@
 //! | [`record`] | the records of the timeline |
 //! | [`timeline`] | the file, and the present that follows from it |
 //! | `proxy`, `weather`, `tls` | the doors through which all traffic goes, and what they do to it |
-//! | `consul_record` | every revision of every `.lock` |
+//! | `consul_record`, `told` | every revision of every `.lock`, and who waits |
 //! | `observer` | the API server's watches, and Consul's as a second source |
 //! | `world`, `server`, `consul_servers`, `etcd` | the servers |
 //! | `access` | who may do what in Consul |
@@ -15,6 +15,7 @@
 //! | `planted` | shows first that violations of a millisecond are caught |
 //! | `report`, `picture` | what is told of it |
 //! | [`campaign`] | all of it, in order |
+//! | [`interop`] | no faults, but two clusters and programs of others on one prefix, seen and judged alike |
 //!
 //! The judge reads nothing but the timeline, so a campaign can be judged again.
 
@@ -24,6 +25,7 @@ mod access;
 mod consul_record;
 mod consul_servers;
 mod etcd;
+pub mod interop;
 pub mod judge;
 mod kinds;
 mod load;
@@ -37,5 +39,6 @@ mod report;
 mod server;
 pub mod timeline;
 mod tls;
+mod told;
 mod weather;
 mod world;

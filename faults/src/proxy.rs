@@ -132,6 +132,13 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
+impl Answer {
+    /// Whether it says that nothing was done.
+    pub(crate) fn refuses(&self) -> bool {
+        (400..500).contains(&self.status) || self.body == "false"
+    }
+}
+
 impl Door {
     pub(crate) fn new(
         writer: Writer,
@@ -179,7 +186,7 @@ impl Door {
             })
         };
         let answer = match book {
-            Some(book) => book.write(*writer, &asked, sent).await,
+            Some(book) => book.write(*writer, timeline, &asked, sent).await,
             None => sent.await,
         };
         let took = start.elapsed().as_millis();

@@ -5,7 +5,7 @@
 //! write to a `.lock`. So whether a pod had ended when its slot was released is known exactly, however
 //! late the watch was.
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +55,31 @@ pub enum What {
         session: String,
         /// The Job.
         uid: String,
+    },
+    /// A session was made; Consul has said so.
+    Session {
+        /// Its id.
+        session: String,
+        /// What it is called: who it is for.
+        name: String,
+    },
+    /// A Job that is to wait was made, by an API server that may be another cluster's.
+    Made {
+        /// The cluster's name.
+        cluster: String,
+        /// Its place in the line.
+        place: Place,
+    },
+    /// A contender that waits was written; Consul has said so.
+    Waits {
+        /// Where the semaphore is in Consul.
+        prefix: String,
+        /// Its session.
+        session: String,
+        /// What it says of its place in the line.
+        place: Option<Place>,
+        /// The second at which it was sent to Consul.
+        sent: f64,
     },
     /// A revision of a `.lock`, read by the proxy before another write was let through.
     Lock {
@@ -159,6 +184,21 @@ pub struct Semaphore {
     pub lock_delay: f64,
     /// Whether a Job may go on without a slot if there is none for it (`onSlotLost: Continue`).
     pub goes_on: bool,
+}
+
+/// A place in the line, as docs/protocol.md has its order: the lesser one is first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// Whether it had a slot and lost it.
+    pub lost: Reverse<bool>,
+    /// A higher one goes first.
+    pub priority: Reverse<i64>,
+    /// When it came in line, in seconds since 1970.
+    pub since: i64,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// Who writes, told apart by the door of the proxy that is used.

@@ -47,6 +47,7 @@ fn concerns(what: &What, prefix: &str) -> bool {
         What::Lock { prefix: of, .. }
         | What::Pod { prefix: of, .. }
         | What::Contender { prefix: of, .. }
+        | What::Waits { prefix: of, .. }
         | What::Foreign { prefix: of, .. } => of == prefix,
         What::Job(job) => job.prefix == prefix,
         What::Fault { prefix: of, .. } => of.as_ref().is_none_or(|of| of == prefix),
@@ -55,7 +56,12 @@ fn concerns(what: &What, prefix: &str) -> bool {
             path.contains(name)
         }
         What::Outage { .. } | What::ByHand { .. } | What::Drain | What::Rest { .. } => true,
-        What::Bed { .. } | What::Semaphore(_) | What::Seen { .. } | What::Unwatched => false,
+        What::Bed { .. }
+        | What::Semaphore(_)
+        | What::Seen { .. }
+        | What::Session { .. }
+        | What::Made { .. }
+        | What::Unwatched => false,
     }
 }
 

@@ -43,6 +43,8 @@ pub struct View {
     pub sessions: BTreeMap<String, String>,
     /// The `.lock` of each semaphore.
     pub locks: BTreeMap<String, Body>,
+    /// How many slots were handed to somebody.
+    pub hand_overs: usize,
 }
 
 impl View {
@@ -73,7 +75,9 @@ impl View {
                 self.sessions.insert(session.clone(), uid.clone());
             }
             What::Lock { prefix, body, .. } => {
-                self.locks.insert(prefix.clone(), body.clone());
+                let before = self.locks.insert(prefix.clone(), body.clone());
+                let before = before.map(|body| body.holders()).unwrap_or_default();
+                self.hand_overs += body.holders().difference(&before).count();
             }
             _ => {}
         }

@@ -325,7 +325,8 @@ async fn open_api_door(
     Ok((http, url))
 }
 
-async fn open_consul_door(
+/// Opens a door to Consul for one kind of writer, and returns its URL.
+pub(crate) async fn open_consul_door(
     writer: Writer,
     servers: &[String],
     sky: Sky,
@@ -383,7 +384,8 @@ async fn take_over(process: &testbed::Process, folder: &Path) -> Result<Server> 
     Ok(Server::new(&name, program, folder).args(args))
 }
 
-fn argument(process: &testbed::Process, flag: &str) -> Result<String> {
+/// What a server was started with, by the flag before it.
+pub(crate) fn argument(process: &testbed::Process, flag: &str) -> Result<String> {
     let [pid, _] = process.ids().context("a server without an id")?;
     let (_, args) = command_line(pid)?;
     args.iter()

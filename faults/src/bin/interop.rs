@@ -1,0 +1,35 @@
+//! `make interop`: see `faults::interop`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::Parser;
+use faults::interop::{Options, run};
+
+/// Hands the slots of one semaphore over among Jobs of two clusters, Consul's Go client,
+/// `consul lock` and `exec`.
+#[derive(Parser)]
+struct Args {
+    /// How many hand-overs.
+    #[arg(long, env = "N", default_value_t = 1000)]
+    hand_overs: usize,
+    /// Where the timelines go.
+    #[arg(long, env = "FOLDER", default_value = "target/interop")]
+    folder: PathBuf,
+}
+
+#[tokio::main]
+#[expect(
+    clippy::print_stdout,
+    reason = "what a program says to the one who runs it"
+)]
+async fn main() -> Result<ExitCode> {
+    let Args { hand_overs, folder } = Args::parse();
+    let outcome = run(&Options { hand_overs, folder }).await?;
+    print!("{}", outcome.report());
+    Ok(if outcome.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

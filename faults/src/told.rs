@@ -1,0 +1,174 @@
+//! What a write to Consul says before it is sent: which `.lock`s it may change, and who is to have a
+//! slot or waits for one.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::Value;
+
+use crate::{proxy::Asked, record::Place};
+
+/// What a write says, as far as it concerns a semaphore.
+#[derive(Default)]
+pub(crate) struct Told {
+    /// The `.lock`s that it writes to.
+    pub(crate) prefixes: BTreeSet<String>,
+    /// Session, prefix and Job of the contenders that it writes.
+    pub(crate) contenders: Vec<(String, String, String)>,
+    /// Session, prefix and place of the contenders that wait.
+    pub(crate) waiting: Vec<(String, String, Option<Place>)>,
+    /// The sessions of whose contenders it checks that they are gone, or free.
+    pub(crate) dead: BTreeSet<String>,
+    /// The name of the session that it makes.
+    pub(crate) session: Option<String>,
+}
+
+impl Told {
+    pub(crate) fn by(asked: &Asked) -> Self {
+        let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+        let mut told = Self::default();
+        if path == "/v1/txn" {
+            let operations: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+            for operation in operations.as_array().into_iter().flatten() {
+                told.take(&operation["KV"]);
+            }
+        } else if path == "/v1/session/create" {
+            let asked: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
+            told.session = Some(asked["Name"].as_str().unwrap_or_default().to_owned());
+        } else if let Some(key) = path.strip_prefix("/v1/kv/") {
+            if let Some(prefix) = prefix_of(key) {
+                told.prefixes.insert(prefix.to_owned());
+            } else if let Some((prefix, session)) = key.rsplit_once('/')
+                && query
+                    .split('&')
+                    .any(|part| part.strip_prefix("acquire=") == Some(session))
+            {
+                told.waiting.push((session.into(), prefix.into(), None));
+            }
+        }
+        told
+    }
+
+    fn take(&mut self, operation: &Value) {
+        let verb = operation["Verb"].as_str().unwrap_or_default();
+        let key = operation["Key"].as_str().unwrap_or_default();
+        let reads = verb.starts_with("check-") || verb.starts_with("get");
+        if let Some(prefix) = prefix_of(key) {
+            if !reads {
+                self.prefixes.insert(prefix.to_owned());
+            }
+            return;
+        }
+        let Some((prefix, session)) = key.rsplit_once('/') else {
+            return;
+        };
+        match verb {
+            "lock" => {
+                let body = operation["Value"].as_str().unwrap_or_default();
+                let body = BASE64_STANDARD.decode(body).unwrap_or_default();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                if body["waiting"].is_object() {
+                    let place = Some(place(&body));
+                    self.waiting.push((session.into(), prefix.into(), place));
+                }
+                // A process is no Job: it has no pods to be judged.
+                if let Some(uid) = body["uid"].as_str()
+                    && body["kind"] != "Process"
+                {
+                    self.contenders
+                        .push((session.into(), prefix.into(), uid.into()));
+                }
+            }
+            "check-not-exists" | "check-index" => {
+                self.dead.insert(session.to_owned());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a contender's body says of its place in the line.
+fn place(body: &Value) -> Place {
+    let waiting = &body["waiting"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let since: Option<jiff::Timestamp> = text(&waiting["since"]).parse().ok();
+    Place {
+        lost: Reverse(waiting["lost"].as_bool().unwrap_or_default()),
+        priority: Reverse(waiting["priority"].as_i64().unwrap_or_default()),
+        since: since.map_or(0, jiff::Timestamp::as_second),
+        name: text(&body["name"]),
+        uid: text(&body["uid"]),
+    }
+}
+
+fn prefix_of(key: &str) -> Option<&str> {
+    key.strip_suffix("/.lock")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, Method};
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(method: Method, path: &str, body: &Value) -> Asked {
+        Asked {
+            method,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: body.to_string().into(),
+        }
+    }
+
+    #[test]
+    fn a_transaction_tells_whom_it_grants_to_and_who_is_dead() {
+        let body = BASE64_STANDARD.encode(r#"{"uid":"u"}"#);
+        let told = Told::by(&asked(
+            Method::PUT,
+            "/v1/txn?dc=dc1",
+            &json!([
+                { "KV": { "Verb": "lock", "Key": "p/q/new", "Session": "new", "Value": body } },
+                { "KV": { "Verb": "check-not-exists", "Key": "p/q/old" } },
+                { "KV": { "Verb": "cas", "Key": "p/q/.lock", "Index": 7 } },
+            ]),
+        ));
+        assert_eq!(told.prefixes, ["p/q".to_owned()].into());
+        assert_eq!(told.dead, ["old".to_owned()].into());
+        let contender = ("new".to_owned(), "p/q".to_owned(), "u".to_owned());
+        assert_eq!(told.contenders, [contender]);
+    }
+
+    #[test]
+    fn who_waits_says_so_or_only_has_a_key() {
+        let waiting = json!({ "priority": 3, "since": "1970-01-01T00:00:07.9Z" });
+        let body = json!({ "uid": "u", "name": "n", "kind": "Process", "waiting": waiting });
+        let value = BASE64_STANDARD.encode(body.to_string());
+        let lock =
+            json!([{ "KV": { "Verb": "lock", "Key": "p/s", "Session": "s", "Value": value } }]);
+        let told = Told::by(&asked(Method::PUT, "/v1/txn", &lock));
+        let place = Place {
+            lost: Reverse(false),
+            priority: Reverse(3),
+            since: 7,
+            name: "n".into(),
+            uid: "u".into(),
+        };
+        assert_eq!(told.waiting, [("s".into(), "p".into(), Some(place))]);
+        assert_eq!(told.contenders, [], "it is no Job");
+        let path = "/v1/kv/p/s?acquire=s&flags=7";
+        let told = Told::by(&asked(Method::PUT, path, &json!({})));
+        assert_eq!(told.waiting, [("s".into(), "p".into(), None)]);
+        let path = "/v1/kv/p/other?acquire=s";
+        let told = Told::by(&asked(Method::PUT, path, &json!({})));
+        assert_eq!(told.waiting, []);
+    }
+
+    #[test]
+    fn only_what_may_change_a_lock_waits_for_its_turn() {
+        let prefixes = |path| Told::by(&asked(Method::PUT, path, &json!({}))).prefixes;
+        assert_eq!(prefixes("/v1/kv/p/.lock?cas=1"), ["p".to_owned()].into());
+        assert_eq!(prefixes("/v1/kv/p/session?acquire=session"), [].into());
+        assert_eq!(prefixes("/v1/session/renew/p"), [].into());
+    }
+}

@@ -1,0 +1,18 @@
+//! A few hand-overs among all who speak Consul. `make interop` has more of them.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::path::Path;
+
+use faults::interop::{Options, run};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_hand_overs_among_all_who_speak_consul() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short-interop");
+    let options = Options {
+        hand_overs: 60,
+        folder,
+    };
+    let outcome = run(&options).await.expect("it comes to its end");
+    assert!(outcome.is_good(), "{}", outcome.report());
+    assert!(outcome.hand_overs() >= 60, "{}", outcome.report());
+}
