@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash faults model bench lint deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop model bench lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -22,10 +22,20 @@ test: servers
 test-crash: servers
 	@tests/run crash
 
+# One semaphore for everything that speaks Consul, and the client of its API, on the oldest Consul.
+test-consul-1.8: servers
+	TESTBED_CONSUL="$${SERVERS_DIR:-.servers}/bin/consul-1.8" tests/run consul
+
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
+
+# N hand-overs on one prefix among Jobs of two clusters, Consul's Go client, `consul lock` and `exec`,
+# judged as the campaign of faults is.
+interop: servers
+	@cargo build --locked --workspace --bins
+	@"$${CARGO_TARGET_DIR:-target}/debug/interop"
 
 # The larger worlds of the model, each looked at to its end: docs/reliability.md has the figures.
 model:
@@ -38,7 +48,7 @@ bench: servers
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --all-features --test outages --test short -- -D warnings
+	cargo clippy --locked --workspace --all-targets --all-features --test outages --test short --test together -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.

@@ -5,6 +5,8 @@
 //! itself, with one raw transaction and one raw PATCH of the same payloads on connections that are
 //! kept alive, and nothing else. Batches of both take turns.
 //!
+//! Then the same on one key of a keyed semaphore, alone and beside a thousand that are held, by turns.
+//!
 //! Then the throughput: many short Jobs through a few slots, with the most holders at once that an
 //! observer saw which shares no code with the operator.
 
@@ -30,7 +32,7 @@ use kube::{
     runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace};
+use testbed::{Bed, Consul, Namespace, Semaphore};
 use tokio::sync::mpsc;
 
 const SLOTS: i64 = 3;
@@ -38,6 +40,10 @@ const FIRST: usize = 3;
 const BATCHES: usize = 5;
 const BATCH: usize = 30;
 const THROUGHPUT_JOBS: usize = 300;
+/// How many keys are held beside the one that is measured.
+const KEYS: usize = 1000;
+/// How many of them are taken in one transaction.
+const TAKEN: usize = 30;
 
 /// What a Job's events showed, and when they came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +81,94 @@ async fn bench() {
         ours.p50 / floor.p50,
         ours.p99 / floor.p99
     );
+    keys(&bed).await;
     throughput(&bed).await;
+}
+
+/// A hand-over on one key of a keyed semaphore, alone and beside many.
+async fn keys(bed: &Bed) {
+    let (alone, crowd) = (Stage::new(bed, 0).await, Stage::new(bed, KEYS).await);
+    let (mut one, mut many) = (Vec::new(), Vec::new());
+    for batch in 0..BATCHES {
+        one.extend(alone.batch(batch).await);
+        many.extend(crowd.batch(batch).await);
+    }
+    println!(
+        "hand-over on one key at limit {SLOTS}, {} of each",
+        one.len()
+    );
+    let (one, many) = (Figures::of(one), Figures::of(many));
+    one.print("that key alone");
+    many.print(&format!("beside {KEYS} keys"));
+    println!(
+        "{:<28} {:>9.2} {:>9.2}",
+        "many / alone",
+        many.p50 / one.p50,
+        many.p99 / one.p99
+    );
+}
+
+/// A keyed semaphore, of which so many keys are held by another program.
+struct Stage {
+    consul: Consul,
+    team: Namespace,
+    db: Semaphore,
+}
+
+impl Stage {
+    async fn new(bed: &Bed, keys: usize) -> Self {
+        let team = bed.namespace("keys").await;
+        let db = team.semaphore("db").limit(SLOTS);
+        let db = db.spec(json!({ "keyed": true })).create().await;
+        db.is_ready().await;
+        let session = json!({ "TTL": "24h", "Behavior": "delete" });
+        let session = bed.consul().create_session(session).await;
+        let prefix = db.lock_prefix();
+        let names: Vec<String> = (0..keys).map(|number| format!("key-{number}")).collect();
+        for taken in names.chunks(TAKEN) {
+            let body = json!({ "Limit": SLOTS, "Holders": { &session: true } }).to_string();
+            let body = BASE64.encode(body);
+            let operations = taken.iter().flat_map(|key| {
+                let key = format!("{prefix}/{key}");
+                let flags = testbed::SEMAPHORE_FLAGS;
+                [
+                    json!({ "KV": { "Verb": "lock", "Key": format!("{key}/{session}"), "Session": session, "Flags": flags, "Value": BASE64.encode("x".repeat(280)) } }),
+                    json!({ "KV": { "Verb": "set", "Key": format!("{key}/.lock"), "Flags": flags, "Value": body } }),
+                ]
+            });
+            let operations: Vec<Value> = operations.collect();
+            bed.consul().put_json("txn", operations.into()).await;
+        }
+        db.shows(json!({ "held": keys, "keysInUse": keys })).await;
+        let consul = bed.consul().clone();
+        Self { consul, team, db }
+    }
+
+    async fn batch(&self, batch: usize) -> Vec<Duration> {
+        let Self { consul, team, db } = self;
+        // A pause would be news to all keys.
+        let prefix = format!("{}/measured", db.lock_prefix());
+        let limit = SLOTS.unsigned_abs();
+        let mut others = Vec::new();
+        for _ in 0..SLOTS {
+            others.push(consul.take_slot(&prefix, limit).await);
+        }
+        let mut events = follow(team);
+        create(team, batch, Some("db"), Some("measured")).await;
+        db.shows(json!({ "waiting": BATCH })).await;
+        for other in others {
+            consul.give_back(&prefix, &other).await;
+        }
+        let mut line = Line::default();
+        let own = format!("b{batch}-");
+        while line.completed.len() < BATCH {
+            let (name, seen, at) = events.recv().await.expect("an event");
+            if name.starts_with(&own) {
+                line.note(seen, at);
+            }
+        }
+        line.hand_overs()
+    }
 }
 
 /// Hands over a batch of Jobs by the operator.
@@ -86,7 +179,7 @@ async fn our_batch(bed: &Bed, batch: usize) -> Vec<Duration> {
     db.pause().await;
     db.has_condition("Ready", "False", "Paused").await;
     let mut events = follow(&team);
-    create(&team, batch, Some("db")).await;
+    create(&team, batch, Some("db"), None).await;
     db.shows(json!({ "waiting": BATCH })).await;
     db.resume().await;
     let mut line = Line::default();
@@ -132,7 +225,7 @@ struct Parts {
 async fn floor_batch(bed: &Bed, batch: usize, parts: &mut Parts) -> Vec<Duration> {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
-    let names = create(&team, batch, None).await;
+    let names = create(&team, batch, None, None).await;
     let raw = Raw::new(bed, &team, names.len()).await;
     let jobs: Api<Job> = team.api();
     let mut waiting = names.iter().enumerate();
@@ -249,12 +342,21 @@ impl Raw {
     }
 }
 
-async fn create(team: &Namespace, batch: usize, semaphore: Option<&str>) -> Vec<String> {
+async fn create(
+    team: &Namespace,
+    batch: usize,
+    semaphore: Option<&str>,
+    key: Option<&str>,
+) -> Vec<String> {
     let mut names = Vec::new();
     for number in 0..BATCH {
         let job = team.job(&format!("b{batch}-{number:02}")).runs("200ms");
         let job = match semaphore {
             Some(semaphore) => job.semaphore(semaphore),
+            None => job,
+        };
+        let job = match key {
+            Some(key) => job.annotation("consul-semaphore.io/key", key),
             None => job,
         };
         let job = job.create().await;
