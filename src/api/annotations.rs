@@ -44,8 +44,9 @@ pub struct Request {
     pub priority: i32,
     /// Whether the Job stays out of the line.
     pub hold: bool,
-    /// Which semaphore of a keyed `ConsulSemaphore`.
-    pub key: Option<Key>,
+    /// Which semaphore of a keyed `ConsulSemaphore`. One that can't be a key is no matter where there are
+    /// no keys.
+    pub key: Option<Result<Key, AnnotationError>>,
     /// What becomes of the Job if all slots are taken when it comes.
     pub on_contention: OnContention,
 }
@@ -112,10 +113,7 @@ fn parse_request(
         hold: annotations
             .get(HOLD)
             .map_or(Ok(false), |text| parse_hold(text))?,
-        key: annotations
-            .get(KEY)
-            .map(|text| parse_key(text))
-            .transpose()?,
+        key: annotations.get(KEY).map(|text| parse_key(text)),
         on_contention: annotations
             .get(ON_CONTENTION)
             .map_or(Ok(OnContention::Wait), |text| parse_on_contention(text))?,
@@ -250,7 +248,7 @@ mod tests {
             semaphore: "a.b".to_owned(),
             priority: -10,
             hold: true,
-            key: Some("customer-42".parse().unwrap()),
+            key: Some(Ok("customer-42".parse().unwrap())),
             on_contention: OnContention::Skip,
         };
         assert_eq!(parsed, Some(Ok(request)));
@@ -271,11 +269,16 @@ mod tests {
     }
 
     #[test]
-    fn a_key_or_a_word_that_cannot_be_is_refused() {
+    fn a_key_that_cannot_be_is_known_as_such() {
         for key in ["", "a/b", "..", ".lock", "a b", "\u{202e}k"] {
-            let error = error_of([(SEMAPHORE, "a"), (KEY, key)]);
-            assert_eq!(error, AnnotationError::Key(key.to_owned()));
+            let request = parse_of([(SEMAPHORE, "a"), (KEY, key)]).unwrap().unwrap();
+            let error = AnnotationError::Key(key.to_owned());
+            assert_eq!(request.key, Some(Err(error)));
         }
+    }
+
+    #[test]
+    fn a_word_that_cannot_be_is_refused() {
         for word in ["", "skip", "Never"] {
             let error = error_of([(SEMAPHORE, "a"), (ON_CONTENTION, word)]);
             assert_eq!(error, AnnotationError::OnContention(word.to_owned()));

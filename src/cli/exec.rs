@@ -6,9 +6,9 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{Args, CommandFactory as _, ValueEnum, error::ErrorKind};
+use clap::{ArgAction, Args, CommandFactory as _, ValueEnum, error::ErrorKind};
 use consul_semaphore_operator::{
-    api::{self, Key, Prefix, Seconds},
+    api::{self, Cooldown, Key, Prefix, Seconds},
     consul,
     exec::{self, Patience},
 };
@@ -116,6 +116,20 @@ pub(crate) struct Exec {
     )]
     lock_delay: Seconds<0, 60>,
 
+    /// How long the slot stays held once the command has ended, 0s to 24h: this program stays for as long, and then
+    /// passes the exit code on
+    #[arg(
+        long,
+        env = "CONSUL_SEMAPHORE_COOLDOWN",
+        value_name = "DURATION",
+        default_value = "0s"
+    )]
+    cooldown: Cooldown,
+
+    /// Whether slots go by priority and age among all who wait at the prefix; false: to whoever is faster
+    #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    fair_order: bool,
+
     /// Leave the command in this process group, so that it can read the terminal; what the command starts is then
     /// not ended with it
     #[arg(long)]
@@ -214,6 +228,8 @@ impl Exec {
             node: self.node.or_else(|| (!agent).then(|| NODE.to_owned())),
             ttl,
             lock_delay: self.lock_delay.get(),
+            cooldown: self.cooldown.get(),
+            fair: self.fair_order,
             goes_on: self.on_slot_lost == OnSlotLost::Continue,
             kill_after,
             foreground: self.foreground,

@@ -290,7 +290,7 @@ impl Index {
     }
 
     /// The Jobs that came in line since this was last asked and that are in it still.
-    pub(super) fn newcomers(&self, reference: &LineRef) -> Vec<Job> {
+    pub(super) fn newcomers(&self, reference: &LineRef) -> Vec<Kept> {
         let mut state = self.state();
         let Some(line) = state.line_mut(reference) else {
             return Vec::new();
@@ -300,8 +300,8 @@ impl Index {
             return Vec::new();
         };
         let jobs = newcomers.iter().filter_map(|uid| state.jobs.get(uid));
-        jobs.map(|kept| kept.job.clone())
-            .filter(|job| line.waiting.contains_key(&job.place()))
+        jobs.filter(|kept| line.waiting.contains_key(&kept.job.place()))
+            .cloned()
             .collect()
     }
 

@@ -93,6 +93,10 @@ fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
             );
             (Reason::NoSemaphore, note, GRACE)
         }
+        None if lacks_key && let Some(error) = &stray.no_key => {
+            let note = format!("this Job stays suspended: {error}");
+            (Reason::Malformed, note, Duration::ZERO)
+        }
         None if lacks_key => {
             let note = format!(
                 "this Job stays suspended: ConsulSemaphore {} is keyed, so say which of its semaphores \

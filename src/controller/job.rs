@@ -34,6 +34,8 @@ pub(super) struct Kept {
     pub(super) namespace: Arc<str>,
     pub(super) job: Job,
     pub(super) obstacle: Option<Obstacle>,
+    /// Why what it gives as its key can't be one: an obstacle where there are keys.
+    pub(super) no_key: Option<AnnotationError>,
 }
 
 impl Kept {
@@ -56,6 +58,12 @@ impl Kept {
             (None, None) => (None, None),
         };
         let reported = annotations.get(annotations::SESSION);
+        let key = request.as_ref().and_then(|request| request.key.clone());
+        let (key, no_key) = match key {
+            Some(Ok(key)) => (Some(key), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
         let job = Job {
             name: metadata.name.as_deref()?.into(),
             uid: uid.into(),
@@ -64,7 +72,7 @@ impl Kept {
             wants: request
                 .as_ref()
                 .map(|request| request.semaphore.as_str().into()),
-            key: request.as_ref().and_then(|request| request.key.clone()),
+            key,
             on_contention: request
                 .as_ref()
                 .map_or(OnContention::Wait, |request| request.on_contention),
@@ -86,6 +94,7 @@ impl Kept {
             namespace: metadata.namespace.as_deref()?.into(),
             job,
             obstacle,
+            no_key,
         })
     }
 }

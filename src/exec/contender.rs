@@ -19,8 +19,8 @@ use crate::{
     consul::{self, Client, Listing, SessionId, WatchOptions},
     holding::{Renewal, View},
     semaphore::{
-        Agreement, Cluster, ContenderBody, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost,
-        Reading, Standing, Turns, Uid,
+        Agreement, Cluster, ContenderBody, Coolings, Evidence, Granted, Job, LimitPolicy, Lock,
+        OnSlotLost, Reading, Standing, Turns, Uid,
         evidence::LATE,
         identity,
         plan::{Slot, Suspended},
@@ -62,6 +62,8 @@ pub(super) struct Contender {
     /// The process, as the algorithm sees it.
     pub(super) job: Job,
     pub(super) evidence: Evidence,
+    /// Until when the slot stays held once the process has ended.
+    pub(super) coolings: Coolings,
     /// The sessions that are renewed: one, and while a lost slot is had again two.
     pub(super) kept: BTreeMap<SessionId, Renewal>,
     /// The session that has no contender yet.
@@ -101,8 +103,8 @@ impl Contender {
             },
             ttl: Some(settings.ttl),
             lock_delay: settings.lock_delay,
-            cooldown: Duration::ZERO,
-            fair: Some(WINDOW),
+            cooldown: settings.cooldown,
+            fair: settings.fair.then_some(WINDOW),
         };
         let job = Job {
             name: identity::name_of(&program.to_string_lossy()).into(),
@@ -137,6 +139,7 @@ impl Contender {
             readings: None,
             job,
             evidence: Evidence::default(),
+            coolings: Coolings::default(),
             kept: BTreeMap::new(),
             ahead: BTreeMap::new(),
             // One session, or two: each has its turn.
@@ -195,9 +198,13 @@ impl Contender {
         }
     }
 
-    /// Gives back what there is: the process has ended, or was never started.
+    /// Gives back what there is, once it has cooled if the process has run.
     pub(super) async fn leave(&mut self) {
-        self.job.standing = Standing::Finished { at_rest: true };
+        self.job.standing = if self.job.granted.is_some() {
+            Standing::Finished { at_rest: true }
+        } else {
+            Standing::Deleting
+        };
         // A write may have been under way.
         self.view.doubt();
         loop {

@@ -71,6 +71,10 @@ pub struct Settings {
     pub ttl: Duration,
     /// How long a dead holder's slot rests before it is used.
     pub lock_delay: Duration,
+    /// How long the slot stays held once the process has ended.
+    pub cooldown: Duration,
+    /// Whether slots go by priority and age among all who wait at the prefix.
+    pub fair: bool,
     /// Whether the process goes on when its slot is lost and there is no other one.
     pub goes_on: bool,
     /// How long after SIGTERM a process that must end is killed; less than half the TTL.
@@ -148,7 +152,7 @@ async fn run(settings: &Settings, consul: consul::Config) -> Result<u8, Failure>
         Err(failure) => Err(failure),
     };
     tokio::select! {
-        left = timeout(LEAVING, contender.leave()) => {
+        left = timeout(settings.cooldown + LEAVING, contender.leave()) => {
             if left.is_err() {
                 say("Consul does not answer: the slot is free once the session has expired");
             }

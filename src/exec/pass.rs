@@ -11,7 +11,7 @@ use crate::{
     consul::{self, Entry, ExternalNode, NewSession, OpError, SessionId},
     holding::Renewal,
     semaphore::{
-        Coolings, Defence, Job, Life, Observed, Ours, Plan, Standing, decide,
+        Defence, Job, Life, Observed, Ours, Plan, Standing, decide,
         evidence::{LATE, tenure},
         plan::{Slot, Target, Transaction},
     },
@@ -71,9 +71,13 @@ impl Contender {
             .observe(now, &self.settings, &running, reading, &ours, life);
         let ended = matches!(self.job.standing, Standing::Finished { .. });
         let (none, waits) = (BTreeSet::new(), self.job.in_line());
+        let time = clock::time();
+        if let Some(reading) = reading {
+            self.coolings.observe(reading, &ours, now, time);
+        }
         decide(&Observed {
             now,
-            time: clock::time(),
+            time,
             settings: &self.settings,
             // Only what this process asks for is its own: it moves nobody's limit.
             applied: &[self.settings.limit],
@@ -83,8 +87,7 @@ impl Contender {
             deaths: &self.view.deaths,
             turns: &self.view.turns,
             mutex: &self.view.mutex,
-            // What a command held is free when it has ended.
-            coolings: &Coolings::default(),
+            coolings: &self.coolings,
             evidence: &self.evidence,
             ours: &ours,
             bound: if self.job.granted.is_some() && !ended {
@@ -115,7 +118,8 @@ impl Contender {
                 session: session.clone(),
                 identity: identity.clone(),
                 job: Some(self.job.clone()),
-                pods_gone: false,
+                // Whoever leaves has no process any more.
+                pods_gone: self.job.standing == Standing::Deleting,
             })
             .collect()
     }

@@ -1,7 +1,7 @@
 //! A Job in a story.
 use std::panic::Location;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::{batch::v1, core::v1 as core};
 use kube::{
     Api, ResourceExt as _,
@@ -386,6 +386,48 @@ impl Job {
             }
             Ok(())
         })
+    }
+
+    /// Ends its pods well, whatever they were to run, until one has been counted; then waits until it is
+    /// Complete.
+    #[track_caller]
+    pub fn finish(&self) -> impl Future<Output = ()> {
+        let what = format!("the pods of the Job {} have ended", self.name);
+        story(Location::caller(), async move {
+            wait::until(&what, 2 * wait::PATIENCE, || async {
+                self.try_end_pods()
+                    .await
+                    .map_err(|error| format!("{error:#}"))
+            })
+            .await?;
+            self.is_complete().await;
+            Ok(())
+        })
+    }
+
+    async fn try_end_pods(&self) -> Result<()> {
+        for pod in self.try_pods().await? {
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
+            // One that is pending would live again: kwok may be about to say that it runs.
+            if phase == Some("Running") {
+                let ended = json!({
+                    "metadata": { "resourceVersion": pod.resource_version() },
+                    "status": { "phase": "Succeeded" },
+                });
+                let pods = self.namespace.api::<core::Pod>();
+                let params = PatchParams::default();
+                pods.patch_status(&pod.name_any(), &params, &Patch::Merge(ended))
+                    .await?;
+            }
+        }
+        let job = self.try_get().await?.context("it is not there")?;
+        if count(&job, |status| status.succeeded) == 0 {
+            bail!("{}", describe(&job));
+        }
+        Ok(())
     }
 
     async fn try_delete(&self, policy: PropagationPolicy) -> Result<()> {

@@ -229,16 +229,16 @@ impl Scene {
         let a = self.team.job("a");
         match self.way() {
             Way::Work | Way::Cooldown | Way::DeadHolder | Way::Deletion => {}
-            Way::Loss | Way::LossAndSuspension => self.finish(&a).await,
+            Way::Loss | Way::LossAndSuspension => a.finish().await,
             Way::Stop => {
                 a.is_on_hold().await;
                 a.annotate("consul-semaphore.io/hold", None).await;
-                self.finish(&a).await;
+                a.finish().await;
             }
             Way::Stray => {
                 a.is_suspended().await;
                 self.db.clone().create().await;
-                self.finish(&a).await;
+                a.finish().await;
             }
         }
         for name in self.team.jobs().await {
@@ -255,22 +255,6 @@ impl Scene {
         assert!(seen.peak_holders <= 1, "{name}: {seen:?}");
         assert!(seen.peak_jobs <= 1, "{name}: {seen:?}");
         assert_eq!(self.observer.errors(), Vec::<String>::new());
-    }
-
-    /// Ends the pods of a Job well, whatever they were to run, as often as it has some.
-    async fn finish(&self, job: &Job) {
-        let (pods, params) = (self.team.api::<Pod>(), PatchParams::default());
-        let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
-        let what = format!("{} at {} has ended", job.name(), self.point.name());
-        eventually(&what, || async {
-            for pod in job.pods().await {
-                // It may be gone by now.
-                drop(pods.patch_status(&pod.name_any(), &params, &ended).await);
-            }
-            let status = job.get().await.and_then(|job| job.status);
-            same(status.and_then(|status| status.succeeded), Some(1))
-        })
-        .await;
     }
 
     /// Waits until nothing of it is left in Consul: no lock, no contender, no session.

@@ -49,6 +49,55 @@ async fn slots_go_by_priority_among_all_who_wait() {
     stage.is_clean().await;
 }
 
+/// It is not told apart by its place, so its sessions wait without a contender.
+#[tokio::test]
+async fn who_keeps_to_no_order_shows_no_place_in_it() {
+    let stage = Stage::new().await;
+    let mut first = stage.exec("", "note first; wait_for first");
+    stage.noted("first").await;
+    let mut second = stage.exec("--fair-order false", "note second");
+    second.says("waiting for a slot of shared/db").await;
+    assert_eq!(stage.consul.contenders(PREFIX).await.len(), 1);
+    stage.open("first");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_slot_cools_when_its_command_has_ended() {
+    let stage = Stage::new().await;
+    let mut first = stage.exec("--cooldown 1h --name vm-1", "note first; exit 3");
+    eventually("its end is written", async || {
+        let contenders = stage.consul.contenders(PREFIX).await;
+        let body = contenders.first().map(|entry| entry.json());
+        body.is_some_and(|body| !body["coolsUntil"].is_null())
+    })
+    .await;
+    let said = stage.exec("--try", "note never").ends_with(75).await;
+    assert!(said.contains("held, by vm-1 sh"), "{said}");
+    first.signal("TERM").await;
+    first.ends_with(3).await;
+    assert_eq!(stage.journal(), ["first"]);
+    assert_eq!(stage.consul.holders(PREFIX).await.len(), 1, "until its TTL");
+}
+
+#[tokio::test]
+async fn a_slot_that_has_cooled_is_given_back_also_after_a_wait_for_nothing() {
+    let stage = Stage::new().await;
+    let mut first = stage.exec("--cooldown 1s", "note first; wait_for first");
+    stage.noted("first").await;
+    // It has nothing that could cool.
+    let mut second = stage.exec("--cooldown 1h", "note never");
+    second.says("waiting").await;
+    second.signal("TERM").await;
+    second.ends_with(143).await;
+    stage.open("first");
+    first.ends_with(0).await;
+    stage.is_clean().await;
+    assert_eq!(stage.journal(), ["first"]);
+}
+
 #[tokio::test]
 async fn who_does_not_wait_is_told_who_holds_the_slot() {
     let stage = Stage::new().await;

@@ -5,8 +5,6 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
 
-use crate::helpers::finish;
-
 /// A keyed semaphore with this in its spec.
 async fn keyed(team: &Namespace, more: Value) -> Semaphore {
     let tasks = team.semaphore("tasks").spec(json!({ "keyed": true }));
@@ -59,7 +57,7 @@ async fn each_key_can_be_a_mutex_that_api_lock_takes_too() {
         .shows(json!({ "held": 2, "heldHere": 2, "keysInUse": 2 }))
         .await;
     for job in [&a, &b] {
-        finish(&team, job).await;
+        job.finish().await;
     }
     keys_are(&bed, &tasks, &[]).await;
 
@@ -85,7 +83,7 @@ async fn the_slot_of_each_key_cools_by_itself() {
     let b = job(&team, "b", "other").create().await;
     let next = job(&team, "next", "one").create().await;
     b.is_running().await;
-    finish(&team, &a).await;
+    a.finish().await;
     let told = a.has_event("SlotCooling").await;
     assert!(told.contains("stays held until"), "{told}");
     let until = told.split("stays held until ").nth(1);
@@ -101,7 +99,7 @@ async fn the_slot_of_each_key_cools_by_itself() {
     assert!(granted >= until, "{granted} is before {until}");
     b.is_running().await;
     for job in [&next, &b] {
-        finish(&team, job).await;
+        job.finish().await;
         job.has_event("SlotCooling").await;
     }
     // A key is left alone as long as its slot cools, and not longer.

@@ -7,8 +7,6 @@ use kube::{ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, Job, Namespace, Semaphore, eventually, same};
 
-use crate::helpers::finish;
-
 async fn mutex(team: &Namespace) -> Semaphore {
     let db = team.semaphore("db").spec(json!({ "mode": "Mutex" }));
     let db = db.create().await;
@@ -142,7 +140,7 @@ async fn who_waits_behind_a_long_line_has_his_turn_before_its_end() {
     })
     .await;
 
-    finish(&team, &first).await;
+    first.finish().await;
     waits.is_done().await;
     let mut before = 0;
     for job in &line {

@@ -8,8 +8,6 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
 
-use crate::helpers::finish;
-
 /// Where its Jobs' semaphore is in Consul, in both clusters.
 const PREFIX: &str = "semaphores/batch/tasks";
 
@@ -209,5 +207,5 @@ async fn a_worker_dies(west: &Cluster, east: &Cluster) {
     let next = east.at("long", next_hour).await;
     next.is_running().await;
     east.tasks.is_ready().await;
-    finish(&east.team, &next).await;
+    next.finish().await;
 }

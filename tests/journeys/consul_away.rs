@@ -4,7 +4,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use testbed::{Bed, Job, Semaphore, eventually};
 
-use crate::{durable_consul::DurableConsul, helpers::finish};
+use crate::durable_consul::DurableConsul;
 
 async fn unreachable(semaphore: &Semaphore) {
     for kind in ["Ready", "ConsulReachable"] {
@@ -54,7 +54,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     server.kill();
     unreachable(&db).await;
     db.shows(json!({ "held": 2, "waiting": 1 })).await;
-    finish(&team, &short).await;
+    short.finish().await;
     let later = team.job("d-later").semaphore("db").create().await;
     later.has_event("SlotWaiting").await;
     next.is_waiting().await;
@@ -89,7 +89,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     server.resume();
     last.is_complete().await;
     db.is_ready().await;
-    finish(&team, &long).await;
+    long.finish().await;
     db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0 }))
         .await;
 }

@@ -4,8 +4,6 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Semaphore, eventually, same};
 
-use crate::helpers::finish;
-
 /// The body of the one contender of a semaphore, once it says until when its slot cools.
 async fn cooling(bed: &Bed, db: &Semaphore) -> Value {
     eventually("the slot cools", || async {
@@ -59,7 +57,7 @@ async fn a_slot_stays_taken_until_it_has_cooled() {
     let until = time(&body, "coolsUntil");
     assert!(granted >= until, "{granted} is before {until}");
     short.has_event("SlotReleased").await;
-    finish(&team, &next).await;
+    next.finish().await;
     next.has_event("SlotReleased").await;
     db.shows(json!({ "held": 0, "heldHere": 0 })).await;
     let told = next.events().await;

@@ -5,7 +5,7 @@ use kube::api::ListParams;
 use serde_json::json;
 use testbed::{Bed, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually};
 
-use crate::helpers::{finish, warning};
+use crate::helpers::warning;
 
 #[tokio::test]
 async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {
@@ -28,7 +28,7 @@ async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {
     assert_eq!(bed.consul().holders(&prefix).await, holders);
 
     // A slot is free, and is granted to nobody; who comes now is told as well.
-    finish(&team, &a).await;
+    a.finish().await;
     a.has_event("SlotReleased").await;
     let late = team.job("d").semaphore("db").create().await;
     let note = warning(&late, "NoSemaphore").await;
@@ -36,7 +36,7 @@ async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {
     b.is_running().await;
     assert_eq!(bed.consul().holders(&prefix).await.len(), 1);
 
-    finish(&team, &b).await;
+    b.finish().await;
     db.is_gone().await;
     assert_eq!(bed.consul().list(&format!("{prefix}/")).await, []);
     waiting.is_waiting().await;

@@ -3,10 +3,7 @@
 use serde_json::json;
 use testbed::{Bed, eventually};
 
-use crate::{
-    helpers::finish,
-    proof::{End, PRIORITY, grant_of, pods_end},
-};
+use crate::proof::{End, PRIORITY, grant_of, pods_end};
 
 /// Two semaphores on one prefix work as two clusters would: neither sees the other's Jobs.
 #[tokio::test]
@@ -84,7 +81,7 @@ async fn a_program_that_waits_longer_than_our_jobs_is_served_first() {
             (seen == 4).then_some(()).ok_or(seen)
         })
         .await;
-        finish(&team, &a).await;
+        a.finish().await;
     };
     let (said, ()) = tokio::join!(lock, serve);
     assert!(said.contains("served"), "{said}");

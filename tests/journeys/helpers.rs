@@ -27,24 +27,6 @@ pub(crate) async fn warning(job: &Job, reason: &str) -> String {
     .await
 }
 
-/// Ends the pods of a Job well, whatever they were to run, and waits until the Job is Complete.
-pub(crate) async fn finish(team: &Namespace, job: &Job) {
-    let (pods, params) = (team.api::<Pod>(), PatchParams::default());
-    let ended = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
-    // Again and again: a pod may not be there yet, and kwok may be about to say that it runs.
-    eventually_within(OTHERS, "its pods have ended", || async {
-        for pod in job.pods().await {
-            let patch = pods.patch_status(&pod.name_any(), &params, &ended).await;
-            patch.map_err(|error| error.to_string())?;
-        }
-        let status = job.get().await.and_then(|job| job.status);
-        let succeeded = status.and_then(|status| status.succeeded);
-        same(succeeded, Some(1))
-    })
-    .await;
-    job.is_complete().await;
-}
-
 /// What the operator knows its cluster by: the uid of the namespace kube-system.
 pub(crate) async fn cluster_id(bed: &Bed) -> String {
     let uid = [

@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use testbed::{Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
-use crate::helpers::{cluster_id, finish};
+use crate::helpers::cluster_id;
 
 /// As much as Consul takes in one value, less the key's own bytes.
 const LARGEST: usize = 512 * 1024;
@@ -169,7 +169,7 @@ impl Stage {
                 "{shown}"
             );
         }
-        finish(team, &running).await;
+        running.finish().await;
         for other in &others {
             bed.consul().destroy_session(other).await;
         }

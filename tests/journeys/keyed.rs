@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use testbed::{Bed, Consul, Job, Namespace, Semaphore, eventually, same};
 
-use crate::helpers::{finish, warning};
+use crate::helpers::warning;
 
 const KEY: &str = "consul-semaphore.io/key";
 
@@ -67,13 +67,13 @@ async fn each_key_has_slots_of_its_own_and_leaves_nothing() {
     }
     assert_eq!(consul.kv(&format!("{prefix}/.lock")).await, None);
 
-    finish(&team, &a).await;
+    a.finish().await;
     c.is_running().await;
     b.is_running().await;
-    finish(&team, &b).await;
+    b.finish().await;
     b.has_event("SlotReleased").await;
     tasks.shows(json!({ "held": 1, "keysInUse": 1 })).await;
-    finish(&team, &c).await;
+    c.finish().await;
     tasks
         .shows(json!({ "held": 0, "waiting": 0, "keysInUse": 0 }))
         .await;
@@ -82,7 +82,7 @@ async fn each_key_has_slots_of_its_own_and_leaves_nothing() {
     // A key that was used before is like a new one.
     let d = job(&team, "d", "one").create().await;
     d.is_running().await;
-    finish(&team, &d).await;
+    d.finish().await;
     keys_are(consul, &prefix, &[]).await;
 }
 
@@ -124,10 +124,10 @@ async fn a_key_is_switched_while_its_job_waits_and_not_while_it_holds() {
         [session].into()
     );
     next.is_waiting().await;
-    finish(&team, &a).await;
+    a.finish().await;
     next.is_running().await;
     for job in [&waits, &next] {
-        finish(&team, job).await;
+        job.finish().await;
     }
     keys_are(consul, &prefix, &[]).await;
 }
@@ -161,13 +161,15 @@ async fn without_a_key_or_with_a_hostile_one_a_job_stays_suspended_alone() {
     }
     tasks.is_ready().await;
 
-    // Where there are no keys, one is not heeded, and that is said.
+    // Where there are no keys, none is heeded, whatever it is, and that is said.
     let plain = team.semaphore("plain").limit(1).create().await;
-    let job = team.job("b").semaphore("plain").annotation(KEY, "one");
-    let job = job.create().await;
-    let note = warning(&job, "Malformed").await;
-    assert!(note.contains("not keyed"), "{note}");
-    job.is_complete().await;
+    for (name, key) in [("b", "one"), ("c", "../..")] {
+        let job = team.job(name).semaphore("plain").annotation(KEY, key);
+        let job = job.create().await;
+        let note = warning(&job, "Malformed").await;
+        assert!(note.contains("not keyed"), "{note}");
+        job.is_complete().await;
+    }
     assert_eq!(bed.consul().limit(&plain.lock_prefix()).await, Some(1));
 }
 
@@ -203,7 +205,7 @@ async fn others_on_a_key_count_there_and_their_things_are_left_alone() {
     consul.give_back(&format!("{prefix}/one"), &other).await;
     a.is_running().await;
     for job in [&a, &b] {
-        finish(&team, job).await;
+        job.finish().await;
     }
     keys_are(consul, &prefix, &theirs).await;
     // A limit that somebody left behind on a key is no conflict for the next one.
@@ -238,7 +240,7 @@ async fn a_conflict_on_one_key_stops_that_one() {
         "{message}"
     );
     tasks.has_condition("Ready", "True", "LimitConflict").await;
-    finish(&team, &b).await;
+    b.finish().await;
     // Only the key that is stopped is left.
     tasks.has_condition("Ready", "False", "LimitConflict").await;
     a.is_waiting().await;
@@ -285,7 +287,7 @@ async fn a_limit_is_changed_on_all_keys_and_a_deletion_cleans_all_up() {
     let note = warning(&waits, "NoSemaphore").await;
     assert!(note.contains("deleted"), "{note}");
     for job in &jobs {
-        finish(&team, job).await;
+        job.finish().await;
     }
     tasks.is_gone().await;
     keys_are(consul, &prefix, &[]).await;
@@ -309,7 +311,7 @@ async fn a_restart_adopts_all_keys() {
     next.has_event("SlotWaiting").await;
     let before = consul.contenders(&prefix).await;
     bed.operator().kill().await;
-    finish(&team, &jobs[0]).await;
+    jobs[0].finish().await;
     assert_eq!(consul.contenders(&prefix).await, before);
 
     bed.operator().start().await;
@@ -322,7 +324,7 @@ async fn a_restart_adopts_all_keys() {
         assert!(after.contains(entry), "{} was adopted", entry.key);
     }
     for job in jobs.iter().skip(1).chain([&next]) {
-        finish(&team, job).await;
+        job.finish().await;
     }
     keys_are(consul, &prefix, &[]).await;
 }

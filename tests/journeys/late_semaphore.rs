@@ -2,7 +2,7 @@
 
 use testbed::Bed;
 
-use crate::helpers::{finish, warning};
+use crate::helpers::warning;
 
 #[tokio::test]
 async fn jobs_wait_for_a_semaphore_that_is_made_later() {
@@ -26,7 +26,7 @@ async fn jobs_wait_for_a_semaphore_that_is_made_later() {
     team.semaphore("db").limit(2).create().await;
     early.is_complete().await;
     running.is_running().await;
-    finish(&team, &running).await;
+    running.finish().await;
     running.has_event("SlotReleased").await;
 }
 
@@ -41,7 +41,7 @@ async fn a_semaphore_made_again_under_its_name_serves_the_jobs_that_wait() {
     second.has_event("SlotWaiting").await;
 
     db.delete().await;
-    finish(&team, &first).await;
+    first.finish().await;
     db.is_gone().await;
     second.is_waiting().await;
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
 use crate::{
-    helpers::{finish, metric},
+    helpers::metric,
     proof::{
         End, Grant, all_is_decided, is_told, is_warned, nothing_is_left, pods_end, running_pods,
         runs_in_a_slot,
@@ -177,9 +177,9 @@ async fn a_running_job_has_its_slot_again_before_any_waiting_one() {
         stage.losses_are(1.0).await;
         db.is_ready().await;
 
-        finish(team, a).await;
+        a.finish().await;
         b.is_running().await;
-        finish(team, b).await;
+        b.finish().await;
         nothing_is_left(&stage.bed, team, db).await;
         assert_eq!(stage.observer.peak_holders(), 1, "{mischief:?}");
         assert_eq!(stage.observer.peak_jobs(), 1, "{mischief:?}");
@@ -212,9 +212,9 @@ async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_fir
         is_told(a, "Normal", "SlotGranted", &second.session).await;
         b.is_waiting().await;
         stage.losses_are(1.0).await;
-        finish(team, a).await;
+        a.finish().await;
         b.is_running().await;
-        finish(team, b).await;
+        b.finish().await;
         nothing_is_left(&stage.bed, team, db).await;
         assert_eq!(stage.observer.peak_holders(), 1, "{mischief:?}");
         assert_eq!(stage.observer.peak_jobs(), 1, "{mischief:?}");
@@ -299,7 +299,7 @@ async fn a_running_job_has_its_slot_again_also_while_nothing_is_granted() {
         is_warned(a, "SlotLost", &session).await;
     }
     assert_eq!(running_pods(a).await, pods);
-    finish(&stage.team, a).await;
+    a.finish().await;
     db.is_gone().await;
     assert_eq!(stage.observer.peak_holders(), 1);
 }

@@ -5,10 +5,7 @@ use std::{fs, path::PathBuf};
 use serde_json::{Value, json};
 use testbed::{Bed, Consul, Job, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
-use crate::{
-    helpers::finish,
-    proof::{Grant, grant_of},
-};
+use crate::proof::{Grant, grant_of};
 
 /// The flags of Consul's mutex.
 pub(crate) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
@@ -163,7 +160,7 @@ async fn consul_lock_and_jobs_take_turns() {
         })
         .await;
         assert!(!visit.came.exists());
-        finish(&team, &a).await;
+        a.finish().await;
         visit.came().await;
         let b = team.job("b").semaphore("db").create().await;
         b.has_event("SlotWaiting").await;
@@ -215,10 +212,10 @@ async fn a_script_with_acquire_and_jobs_take_turns() {
     assert_eq!(script.asks("acquire", 0).await, json!(false));
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     is_next(&bed, &team, &b).await;
-    finish(&team, &a).await;
+    a.finish().await;
     let grant = runs_with(&bed, &db, &b, 0).await;
     assert_eq!(grant.lock_index, 3, "it is handed over as it is");
-    finish(&team, &b).await;
+    b.finish().await;
     nothing_is_left(&bed, &db, &grant).await;
     script.acquires().await;
     script.consul.destroy_session(&script.session).await;
@@ -268,7 +265,7 @@ async fn a_running_job_that_lost_the_mutex_has_it_again_or_is_suspended() {
     // Where Consul lets the key rest it can't have it at once.
     let patch = json!({ "spec": { "session": { "lockDelay": "6s" } } });
     db.patch(patch).await;
-    finish(&team, &a).await;
+    a.finish().await;
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     let before = runs_with(&bed, &db, &b, MUTEX_FLAGS).await;
     let c = team.job("c").semaphore("db").priority(9).create().await;
@@ -286,7 +283,7 @@ async fn a_running_job_that_lost_the_mutex_has_it_again_or_is_suspended() {
     let after = runs_with(&bed, &db, &b, MUTEX_FLAGS).await;
     assert!(after.fencing_token > before.fencing_token);
     c.is_waiting().await;
-    finish(&team, &b).await;
+    b.finish().await;
     c.is_complete().await;
 }
 
@@ -349,7 +346,7 @@ async fn a_deleted_mutex_leaves_nothing_and_takes_nothing_of_others() {
     db.delete().await;
     db.has_condition("Ready", "False", "Terminating").await;
     a.is_running().await;
-    finish(&team, &a).await;
+    a.finish().await;
     db.is_gone().await;
     nothing_is_left(&bed, &db, &grant).await;
     assert_eq!(consul.kv(&note).await.map(|note| note.flags), Some(7));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testbed::{Bed, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
 use crate::{
-    helpers::{cluster_id, finish},
+    helpers::cluster_id,
     proof::{all_is_decided, is_warned, nothing_is_left, running_pods, runs_in_a_slot},
 };
 
@@ -76,7 +76,7 @@ async fn a_slot_without_a_ttl_outlives_its_operator_until_somebody_frees_it() {
     consul.give_back(&prefix, &other).await;
     runs_in_a_slot(&bed, &db, &a).await;
     assert_ne!(running_pods(&a).await, pods);
-    finish(&team, &a).await;
+    a.finish().await;
     nothing_is_left(&bed, &team, &db).await;
     assert_eq!(observer.peak_holders(), 1);
 }
@@ -120,7 +120,7 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
     assert_eq!(bed.consul().holders(&db.lock_prefix()).await, holders);
     for (pods, job) in &jobs {
         assert_eq!(&running_pods(job).await, pods, "{}", job.name());
-        finish(&team, job).await;
+        job.finish().await;
     }
     nothing_is_left(&bed, &team, &db).await;
 }

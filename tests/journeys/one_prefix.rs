@@ -3,8 +3,6 @@
 use serde_json::json;
 use testbed::Bed;
 
-use crate::helpers::finish;
-
 #[tokio::test]
 async fn two_semaphores_on_one_prefix_share_its_limit() {
     let bed = Bed::shared().await;
@@ -59,7 +57,7 @@ async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders()
     y.is_ready().await;
 
     // One goes, and leaves the other's holder and the lock.
-    finish(&team, &of_y).await;
+    of_y.finish().await;
     of_y.has_event("SlotReleased").await;
     y.delete().await;
     y.is_gone().await;
@@ -67,7 +65,7 @@ async fn neither_of_two_semaphores_on_one_prefix_touches_the_others_contenders()
     let session = of_x.session().await.expect("its session");
     assert_eq!(bed.consul().holders(&prefix).await, [session].into());
     assert_eq!(bed.consul().contenders(&prefix).await.len(), 1);
-    finish(&team, &of_x).await;
+    of_x.finish().await;
     x.delete().await;
     x.is_gone().await;
     assert_eq!(bed.consul().list(&format!("{prefix}/")).await, []);

@@ -3,8 +3,6 @@
 use serde_json::json;
 use testbed::Bed;
 
-use crate::helpers::finish;
-
 #[tokio::test]
 async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
     let bed = Bed::shared().await;
@@ -24,7 +22,7 @@ async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
     db.has_condition("ConsulReachable", "True", "Reachable")
         .await;
     running.is_running().await;
-    finish(&team, &running).await;
+    running.finish().await;
     running.has_event("SlotReleased").await;
     db.shows(json!({ "held": 0, "waiting": 1 })).await;
     // A neighbour that comes later has had its turn, and this one still has not.

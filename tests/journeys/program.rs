@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use testbed::{Bed, eventually};
 
-use crate::helpers::{finish, metric};
+use crate::helpers::metric;
 
 #[tokio::test]
 async fn the_endpoints_tell_what_was_done() {
@@ -59,7 +59,7 @@ async fn the_endpoints_tell_what_was_done() {
     .await;
     for job in &jobs {
         job.is_running().await;
-        finish(&team, job).await;
+        job.finish().await;
     }
     let done = BTreeMap::from([
         ("grants_total", Some(5.0)),

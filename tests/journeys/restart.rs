@@ -7,10 +7,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use testbed::{Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually};
 
-use crate::{
-    helpers::{cluster_id, finish},
-    mutex,
-};
+use crate::{helpers::cluster_id, mutex};
 
 #[tokio::test]
 async fn a_restart_stops_no_job_and_forgets_no_slot() {
@@ -109,7 +106,7 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     assert_eq!(consul.holders(&prefix).await, holders, "{end:?}");
     assert_eq!(consul.contenders(&prefix).await, contenders, "{end:?}");
     // Nobody releases the slot of a Job that is done now, and nobody starts the next.
-    finish(&team, &b).await;
+    b.finish().await;
     c.is_waiting().await;
     assert_eq!(consul.holders(&prefix).await, holders, "{end:?}");
 
@@ -124,10 +121,10 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
         .await;
 
     // All goes on as before.
-    finish(&team, &a).await;
+    a.finish().await;
     d.is_complete().await;
     d.has_event("SlotReleased").await;
-    finish(&team, &c).await;
+    c.finish().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     let mine = told(operator, run, &team, " adopted").len();
     assert_eq!(mine, 2, "each is adopted once");
@@ -162,7 +159,7 @@ async fn a_mutex_outlives_the_operator(bed: &Bed) {
     );
     assert_eq!(pods(&a).await, running);
     b.is_waiting().await;
-    finish(&team, &a).await;
+    a.finish().await;
     b.is_complete().await;
 }
 
@@ -269,7 +266,7 @@ async fn a_start_cut_short_is_completed_or_given_back(bed: &Bed) {
     assert_eq!(&annotations["consul-semaphore.io/session"], session);
     adopted_first(operator, run, &team, &sessions);
     behind.is_waiting().await;
-    finish(&team, completed).await;
+    completed.finish().await;
     behind.is_complete().await;
 
     // Its user does not want it now: its slot goes to the next.

@@ -8,7 +8,6 @@ use testbed::{Bed, Job, Namespace, eventually};
 use crate::{
     cron::{job_of, schedule, stop},
     durable_consul::DurableConsul,
-    helpers::finish,
 };
 
 const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
@@ -47,7 +46,7 @@ async fn one_that_would_have_to_wait_is_deleted() {
     waits.has_event("SlotWaiting").await;
     let third = impatient(&team, "third", "db").create().await;
     is_skipped(&third).await;
-    finish(&team, &first).await;
+    first.finish().await;
     waits.is_complete().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
 }

@@ -3,8 +3,6 @@
 use kube::ResourceExt;
 use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore};
 
-use crate::helpers::finish;
-
 /// One Job runs, the next one waits.
 pub(crate) struct Load {
     team: Namespace,
@@ -46,7 +44,7 @@ impl Load {
 
     /// The running Job is done, the waiting one gets its slot, and another one comes.
     pub(crate) async fn goes_on(&mut self) {
-        finish(&self.team, &self.running).await;
+        self.running.finish().await;
         self.waiting.is_running().await;
         self.running.has_event("SlotReleased").await;
         let next = job(&self.team, self.made).await;

@@ -6,7 +6,6 @@ use std::time::Duration;
 use testbed::{Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within, same};
 
 use crate::{
-    helpers::finish,
     proof::{is_warned, nothing_is_left, runs_in_a_slot},
     stage::{Held, LONG, calls},
 };
@@ -148,7 +147,7 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
     slow_answers_stop_nothing(&stage).await;
     our_node_is_deregistered(&mut stage).await;
     for held in stage.all() {
-        finish(&stage.team, &held.job).await;
+        held.job.finish().await;
         nothing_is_left(&stage.bed, &stage.team, &held.db).await;
         held.kept_the_limit();
     }
@@ -175,7 +174,7 @@ async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
     calls(&stage.operator, "session_renew", "ok", 6.0).await;
     holds.goes_on().await;
     assert_eq!(holds.job.session().await, Some(holds.grant.session.clone()));
-    finish(&stage.team, &holds.job).await;
+    holds.job.finish().await;
     nothing_is_left(&stage.bed, &stage.team, &holds.db).await;
 }
 
@@ -205,7 +204,7 @@ async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
     next.is_running().await;
     held.runs_again(&stage.bed).await;
     for job in [&held.job, &next] {
-        finish(&stage.team, job).await;
+        job.finish().await;
     }
     nothing_is_left(&stage.bed, &stage.team, &held.db).await;
     for held in [&mut stage.reacquires, &mut stage.suspends] {
@@ -225,14 +224,14 @@ async fn slow_answers_stop_nothing(stage: &Stage) {
     calls(&stage.operator, "session_renew", "ok", 2.0).await;
     calls(&stage.operator, "kv_watch", "ok", 6.0).await;
     held.goes_on().await;
-    finish(&stage.team, &held.job).await;
+    held.job.finish().await;
     eventually_within(LONG, "the next runs", || async {
         same(crate::proof::running_pods(&next).await.len(), 1)
     })
     .await;
     stage.proxy.heal();
     runs_in_a_slot(&stage.bed, &held.db, &next).await;
-    finish(&stage.team, &next).await;
+    next.finish().await;
     nothing_is_left(&stage.bed, &stage.team, &held.db).await;
     held.kept_the_limit();
 }

@@ -7,7 +7,6 @@ use testbed::{
 };
 
 use crate::{
-    helpers::finish,
     proof::{is_warned, line_is, nothing_is_left, running_pods},
     stage::{Held, LONG, calls},
 };
@@ -97,7 +96,7 @@ async fn servers_are_lost_and_come_back() {
     all_are_killed(&mut stage).await;
     the_data_is_lost(&mut stage).await;
     for held in [&stage.short, &stage.long] {
-        finish(&stage.team, &held.job).await;
+        held.job.finish().await;
         nothing_is_left(&stage.bed, &stage.team, &held.db).await;
     }
 }
@@ -155,7 +154,7 @@ async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     next.is_waiting().await;
     next.delete().await;
     stage.all_is_well("no-leader").await;
-    finish(&stage.team, &minute.job).await;
+    minute.job.finish().await;
     nothing_is_left(&stage.bed, &stage.team, &minute.db).await;
 }
 

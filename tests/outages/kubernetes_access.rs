@@ -13,7 +13,6 @@ use testbed::{Bed, Job, eventually, eventually_within, same};
 use tokio::task::JoinSet;
 
 use crate::{
-    helpers::finish,
     proof::{
         End, holders_are, is_given_back, nothing_is_left, pods_end, running_pods, runs_in_a_slot,
     },
@@ -54,7 +53,7 @@ async fn while_nothing_can_be_done(
     calls(bed.operator(), "session_renew", "ok", 2.0).await;
     held.goes_on().await;
     holders_are(bed, &held.db, [&held.grant]).await;
-    finish(&team, &held.job).await;
+    held.job.finish().await;
     calls(bed.operator(), "session_renew", "ok", 1.0).await;
     next.is_waiting().await;
     unseen.is_waiting().await;
@@ -62,9 +61,9 @@ async fn while_nothing_can_be_done(
 
     runs(&next).await;
     runs_in_a_slot(bed, &held.db, &next).await;
-    finish(&team, &next).await;
+    next.finish().await;
     runs(&unseen).await;
-    finish(&team, &unseen).await;
+    unseen.finish().await;
     nothing_is_left(bed, &team, &held.db).await;
     held.kept_the_limit();
 }
@@ -232,9 +231,9 @@ async fn the_definition_is_deleted_and_made_again(bed: &Bed) {
     .await;
     held.goes_on().await;
     holders_are(bed, &held.db, [&held.grant]).await;
-    finish(&team, &held.job).await;
+    held.job.finish().await;
     runs_in_a_slot(bed, &held.db, &next).await;
-    finish(&team, &next).await;
+    next.finish().await;
     nothing_is_left(bed, &team, &held.db).await;
     held.kept_the_limit();
 }
@@ -274,7 +273,7 @@ async fn a_namespace_is_deleted_with_running_jobs(bed: &Bed) {
         same(namespaces.contains(goes.name()), false)
     })
     .await;
-    finish(&stays, &b).await;
+    b.finish().await;
     nothing_is_left(bed, &stays, &here).await;
     assert_eq!(observer.peak_holders(), 1);
     assert_eq!(observer.peak_jobs(), 1);

@@ -8,7 +8,6 @@ use serde_json::json;
 use testbed::{Bed, eventually_within, same};
 
 use crate::{
-    helpers::finish,
     proof::{holders_are, is_given_back, nothing_is_left, running_pods, runs_in_a_slot},
     stage::{Held, LONG, calls},
 };
@@ -39,7 +38,7 @@ async fn away_for_a_minute(bed: &Bed) {
     server.start_again().await;
 
     held.goes_on().await;
-    finish(&team, &held.job).await;
+    held.job.finish().await;
     eventually_within(LONG, "the next runs", || async {
         same(running_pods(&next).await.len(), 1)
     })
@@ -48,7 +47,7 @@ async fn away_for_a_minute(bed: &Bed) {
     holders_are(bed, &held.db, [&grant]).await;
     assert!(grant.fencing_token > held.grant.fencing_token);
     held.kept_the_limit();
-    finish(&team, &next).await;
+    next.finish().await;
     nothing_is_left(bed, &team, &held.db).await;
 }
 
@@ -88,7 +87,7 @@ async fn watches_begin_again_after_a_compaction(bed: &Bed) {
     let logs = operator.logs().split_off(before);
     assert!(logs.contains("the watch is to be started again"), "{logs}");
     holders_are(bed, &held.db, [&grant]).await;
-    finish(&team, &new).await;
+    new.finish().await;
     nothing_is_left(bed, &team, &held.db).await;
     operator.stop().await;
     bed.operator().start().await;

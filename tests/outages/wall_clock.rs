@@ -5,7 +5,6 @@ use std::{env, fs};
 use testbed::Bed;
 
 use crate::{
-    helpers::finish,
     proof::{nothing_is_left, runs_in_a_slot},
     stage::{Held, calls},
 };
@@ -51,7 +50,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
         let next = team.job(&name).semaphore(passing.db.name()).runs("1h");
         let next = next.create().await;
         next.has_event("SlotWaiting").await;
-        finish(&team, &last.0).await;
+        last.0.finish().await;
         let grant = runs_in_a_slot(&bed, &passing.db, &next).await;
         let now = told(&bed, &passing, &grant.session).await;
         // Weeks ahead, then weeks and an hour back.
@@ -64,7 +63,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
         held.goes_on().await;
     }
     for job in [&held.job, &last.0] {
-        finish(&team, job).await;
+        job.finish().await;
     }
     for held in [&held, &passing] {
         nothing_is_left(&bed, &team, &held.db).await;

@@ -7,7 +7,7 @@ use crate::{
     api::annotations,
     clock::{self, Moment},
     consul::{self, Entry, OpError},
-    controller::events::Reason,
+    controller::{events::Reason, job::Kept},
     crash::{self, Point},
     semaphore::{
         Job, Life, Plan, Uid,
@@ -285,7 +285,7 @@ impl Grantor {
             let all = if first {
                 self.context.index.line(&self.reference)
             } else {
-                newcomers
+                newcomers.into_iter().map(|kept| kept.job).collect()
             };
             let note = format!(
                 "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
@@ -294,7 +294,7 @@ impl Grantor {
             (all, Reason::NoSemaphore, note)
         } else {
             (
-                newcomers,
+                newcomers.into_iter().map(|kept| kept.job).collect(),
                 Reason::SlotWaiting,
                 format!("in line for a slot of ConsulSemaphore {name}"),
             )
@@ -305,11 +305,12 @@ impl Grantor {
     }
 
     /// Tells Jobs that name a key of a semaphore which has none.
-    fn tell_useless_keys(&self, newcomers: &[Job]) {
+    fn tell_useless_keys(&self, newcomers: &[Kept]) {
         if self.settings.key.is_some() {
             return;
         }
-        for job in newcomers.iter().filter(|job| job.key.is_some()) {
+        let names_one = |kept: &&Kept| kept.job.key.is_some() || kept.no_key.is_some();
+        for Kept { job, .. } in newcomers.iter().filter(names_one) {
             let note = format!(
                 "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
                  its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",

@@ -61,7 +61,7 @@ fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
         keyed("a", "k2", |kept| kept.job.version = "11".into()),
     );
     assert!(index.line(&before).is_empty() && index.newcomers(&before).is_empty());
-    assert_eq!(names(&index.newcomers(&after)), ["a"]);
+    assert_eq!(names_of(&index.newcomers(&after)), ["a"]);
     assert_eq!(names(&index.head(&reference("db"), 9)), ["a"]);
     assert!(index.close(&before), "nobody is left");
     assert!(!index.close(&after));

@@ -58,6 +58,7 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             reported: None,
         },
         obstacle: None,
+        no_key: None,
     };
     change(&mut kept);
     kept
@@ -179,7 +180,7 @@ fn newcomers_are_told_once_and_not_after_a_list() {
     put(&index, kept("new", |_| {}));
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
-    assert_eq!(names(&index.newcomers(&line("db"))), ["new"]);
+    assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
     put(&index, kept("new", |kept| kept.job.version = "11".into()));
     assert!(index.newcomers(&line("db")).is_empty());
 }
