@@ -63,7 +63,7 @@ pub enum OnContention {
 
 /// Why a Job's annotations can't be followed. Each says what to do, for an event on the Job; of the
 /// value it repeats the beginning only, because an annotation may be longer than an event's note.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AnnotationError {
     /// [`SEMAPHORE`] is there, without a value.
     #[error(

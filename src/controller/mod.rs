@@ -201,6 +201,8 @@ impl Posting {
         if term.lasts() {
             // Every handle to the queue of events is gone now, so its writer ends when it is empty.
             let _ = timeout(FAREWELL, writing.join_all()).await;
+        } else {
+            self.telemetry.metrics.forget_all();
         }
         worked
     }

@@ -247,6 +247,14 @@ impl Metrics {
         self.0.waits.remove(semaphore);
     }
 
+    /// Another replica says from now on what becomes of the semaphores.
+    pub fn forget_all(&self) {
+        let known: Vec<_> = self.reasons().keys().cloned().collect();
+        for semaphore in known {
+            self.forget(&semaphore);
+        }
+    }
+
     /// How many sessions are kept renewed now.
     pub fn sessions(&self, count: usize) {
         self.0
@@ -447,8 +455,9 @@ mod tests {
             metrics.ready(&semaphore, ready, reason);
             assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
         }
-        metrics.forget(&semaphore);
-        assert_eq!(lines(&metrics, "_ready"), [""; 0]);
+        metrics.semaphore(&semaphore, 1, Some((1, 1)));
+        metrics.forget_all();
+        assert_eq!(lines(&metrics, "batch"), [""; 0]);
     }
 
     #[test]

@@ -394,6 +394,7 @@ impl Job {
     pub fn finish(&self) -> impl Future<Output = ()> {
         let what = format!("the pods of the Job {} have ended", self.name);
         story(Location::caller(), async move {
+            // After an outage the Job controller and kwok come back when they like.
             wait::until(&what, 2 * wait::PATIENCE, || async {
                 self.try_end_pods()
                     .await

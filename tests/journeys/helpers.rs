@@ -1,17 +1,8 @@
 //! Steps that several journeys share and the bed does not have.
 
-use std::{fs, time::Duration};
+use std::fs;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt as _,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
-use testbed::{Bed, Job, Namespace, eventually, eventually_within, same};
-
-/// How long the Job controller and kwok may take: after an outage they come back when they like.
-const OTHERS: Duration = Duration::from_mins(3);
+use testbed::{Bed, Job, eventually};
 
 /// Waits until a Job has a warning of this reason, and returns what it says.
 pub(crate) async fn warning(job: &Job, reason: &str) -> String {

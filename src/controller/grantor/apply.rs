@@ -10,7 +10,7 @@ use crate::{
     controller::{events::Reason, job::Kept},
     crash::{self, Point},
     semaphore::{
-        Job, Life, Plan, Uid,
+        Life, Plan, Uid,
         evidence::tenure,
         plan::{Cooling, Grant, Release, Start, Target, Transaction},
     },
