@@ -201,13 +201,18 @@ impl Client {
     ) -> Result<Answer, Error> {
         let shared = &self.shared;
         let began = Instant::now();
-        let result = match self.find(call, until).await {
-            Ok((_, target)) if call.is_for_another(&target) => {
+        let ready = async {
+            // Before a permit is had: a login that all wait for needs one, too.
+            let token = self.token(until).await?;
+            Ok((token, self.find(call, until).await?))
+        };
+        let result = match ready.await {
+            Ok((_, (_, target))) if call.is_for_another(&target) => {
                 return Err(interrupted("another server is asked now"));
             }
-            Ok((_permit, target)) => {
+            Ok((token, (_permit, target))) => {
                 repeat.tried.push(target.clone());
-                self.ask_there(&target, call, until).await
+                self.ask_there(&target, call, token, until).await
             }
             Err(error) => Err(error),
         };
@@ -219,6 +224,13 @@ impl Client {
             observer.call(call.kind, word, began.elapsed());
         }
         result
+    }
+
+    async fn token(&self, until: Instant) -> Result<Option<Token>, Error> {
+        let late = |_| interrupted("there was no token in time");
+        timeout_at(until, self.token.current())
+            .await
+            .map_err(late)?
     }
 
     /// Whom to ask, and the permission to do so.
@@ -243,9 +255,10 @@ impl Client {
         &self,
         target: &Arc<Target>,
         call: &Call,
+        token: Option<Token>,
         until: Instant,
     ) -> Result<Answer, Error> {
-        let asked = self.ask(target, call, until);
+        let asked = self.ask(target, call, token, until);
         let result = if call.wait.is_some() {
             tokio::select! {
                 result = asked => result,
@@ -269,13 +282,10 @@ impl Client {
         &self,
         target: &Arc<Target>,
         call: &Call,
+        token: Option<Token>,
         until: Instant,
     ) -> Result<Answer, Error> {
         let shared = &self.shared;
-        let late = |_| interrupted("the token was not read in time");
-        let token = timeout_at(until, self.token.current())
-            .await
-            .map_err(late)??;
         let mut url = target
             .url(&call.path)
             .ok_or_else(|| Error::InvalidKey(call.path.clone()))?;

@@ -2,17 +2,18 @@
 
 mod cooling;
 mod lost;
+mod mutex;
 mod skip;
 mod turn;
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
+    time::Duration,
 };
 
 use self::turn::Others;
 use super::{
-    Mode,
     compose::Composer,
     cooling::Coolings,
     evidence::Evidence,
@@ -34,6 +35,10 @@ use crate::{
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
 const AHEAD: usize = 16;
+
+/// How long a key's `.lock` that nobody uses is left to whoever made it: a `ConsulSemaphore` of its own, which
+/// would make it again at once, or a program that is about to take a slot.
+const REST: Duration = Duration::from_secs(20);
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
@@ -181,6 +186,14 @@ impl<'a> Pass<'a> {
         let immovable = self.observed.immovable.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
         let fate = match ours.fate(held, may_start) {
+            // Since it was granted this slot it has asked for another one, and had that first.
+            _ if ours
+                .job
+                .as_ref()
+                .is_some_and(|job| self.has_run_elsewhere(job)) =>
+            {
+                Fate::Release
+            }
             Fate::Start if immovable && !busy => Fate::Release,
             // Refused for good; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
@@ -230,6 +243,12 @@ impl<'a> Pass<'a> {
     /// Whether a grant of this semaphore is what started the Job.
     fn started_here(&self, job: &Job) -> bool {
         job.started_at(&self.lock_key)
+    }
+
+    /// Whether a grant of another lock key is what started the Job, so that this one's never can: the start
+    /// of it names a version of the Job that is past, and what runs leaves its template as it is.
+    fn has_run_elsewhere(&self, job: &Job) -> bool {
+        job.standing != Standing::Idle && job.granted.is_some() && !self.started_here(job)
     }
 
     /// Whether the Job is being written to, or will be by this plan.
@@ -355,48 +374,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Removes what is left over from a mutex, for a semaphore, once it has rested for as long as
-    /// Consul lets a dead holder's rest.
-    fn make_room(&mut self, index: u64) {
-        let Some(since) = self.observed.mutex.free_since() else {
-            return;
-        };
-        let due = since + self.observed.settings.lock_delay;
-        if due > self.observed.now {
-            self.wake_at(due);
-        } else if !self.observed.settings.terminating {
-            self.composer.remove_lock(index);
-        }
-    }
-
-    /// Does not ask for a mutex for which Consul's lock-delay runs. That it is over wakes no watch.
-    fn let_rest(&mut self) {
-        let rests = self.observed.mutex.rests_until();
-        if let Some(until) = rests.filter(|until| *until > self.observed.now) {
-            self.composer.add_nobody();
-            self.wake_at(until);
-        }
-    }
-
-    /// Leaves a mutex to those who can't be seen waiting for it, if it is their turn.
-    fn let_others_in(&mut self) {
-        let Observed {
-            mutex, settings, ..
-        } = self.observed;
-        let unseen = settings.mode == Mode::Mutex && settings.fair.is_some();
-        if !unseen || !mutex.is_others_turn() {
-            return;
-        }
-        match mutex.left_until() {
-            None => self.composer.add_nobody(),
-            Some(until) if until > self.observed.now => {
-                self.composer.add_nobody();
-                self.wake_at(until);
-            }
-            Some(_) => {}
-        }
-    }
-
     /// Grants what is free to the head of the line, and has sessions made for those next in it.
     fn grant(&mut self) {
         let Observed {
@@ -480,8 +457,8 @@ impl<'a> Pass<'a> {
     }
 
     /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
-    /// limit, or what `api.Lock` leaves. While somebody waits, one that says what it should is left for
-    /// him.
+    /// limit, or what `api.Lock` leaves. It goes with our last release; what others leave rests before.
+    /// While somebody waits, one that says what it should is left for him.
     fn remove_unused(&mut self) {
         let Observed {
             settings,
@@ -502,8 +479,13 @@ impl<'a> Pass<'a> {
             } => (*index, true),
             _ => return,
         };
-        if (line.is_empty() || !serves) && self.composer.leaves_nobody() {
-            self.composer.remove_lock(index);
+        if !self.composer.leaves_nobody() || (!line.is_empty() && serves) {
+            return;
+        }
+        let rested = self.observed.mutex.free_since().map(|since| since + REST);
+        match rested {
+            Some(due) if line.is_empty() && due > self.observed.now => self.wake_at(due),
+            _ => self.composer.remove_lock(index),
         }
     }
 

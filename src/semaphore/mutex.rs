@@ -22,7 +22,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 /// What is remembered of a mutex.
 #[derive(Clone, Debug, Default)]
 pub struct MutexMemory {
-    /// Since when nobody has locked the key, by its index, as far as was seen.
+    /// Since when nobody has locked the key, or uses what is a semaphore's, by its index, as far as was seen.
     free: Option<(u64, Moment)>,
     /// The session that this operator last locked it with.
     last: Option<SessionId>,
@@ -43,6 +43,11 @@ impl MutexMemory {
                 ..
             }
             | Lock::Unreadable(Unreadable::LeftOver { index }) => Some(*index),
+            Lock::Semaphore { body, index }
+                if body.held() == 0 && reading.contenders().next().is_none() =>
+            {
+                Some(*index)
+            }
             _ => None,
         };
         let since = self.free.filter(|(index, _)| free == Some(*index));
@@ -87,7 +92,7 @@ impl MutexMemory {
         self.delayed.map(|(until, _)| until)
     }
 
-    /// Since when nobody has locked the key, as far as was seen.
+    /// Since when nobody has locked the key, or uses what is a semaphore's, as far as was seen.
     pub(super) fn free_since(&self) -> Option<Moment> {
         self.free.map(|(_, since)| since)
     }

@@ -14,11 +14,17 @@ use crate::{clock::Moment, consul::SessionId};
 /// and to write once.
 pub const WINDOW: Duration = Duration::from_secs(2);
 
+/// For how many windows somebody who let its turn pass is passed over: the next turn of one that was only
+/// asleep comes, and one that is dead costs a window now and then.
+const PASSED: u32 = 30;
+
 /// By when each of those who wait will have had its turn, once it could have had a slot.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
     /// For how long a turn lasts; `None`: nobody has one.
     window: Option<Duration>,
+    /// Whether a slot was free at the last reading.
+    free: bool,
     began: BTreeMap<SessionId, Turn>,
 }
 
@@ -26,8 +32,15 @@ pub struct Turns {
 #[derive(Clone, Copy, Debug)]
 struct Turn {
     ends: Moment,
-    /// The contender's `ModifyIndex`: whoever writes its key anew shows that it is alive.
+    /// The contender's `ModifyIndex` when a slot was last free: whoever writes its key anew after that shows
+    /// that it is alive.
     index: u64,
+}
+
+impl Turn {
+    fn forgotten(&self, window: Duration) -> Moment {
+        self.ends + window * PASSED
+    }
 }
 
 impl Turns {
@@ -35,12 +48,13 @@ impl Turns {
     pub fn new(window: Option<Duration>) -> Self {
         Self {
             window,
+            free: false,
             began: BTreeMap::new(),
         }
     }
 
     /// Takes note of a reading: while a slot is free it is the turn of all who wait, and who has
-    /// let one pass is passed over until it holds a slot, or writes its contender anew.
+    /// let one pass is passed over for a while, unless it holds a slot or writes its contender anew.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
         let Some(window) = self.window else {
             return;
@@ -50,12 +64,19 @@ impl Turns {
             Lock::Semaphore { body, .. } => body.room() > 0,
             Lock::Mutex { .. } | Lock::Unreadable(_) => false,
         };
-        let waits = |session: &SessionId, turn: &Turn| {
-            let contender = reading.contender(session);
-            let same = contender.is_some_and(|entry| entry.modify_index == turn.index);
-            same && !reading.holds(session) && (free || turn.ends <= now)
-        };
-        self.began.retain(|session, turn| waits(session, turn));
+        let free_still = std::mem::replace(&mut self.free, free) && free;
+        self.began.retain(|session, turn| {
+            let Some(contender) = reading.contender(session) else {
+                return false;
+            };
+            if free_still {
+                // Nobody has a second turn for the same slot, however often it writes.
+                turn.index = contender.modify_index;
+                return !reading.holds(session);
+            }
+            let passed = turn.ends <= now && now < turn.forgotten(window);
+            passed && contender.modify_index == turn.index && !reading.holds(session)
+        });
         if free {
             for (session, entry) in reading.waiting() {
                 let turn = Turn {
@@ -73,7 +94,20 @@ impl Turns {
         self.began.get(session).map(|turn| turn.ends)
     }
 
-    /// The contender's `ModifyIndex` when its turn began.
+    /// Whether it is forgotten that this contender had its turn.
+    #[cfg(test)]
+    pub(super) fn is_forgotten(&self, session: &SessionId, now: Moment) -> bool {
+        let turn = self.began.get(session).zip(self.window);
+        turn.is_none_or(|(turn, window)| turn.forgotten(window) <= now)
+    }
+
+    /// Whether a slot was free at the last reading.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.free
+    }
+
+    /// The contender's `ModifyIndex` when a slot was last free.
     #[cfg(test)]
     pub(super) fn index(&self, session: &SessionId) -> Option<u64> {
         self.began.get(session).map(|turn| turn.index)
@@ -148,7 +182,27 @@ mod tests {
         assert_eq!(turn(&passed), Some(second(1) + WINDOW));
         let wrote = [(1, free.clone()), (3, taken), (9, reading(None, 6))];
         assert_eq!(turn(&wrote), Some(second(9) + WINDOW));
-        let held = [(1, free.clone()), (3, reading(Some("w"), 5)), (9, free)];
+        let held = [
+            (1, free.clone()),
+            (3, reading(Some("w"), 5)),
+            (9, free.clone()),
+        ];
         assert_eq!(turn(&held), Some(second(9) + WINDOW));
+        let later = [(1, free.clone()), (3, reading(Some("h"), 5)), (99, free)];
+        assert_eq!(turn(&later), Some(second(99) + WINDOW), "not for ever");
+    }
+
+    #[test]
+    fn nobody_has_a_second_turn_for_the_same_slot() {
+        let writes = [(1, reading(None, 5)), (2, reading(None, 6))];
+        assert_eq!(turn(&writes), Some(second(1) + WINDOW));
+        let [first, second_one] = writes;
+        let passed = [
+            first,
+            second_one,
+            (4, reading(Some("h"), 6)),
+            (5, reading(None, 6)),
+        ];
+        assert_eq!(turn(&passed), Some(second(1) + WINDOW));
     }
 }

@@ -16,6 +16,9 @@ use testbed::{ApiServer, AuthMethod, Consul, ConsulServer, eventually};
 
 use crate::server::config;
 
+/// More calls than a client makes at once.
+const MANY: usize = 40;
+
 const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
 /// Kubernetes has this `ServiceAccount` for pods that name none. Without the controllers the test makes it.
 const ACCOUNT: [&str; 2] = ["default", "guest"];
@@ -150,7 +153,7 @@ async fn leaves_nothing(by: AuthMethod) {
     let house = House::for_guests(by).await;
     let (client, calls) = house.guest();
     // Many want a token at once; one login is enough.
-    let puts = join_all((0..20).map(|_| put(&client))).await;
+    let puts = join_all((0..MANY).map(|_| put(&client))).await;
     assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
     assert_eq!(calls.of("acl_login", "ok"), 1);
     let given = house.given().await;
@@ -197,7 +200,7 @@ async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
     let first = house.given().await;
 
     house.delete_given().await;
-    let puts = join_all((0..20).map(|_| put(&client))).await;
+    let puts = join_all((0..MANY).map(|_| put(&client))).await;
     assert!(puts.iter().all(|put| *put == Ok(true)), "{puts:?}");
     assert!(calls.of("kv_put", "PermissionDenied") > 0);
     assert_eq!(calls.of("acl_login", "ok"), 2, "one login for all");

@@ -161,3 +161,43 @@ fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
         "{plan:?}"
     );
 }
+
+/// A `ConsulSemaphore` of that lock key's own would write it again at once.
+#[test]
+fn what_others_left_rests_before_it_goes() {
+    let mut facts = unused(1);
+    facts.lock(1, &[]);
+    let reading = facts.reading();
+    facts.mutex.observe(&reading, second(NOW));
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None);
+    assert_eq!(plan.wake, Some(second(NOW) + REST));
+    facts.mutex = MutexMemory::default();
+    facts.mutex.observe(&reading, second(0));
+    assert!(removes(&facts.decide()));
+}
+
+/// Its key was changed while it was granted this slot and not yet started in it.
+#[test]
+fn a_job_that_runs_by_another_grant_keeps_no_slot_here() {
+    let elsewhere = |standing| {
+        let mut job = samples::job("a", standing, Some("other"), Some("other"));
+        job.granted = Some(Granted::by("p/other/other", "other"));
+        job
+    };
+    let ended = Standing::Finished { at_rest: false };
+    for standing in [Standing::Running, Standing::Stopping, ended] {
+        let mut facts = unused(1);
+        facts
+            .lock(1, &["sa"])
+            .ours("sa", &elsewhere(standing), false);
+        facts.cooldown("sa", 60, None);
+        assert_eq!(released(&facts.decide()), ["sa"], "{standing:?}");
+    }
+    // That other one lets go of it first.
+    let mut facts = unused(1);
+    facts
+        .lock(1, &["sa"])
+        .ours("sa", &elsewhere(Standing::Idle), false);
+    assert_eq!(released(&facts.decide()), [""; 0]);
+}

@@ -91,7 +91,7 @@ impl State {
                 name: cluster.into(),
                 id: cluster.into(),
             };
-            settings.fair = setup.fair.then_some(Duration::from_secs(LONG / 10));
+            settings.fair = setup.fair.then_some(Duration::from_secs(LONG / 100));
             settings.on_slot_lost = setup.policy;
             settings.ttl = Some(Duration::from_secs(LONG / 10));
             settings.lock_delay = Duration::from_secs(LONG / 10);

@@ -58,6 +58,9 @@ impl Operator {
         if settings.policy == LimitPolicy::Enforce {
             canon.word(defence);
         }
+        if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+            canon.word(&turns.is_free());
+        }
         // Only a holder can be found dead, now or when it is back.
         for session in canon.spoken_of() {
             let due = |since| now.since(since) >= settings.lock_delay;
@@ -66,6 +69,7 @@ impl Operator {
             canon.word(&since.map(due));
             if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
                 canon.word(&turns.ends(&session).map(|ends| ends <= now));
+                canon.word(&turns.is_forgotten(&session, now));
                 if let Some(index) = turns.index(&session) {
                     canon.index(&settings.prefix.contender_key(&session), index);
                 }
