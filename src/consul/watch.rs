@@ -26,8 +26,8 @@ pub struct WatchOptions {
     /// How many readings may follow each other without a pause.
     pub burst: u32,
     /// How many readings a second there may be in the long run: more than zero. Changes that come
-    /// faster share a reading. One of more than a hundred entries counts as many times as it has
-    /// hundreds: Consul sends all of them for each change.
+    /// faster share a reading. One of more than 25 entries counts as many times as it has 25: Consul
+    /// sends all of them for each change.
     pub rate: f64,
 }
 
@@ -35,14 +35,14 @@ impl Default for WatchOptions {
     fn default() -> Self {
         Self {
             wait: Duration::from_mins(5),
-            burst: 50,
-            rate: 25.0,
+            burst: 200,
+            rate: 100.0,
         }
     }
 }
 
 /// How many entries a reading may have that counts once.
-const ENTRIES: u32 = 100;
+const ENTRIES: u32 = 25;
 
 /// The longest that Consul waits.
 const LONGEST: Duration = Duration::from_mins(10);

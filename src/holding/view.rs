@@ -220,7 +220,7 @@ impl<W: AsRef<Client>> View<W> {
     pub(crate) async fn outrun(&mut self) {
         self.doubt();
         self.conflicts = self.conflicts.saturating_add(1);
-        let longest = Duration::from_millis(5) * (1 << self.conflicts.min(4));
+        let longest = Duration::from_millis(5) * self.conflicts.min(4);
         tokio::time::sleep(longest.mul_f64(fastrand::f64())).await;
     }
 
