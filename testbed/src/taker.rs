@@ -24,6 +24,7 @@ pub struct TakerBuilder {
     name: String,
     what: What,
     hold: Duration,
+    rest: Duration,
     times: u32,
     /// Where Consul is, if not where the bed has it.
     address: Option<String>,
@@ -43,13 +44,14 @@ enum What {
 const AGAIN: &str = r#"
 round=1
 trap 'times=$round' TERM
-hold=$1 times=$2
-shift 2
+hold=$1 rest=$2 times=$3
+shift 3
 export round asked
 for (( ; times == 0 || round <= times; round++)); do
   asked=$(date +%s%3N)
   "$@" 'echo "granted $round after $(($(date +%s%3N) - asked)) ms"; exec sleep '"$hold" || exit 1
   echo "released $round"
+  sleep "$rest" & wait $!
 done
 "#;
 
@@ -80,6 +82,7 @@ impl TakerBuilder {
             name: name.to_owned(),
             what,
             hold: Duration::from_hours(1),
+            rest: Duration::ZERO,
             times: 1,
             address: None,
         }
@@ -89,6 +92,13 @@ impl TakerBuilder {
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
+        self
+    }
+
+    /// How long it waits after each before it asks again (default: not at all).
+    #[must_use]
+    pub fn rest(mut self, rest: Duration) -> Self {
+        self.rest = rest;
         self
     }
 
@@ -137,11 +147,13 @@ impl TakerBuilder {
     fn recipe(&self, log: &str) -> Result<Recipe> {
         let (name, times) = (&self.name, self.times.to_string());
         let hold = format!("{}ms", self.hold.as_millis());
+        let rest = format!("{}ms", self.rest.as_millis());
         let go = |kind: &str, of: [&dyn Display; 2]| -> Result<Recipe> {
             let [flag, value] = of.map(ToString::to_string);
             let recipe = Recipe::new(log, programs::server("go-client")?);
             Ok(recipe.args([
-                kind, &flag, &value, "-hold", &hold, "-times", &times, "-session", name,
+                kind, &flag, &value, "-hold", &hold, "-rest", &rest, "-times", &times, "-session",
+                name,
             ]))
         };
         match &self.what {
@@ -164,9 +176,13 @@ impl TakerBuilder {
 
     /// Whatever command comes next, again and again.
     fn again(&self, log: &str) -> Recipe {
-        let seconds = format!("{:.3}", self.hold.as_secs_f64());
+        let seconds = |time: Duration| format!("{:.3}", time.as_secs_f64());
         let recipe = Recipe::new(log, "bash").args(["-c", AGAIN, "again"]);
-        recipe.args([seconds, self.times.to_string()])
+        recipe.args([
+            seconds(self.hold),
+            seconds(self.rest),
+            self.times.to_string(),
+        ])
     }
 }
 

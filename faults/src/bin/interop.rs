@@ -1,6 +1,6 @@
 //! `make interop`: see `faults::interop`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::Parser;
@@ -13,6 +13,9 @@ struct Args {
     /// How many hand-overs.
     #[arg(long, env = "N", default_value_t = 1000)]
     hand_overs: usize,
+    /// How many milliseconds a program waits before it asks again.
+    #[arg(long, env = "REST_MS", default_value_t = 400)]
+    rest_ms: u64,
     /// Where the timelines go.
     #[arg(long, env = "FOLDER", default_value = "target/interop")]
     folder: PathBuf,
@@ -24,8 +27,18 @@ struct Args {
     reason = "what a program says to the one who runs it"
 )]
 async fn main() -> Result<ExitCode> {
-    let Args { hand_overs, folder } = Args::parse();
-    let outcome = run(&Options { hand_overs, folder }).await?;
+    let Args {
+        hand_overs,
+        rest_ms,
+        folder,
+    } = Args::parse();
+    let rest = Duration::from_millis(rest_ms);
+    let outcome = run(&Options {
+        hand_overs,
+        rest,
+        folder,
+    })
+    .await?;
     print!("{}", outcome.report());
     Ok(if outcome.is_good() {
         ExitCode::SUCCESS

@@ -51,6 +51,9 @@ const STUCK: Duration = Duration::from_mins(2);
 pub struct Options {
     /// How many hand-overs.
     pub hand_overs: usize,
+    /// How long a program that has had a slot waits before it asks again: Consul's own take no heed of
+    /// anybody, so without a rest those that are fast enough leave nothing to others.
+    pub rest: Duration,
     /// Where the timeline goes.
     pub folder: PathBuf,
 }
@@ -181,7 +184,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     }
     let timeline = &clocks[0].1;
     let door = open_consul_door(Writer::Foreign, &consul, Sky::new(), timeline, &book).await?;
-    let programs = programs(&west, &prefix, &door)?;
+    let programs = programs(&west, &prefix, &door, options.rest)?;
 
     let timelines: Vec<_> = clocks.iter().map(|(_, timeline)| timeline).collect();
     let load = clusters.iter().map(|cluster| cluster.load(&timelines));
@@ -299,13 +302,13 @@ fn place(job: &v1::Job) -> Place {
 }
 
 /// Starts the programs; what their names begin with is their kind.
-fn programs(bed: &Bed, prefix: &str, door: &str) -> Result<Vec<Taker>> {
+fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<Taker>> {
     let go = (1..=3).map(|number| bed.go_semaphore(&format!("go-{number}"), prefix, LIMIT));
     let cli = (1..=3).map(|number| bed.consul_lock(&format!("cli-{number}"), prefix, LIMIT));
     let exec = (1..=2).map(|number| bed.exec(&format!("exec-{number}"), prefix, LIMIT));
     let all = go.chain(cli).chain(exec);
-    all.map(|program| program.by_way_of(door).hold(HOLD).times(0).try_start())
-        .collect()
+    let all = all.map(|program| program.by_way_of(door).hold(HOLD).rest(rest));
+    all.map(|program| program.times(0).try_start()).collect()
 }
 
 /// Waits for so many hand-overs, and says now and then how far it is.

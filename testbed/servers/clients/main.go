@@ -41,6 +41,7 @@ var (
 	key     = flags.String("key", "", "the lock's key")
 	value   = flags.String("value", "", "what the contender key, or the lock's, is to say")
 	hold    = flags.Duration("hold", 0, "how long each grant is held")
+	rest    = flags.Duration("rest", 0, "how long it waits before it asks again")
 	times   = flags.Int("times", 1, "how many grants; 0: until it is told to end")
 	session = flags.String("session", "go-client", "the name of its sessions")
 )
@@ -124,6 +125,11 @@ func (t taker) once(round int, stop <-chan struct{}) (bool, error) {
 		return false, fmt.Errorf("error: release %d: %w", round, err)
 	}
 	fmt.Printf("released %d\n", round)
+	select {
+	case <-stop:
+		done = true
+	case <-time.After(*rest):
+	}
 	return done, nil
 }
 
