@@ -322,6 +322,7 @@ impl Grantor {
                     .map(|trouble| trouble.setback.until),
             )
             .chain(self.writes.refusals.due())
+            .chain(self.strangers.due())
             .chain(self.proofs.values().filter_map(Proof::due));
         // What was due when the facts were gathered has been seen to.
         let next = times.filter(|time| *time > observed).min();
