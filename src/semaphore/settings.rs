@@ -13,7 +13,7 @@ use crate::api::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 const UNTIMED: Duration = Duration::from_mins(5);
 
 /// What a user asked for, with what the operator adds to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's cluster.
     pub cluster: Cluster,
