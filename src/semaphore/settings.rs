@@ -92,10 +92,15 @@ impl Settings {
 
     /// Whether a session that bears this name is this semaphore's.
     pub fn owns(&self, identity: &Identity) -> bool {
+        self.owns_of_any_key(identity) && identity.key == self.key
+    }
+
+    /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
+    /// semaphores that is.
+    pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
         identity.cluster == self.cluster.id
             && identity.namespace == self.namespace
             && identity.semaphore == self.name
-            && identity.key == self.key
     }
 
     /// Whether this Job can be started in a slot of this semaphore that it has.

@@ -84,7 +84,6 @@ impl Grantor {
         self.identify().await;
         self.adopt();
         self.acquaint();
-        self.sweep().await;
         let ours = self.ours().await;
         if let Some(reading) = &self.view.reading {
             // Both clocks at once: what was asked for in between may have taken long.

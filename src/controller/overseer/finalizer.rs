@@ -96,7 +96,8 @@ impl Overseer {
     /// What is in the way of using Consul.
     fn obstacle(&self) -> Option<Obstacle> {
         let obstacle = self.sums.obstacle().cloned();
-        obstacle.or_else(|| self.common.as_ref()?.obstacle())
+        let obstacle = obstacle.or_else(|| self.common.as_ref()?.obstacle());
+        obstacle.or_else(|| self.orphans.obstacle.clone())
     }
 
     /// Lets the semaphore go without cleaning up, and says what is left.

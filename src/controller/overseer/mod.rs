@@ -9,6 +9,7 @@ mod branch;
 mod branches;
 mod feed;
 mod finalizer;
+mod orphans;
 mod passes;
 mod readiness;
 mod report;
@@ -29,6 +30,7 @@ pub(super) use self::feed::Feed;
 use self::{
     access::Access,
     branch::{Account, Branch, Orders, SpecOf, give},
+    orphans::Orphans,
     passes::Passes,
     readiness::Readiness,
     reporter::Reporter,
@@ -77,6 +79,7 @@ pub(super) struct Overseer {
     tasks: JoinSet<()>,
     accounts: (mpsc::Sender<Account>, mpsc::Receiver<Account>),
     sums: Sums,
+    orphans: Orphans,
     /// Of a keyed semaphore, what is known where no key is in use. It has no passes.
     common: Option<Branch>,
     fencing_token: Option<u64>,
@@ -166,6 +169,7 @@ impl Overseer {
             tasks: JoinSet::new(),
             accounts: mpsc::channel(ACCOUNTS),
             sums: Sums::default(),
+            orphans: Orphans::default(),
             common,
             applied,
             recording: None,
@@ -194,6 +198,7 @@ impl Overseer {
                 (wait, moves) = (due, self.moves);
                 readings = self.watch(wait);
             }
+            self.look_for_orphans();
             let next = self.next();
             tokio::select! {
                 () = self.wake.notified() => self.branch_out(),
@@ -209,6 +214,10 @@ impl Overseer {
                 1.. = self.accounts.1.recv_many(&mut accounts, ACCOUNTS) => {
                     accounts.drain(..).for_each(|account| self.take(account));
                 }
+                Some(asked) = self.orphans.asked.join_next() => match asked {
+                    Ok(answer) => self.end_orphans(answer),
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                },
                 Some(ended) = self.tasks.join_next() => match ended {
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     _ => continue,
@@ -253,6 +262,7 @@ impl Overseer {
             hopeless.max(now + SOON)
         });
         let times = self.again.into_iter().chain(hopeless);
+        let times = times.chain(self.orphans_due());
         times.min().unwrap_or(now + IDLE)
     }
 
@@ -374,7 +384,7 @@ impl Overseer {
             self.recording = Some((number, record));
             self.reporter.hurry();
         }
-        if self.is_cleaned_up() {
+        if self.is_cleaned_up() && self.orphans.done {
             crash::reach(Point::LockRemoved, &self.reference.namespace).await;
             self.finish().await;
         } else if self.is_hopeless() {
