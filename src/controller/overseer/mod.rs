@@ -30,6 +30,7 @@ pub(super) use self::feed::Feed;
 use self::{
     access::Access,
     branch::{Account, Branch, Orders, SpecOf, give},
+    finalizer::Finalizer,
     orphans::Orphans,
     passes::Passes,
     readiness::Readiness,
@@ -80,6 +81,7 @@ pub(super) struct Overseer {
     accounts: (mpsc::Sender<Account>, mpsc::Receiver<Account>),
     sums: Sums,
     orphans: Orphans,
+    finalizer: Finalizer,
     /// Of a keyed semaphore, what is known where no key is in use. It has no passes.
     common: Option<Branch>,
     fencing_token: Option<u64>,
@@ -170,6 +172,7 @@ impl Overseer {
             accounts: mpsc::channel(ACCOUNTS),
             sums: Sums::default(),
             orphans: Orphans::default(),
+            finalizer: Finalizer::default(),
             common,
             applied,
             recording: None,
@@ -185,7 +188,10 @@ impl Overseer {
 
     /// Works until the semaphore is gone.
     pub(super) async fn run(mut self) {
-        self.ensure_finalizer().await;
+        self.await_finalizer().await;
+        if self.finished {
+            return;
+        }
         self.warn_of_short_ttl();
         let mut wait = self.watch_wait();
         let mut moves = self.moves;
@@ -198,6 +204,7 @@ impl Overseer {
                 (wait, moves) = (due, self.moves);
                 readings = self.watch(wait);
             }
+            self.add_finalizer();
             self.look_for_orphans();
             let next = self.next();
             tokio::select! {
@@ -206,7 +213,7 @@ impl Overseer {
                     if changed.is_err() {
                         return;
                     }
-                    self.respec().await;
+                    self.respec();
                 }
                 () = self.access.changed() => self.regain_access(),
                 Some(listing) = readings.recv() => self.hear(listing),
@@ -214,6 +221,7 @@ impl Overseer {
                 1.. = self.accounts.1.recv_many(&mut accounts, ACCOUNTS) => {
                     accounts.drain(..).for_each(|account| self.take(account));
                 }
+                Some(answer) = self.finalizer.asked.join_next() => self.settle_finalizer(answer),
                 Some(asked) = self.orphans.asked.join_next() => match asked {
                     Ok(answer) => self.end_orphans(answer),
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
@@ -262,7 +270,7 @@ impl Overseer {
             hopeless.max(now + SOON)
         });
         let times = self.again.into_iter().chain(hopeless);
-        let times = times.chain(self.orphans_due());
+        let times = times.chain(self.orphans_due()).chain(self.finalizer.due());
         times.min().unwrap_or(now + IDLE)
     }
 
@@ -286,7 +294,7 @@ impl Overseer {
     }
 
     /// The spec has changed, or the semaphore is being deleted, or its finalizer was removed.
-    async fn respec(&mut self) {
+    fn respec(&mut self) {
         let semaphore = self.specs.borrow_and_update().clone();
         if self.generation != semaphore.metadata.generation {
             self.defence = Defence::default();
@@ -300,7 +308,7 @@ impl Overseer {
             self.access = Access::new(&self.context, &semaphore);
             self.regain_access();
         }
-        self.ensure_finalizer().await;
+        self.look_for_finalizer();
     }
 
     /// Says whom a limit that was moved leaves behind.
