@@ -9,6 +9,7 @@
     reason = "a semaphore without keys is found in the same maps, by None"
 )]
 
+mod contenders;
 mod refs;
 
 use std::{
@@ -18,6 +19,7 @@ use std::{
 
 use tokio::sync::Notify;
 
+use self::contenders::Contenders;
 pub(super) use self::refs::{LineRef, SemaphoreRef};
 use super::job::{Kept, Obstacle};
 use crate::semaphore::{Job, Key, Place, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
@@ -53,6 +55,7 @@ struct State {
     strays: BTreeSet<Uid>,
     /// The Jobs that run though no grant started them, and ask for a slot.
     ungranted: BTreeSet<Uid>,
+    contenders: Contenders,
     /// Whether all semaphores are known: until then, that one is missing means nothing.
     semaphores_known: bool,
     /// While the Jobs are listed anew: those that were seen.
@@ -243,6 +246,7 @@ impl Index {
         if empty {
             semaphore.lines.remove(&line.key);
             semaphore.fresh.remove(&line.key);
+            state.contenders.forget(line);
         }
         empty
     }
@@ -256,6 +260,9 @@ impl Index {
     pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.remove(reference) {
+            for key in semaphore.lines.into_keys() {
+                state.contenders.forget(&LineRef::new(reference, key));
+            }
             let prefix = semaphore.prefix.as_str().to_owned();
             let place = (reference.namespace.clone(), prefix);
             if let Some(references) = state.by_prefix.get_mut(&place) {
@@ -443,7 +450,7 @@ impl State {
         }
     }
 
-    /// Wakes whoever looks after a Job, and all who may hold a slot for it.
+    /// Wakes whoever looks after a Job, and all who may hold a slot or have a contender for it.
     fn wake(&self, kept: &Kept) {
         let started = kept.job.granted.iter();
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
@@ -452,6 +459,7 @@ impl State {
                 line.wake.notify_one();
             }
         }
+        self.wake_contenders(&kept.job.uid);
     }
 
     fn line(&self, reference: &LineRef) -> Option<&Line> {

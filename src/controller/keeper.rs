@@ -40,10 +40,14 @@ struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
     permits: Arc<Semaphore>,
-    kept: Mutex<usize>,
+    kept: Mutex<Kept>,
     left: Mutex<Left>,
     metrics: Metrics,
 }
+
+/// The sessions that are kept. One may be kept twice for a moment: by a grantor that is about to go,
+/// and by the one that comes after it.
+type Kept = HashMap<SessionId, usize>;
 
 /// What is renewed on when the lead is lost, until somebody leads again. To renew a session changes
 /// nothing, and while nobody leads nobody else would do it: an API server that is away for longer
@@ -102,7 +106,7 @@ impl Drop for Session {
             self.renewal.stop();
         }
         drop(left);
-        self.keeper.count(|kept| kept.saturating_sub(1));
+        self.keeper.forget_session(&self.id);
     }
 }
 
@@ -111,7 +115,7 @@ impl Keeper {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
             permits: Arc::new(Semaphore::new(CONCURRENCY)),
-            kept: Mutex::new(0),
+            kept: Mutex::default(),
             left: Mutex::default(),
             metrics,
         }))
@@ -172,7 +176,7 @@ impl Keeper {
         let mut sent = Moment::now();
         let mut created = home.consul.create_session(&request).await;
         if matches!(created, Err(consul::Error::MissingNode)) {
-            self.forget(home);
+            self.forget_node(home);
             self.register(home).await?;
             sent = Moment::now();
             created = home.consul.create_session(&request).await;
@@ -209,7 +213,7 @@ impl Keeper {
 
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         self.take_back(&id);
-        self.count(|kept| kept + 1);
+        self.note_session(&id);
         let turns = self.0.permits.clone();
         let renewal = Renewal::start(consul.clone(), id.clone(), life, turns, wake);
         Session {
@@ -237,7 +241,7 @@ impl Keeper {
         Ok(())
     }
 
-    fn forget(&self, home: &Home) {
+    fn forget_node(&self, home: &Home) {
         let here = (home.place.clone(), home.node.clone());
         self.registered(|registered| registered.remove(&here));
     }
@@ -252,10 +256,30 @@ impl Keeper {
         )
     }
 
-    fn count(&self, change: impl FnOnce(usize) -> usize) {
-        let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = change(*kept);
-        self.0.metrics.sessions(*kept);
+    /// Whether somebody here keeps this session.
+    pub(super) fn keeps(&self, id: &SessionId) -> bool {
+        self.kept().contains_key(id)
+    }
+
+    fn note_session(&self, id: &SessionId) {
+        let mut kept = self.kept();
+        *kept.entry(id.clone()).or_default() += 1;
+        self.0.metrics.sessions(kept.len());
+    }
+
+    fn forget_session(&self, id: &SessionId) {
+        let mut kept = self.kept();
+        if let Some(times) = kept.get_mut(id) {
+            *times -= 1;
+            if *times == 0 {
+                kept.remove(id);
+            }
+        }
+        self.0.metrics.sessions(kept.len());
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -272,5 +296,18 @@ mod tests {
         keeper.clone().settle_in(Duration::ZERO).await;
         assert!(renewing.await.unwrap_err().is_cancelled());
         assert!(keeper.left().renewing.is_empty());
+    }
+
+    #[test]
+    fn a_session_is_kept_until_the_last_who_keeps_it_is_gone() {
+        let keeper = Keeper::new(Metrics::default());
+        let id = "s".into();
+        assert!(!keeper.keeps(&id));
+        keeper.note_session(&id);
+        keeper.note_session(&id);
+        keeper.forget_session(&id);
+        assert!(keeper.keeps(&id), "another grantor has taken it over");
+        keeper.forget_session(&id);
+        assert!(!keeper.keeps(&id));
     }
 }

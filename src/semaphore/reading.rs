@@ -85,10 +85,11 @@ impl Reading {
         entries.len() == self.entries.len() && entries.iter().all(same)
     }
 
-    /// The same again, as it was read later.
+    /// The same again, as another request showed it. One that was answered only now may have been sent
+    /// before this was read: it takes nothing back of what is known to have been true since.
     pub fn confirm(&mut self, index: u64, sent: Moment) {
         self.index = index;
-        self.sent = sent;
+        self.sent = self.sent.max(sent);
     }
 
     /// The prefix that was read.
@@ -389,6 +390,17 @@ mod tests {
         assert_eq!(after.contender(&"t".into()).unwrap().value, b"body");
         assert!(matches!(after.lock(), Lock::Semaphore { index: 9, .. }));
         assert_eq!((after.index, after.sent), (index, sent));
+    }
+
+    #[test]
+    fn what_was_asked_before_takes_no_evidence_back() {
+        let mut known = reading(vec![entry("a/s", Some("s"), "")]);
+        let sent = known.sent;
+        known.confirm(7, Moment::from_boot(Duration::ZERO));
+        assert_eq!((known.index, known.sent), (7, sent));
+        let later = sent + Duration::from_secs(1);
+        known.confirm(8, later);
+        assert_eq!((known.index, known.sent), (8, later));
     }
 
     #[test]

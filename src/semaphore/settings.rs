@@ -13,7 +13,7 @@ use crate::api::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 const UNTIMED: Duration = Duration::from_mins(5);
 
 /// What a user asked for, with what the operator adds to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The operator's cluster.
     pub cluster: Cluster,
@@ -92,10 +92,15 @@ impl Settings {
 
     /// Whether a session that bears this name is this semaphore's.
     pub fn owns(&self, identity: &Identity) -> bool {
+        self.owns_of_any_key(identity) && identity.key == self.key
+    }
+
+    /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
+    /// semaphores that is.
+    pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
         identity.cluster == self.cluster.id
             && identity.namespace == self.namespace
             && identity.semaphore == self.name
-            && identity.key == self.key
     }
 
     /// Whether this Job can be started in a slot of this semaphore that it has.

@@ -156,6 +156,35 @@ async fn sessions_that_nothing_stands_for_end_with_their_semaphore() {
     }
 }
 
+#[tokio::test]
+async fn so_do_those_of_keys_that_nobody_uses() {
+    let bed = Bed::shared().await;
+    let (consul, cluster) = (bed.consul(), cluster_id(&bed).await);
+    let team = bed.namespace("no-ttl-keyed-orphans").await;
+    let tasks = team.semaphore("tasks").spec(json!({ "keyed": true }));
+    let tasks = tasks.ttl("None").create().await;
+    let job = team.job("a").semaphore("tasks");
+    let job = job.annotation("consul-semaphore.io/key", "used");
+    let job = job.create().await;
+    job.has_event("SlotReleased").await;
+    let make = async |semaphore: &str| {
+        let owner = format!("{}/{semaphore}/gone/0", team.name());
+        let name = format!("consul-semaphore-operator/{cluster}/{owner}");
+        let node = format!("k8s-{cluster}");
+        let session = json!({ "Name": name, "Node": node, "NodeChecks": [] });
+        consul.create_session(session).await
+    };
+    let (own, others) = (make("tasks:unused").await, make("another:unused").await);
+    tasks.delete().await;
+    tasks.is_gone().await;
+    eventually("its session is gone", || async {
+        same(session(&bed, &own).await, None)
+    })
+    .await;
+    assert_ne!(session(&bed, &others).await, None);
+    consul.destroy_session(&others).await;
+}
+
 /// A semaphore whose only slot is held by one who is dead, and a Job that waits for it.
 async fn behind_a_dead_holder(bed: &Bed, db: Semaphore, lock_delay: &str) -> Semaphore {
     let spec = json!({ "session": { "lockDelay": lock_delay } });

@@ -1,7 +1,7 @@
 //! A semaphore is paused: what runs goes on, what waits keeps waiting.
 
 use serde_json::json;
-use testbed::Bed;
+use testbed::{Bed, eventually, same};
 
 #[tokio::test]
 async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
@@ -49,4 +49,45 @@ async fn a_semaphore_can_be_made_paused() {
     job.is_waiting().await;
     db.resume().await;
     job.is_complete().await;
+}
+
+#[tokio::test]
+async fn the_status_says_of_no_generation_what_was_found_under_an_earlier_one() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("paused-observed").await;
+    let one = team.semaphore("one").create().await;
+    let keyed = team.semaphore("keyed").spec(json!({ "keyed": true }));
+    let keyed = keyed.create().await;
+    for semaphore in [&one, &keyed] {
+        let job = team.job(semaphore.name()).semaphore(semaphore.name());
+        let job = job.annotation("consul-semaphore.io/key", "k").runs("1h");
+        let job = job.create().await;
+        job.is_running().await;
+        semaphore.is_ready().await;
+        for (paused, expected) in [(true, "Paused"), (false, "Reconciled"), (true, "Paused")] {
+            semaphore
+                .patch(json!({ "spec": { "paused": paused } }))
+                .await;
+            let observed = eventually("the change has been observed", || async {
+                let object = semaphore.get().await.unwrap_or_default();
+                let generation = &object["metadata"]["generation"];
+                same(
+                    object["status"]["observedGeneration"].clone(),
+                    generation.clone(),
+                )
+                .map(|_| object)
+            })
+            .await;
+            let conditions = observed["status"]["conditions"].as_array().cloned();
+            let mut conditions = conditions.unwrap_or_default().into_iter();
+            let ready = conditions.find(|condition| condition["type"] == "Ready");
+            let ready = ready.expect("the condition Ready");
+            assert_eq!(ready["reason"], expected, "{ready}");
+            assert_eq!(
+                ready["observedGeneration"],
+                observed["metadata"]["generation"]
+            );
+        }
+        job.finish().await;
+    }
 }

@@ -215,7 +215,7 @@ impl Grantor {
         let note = format!(
             "done; its slot of {} stays held until {until:.0}, as spec.cooldown said when it was \
              granted (session {session})",
-            self.reference.name
+            self.reference.title()
         );
         self.tell_job(&identity.job, &identity.uid, Reason::SlotCooling, note);
     }

@@ -6,7 +6,6 @@
 
 mod apply;
 mod observe;
-mod orphans;
 mod others;
 mod proofs;
 mod refusals;
@@ -23,7 +22,7 @@ use std::{
 
 use tokio::{sync::Notify, task::JoinError};
 
-use self::{observe::Facts, orphans::Orphans, proofs::Proof};
+use self::{observe::Facts, proofs::Proof};
 pub(super) use self::{
     others::{Moved, Tenures},
     sessions::{Sessions, Whose},
@@ -103,7 +102,6 @@ pub(super) struct Grantor {
     proofs: HashMap<SessionId, Proof>,
     /// Since when the Jobs of our contenders are known to have been started.
     starts: HashMap<SessionId, Moment>,
-    orphans: Orphans,
     /// The running Jobs of which it was said that they go on without a slot.
     unheld: BTreeSet<Uid>,
     pub(super) writes: Writes,
@@ -155,7 +153,6 @@ impl Grantor {
             coolings: Coolings::default(),
             proofs: HashMap::new(),
             starts: HashMap::new(),
-            orphans: Orphans::default(),
             unheld: BTreeSet::new(),
             writes: Writes::default(),
             defence,
@@ -295,7 +292,8 @@ impl Grantor {
             },
             record,
             agreement,
-            finished,
+            // One that is being made is to be ended first.
+            finished: finished && self.sessions.is_settled(),
             unheld,
             settled,
             idle: facts.is_empty()
@@ -314,7 +312,6 @@ impl Grantor {
             .into_iter()
             .chain(plan.deadline)
             .chain(self.again)
-            .chain(self.orphans.due(&self.settings))
             .chain(
                 self.view
                     .trouble
@@ -322,6 +319,7 @@ impl Grantor {
                     .map(|trouble| trouble.setback.until),
             )
             .chain(self.writes.refusals.due())
+            .chain(self.strangers.due())
             .chain(self.proofs.values().filter_map(Proof::due));
         // What was due when the facts were gathered has been seen to.
         let next = times.filter(|time| *time > observed).min();

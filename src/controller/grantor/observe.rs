@@ -84,7 +84,6 @@ impl Grantor {
         self.identify().await;
         self.adopt();
         self.acquaint();
-        self.sweep().await;
         let ours = self.ours().await;
         if let Some(reading) = &self.view.reading {
             // Both clocks at once: what was asked for in between may have taken long.
@@ -131,18 +130,23 @@ impl Grantor {
         let Some(reading) = &self.view.reading else {
             return Vec::new();
         };
-        let own = reading.contenders().filter_map(|(session, _)| {
-            let Some(Whose::Own(identity)) = self.sessions.whose(session) else {
-                return None;
-            };
-            Some(Ours {
-                session: session.clone(),
-                identity: identity.clone(),
-                job: self.context.index.job(&identity.uid),
-                pods_gone: false,
+        let own = || {
+            let contenders = reading.contenders().map(|(session, _)| session);
+            contenders.filter_map(|session| match self.sessions.whose(session) {
+                Some(Whose::Own(identity)) => Some((session, identity)),
+                _ => None,
             })
+        };
+        let index = &self.context.index;
+        let jobs = own().map(|(_, identity)| identity.uid.clone());
+        index.has_contenders(&self.reference, jobs.collect());
+        let ours = own().map(|(session, identity)| Ours {
+            session: session.clone(),
+            identity: identity.clone(),
+            job: index.job(&identity.uid),
+            pods_gone: false,
         });
-        let mut ours: Vec<Ours> = own.collect();
+        let mut ours: Vec<Ours> = ours.collect();
         self.prove(&mut ours).await;
         let sessions: BTreeSet<_> = ours.iter().map(|ours| &ours.session).collect();
         self.proofs.retain(|session, _| sessions.contains(session));

@@ -8,7 +8,9 @@ use tokio::task::JoinSet;
 use super::{Grantor, Whose};
 use crate::{
     api::LISTED,
+    clock::Moment,
     consul::{self, Session, SessionId},
+    holding::Setback,
     text::one_line,
 };
 
@@ -18,33 +20,70 @@ const LONGEST: usize = 256;
 /// What was asked about a session, and answered.
 type Answer = (SessionId, Result<Option<Session>, consul::Error>);
 
+/// What Consul said of a session.
+enum Told {
+    /// It is being asked; after this failure, if there was one.
+    Asked(Option<Setback>),
+    /// It gave no answer, and is asked again when that is due.
+    Failed(Setback),
+    /// This is what it is called; `None` where there is nothing to be known.
+    Name(Option<String>),
+}
+
 /// What is known of the sessions of others.
 #[derive(Default)]
 pub(in crate::controller) struct Strangers {
-    /// What Consul says of each; `None` while it was not answered, or nothing is to be known.
-    known: HashMap<SessionId, Option<String>>,
+    known: HashMap<SessionId, Told>,
     pub(super) asked: JoinSet<Answer>,
 }
 
 impl Strangers {
     /// The name and the node of a session, if Consul has told.
     pub(in crate::controller) fn name(&self, session: &SessionId) -> Option<String> {
-        self.known.get(session)?.clone()
+        match self.known.get(session)? {
+            Told::Name(name) => name.clone(),
+            Told::Asked(_) | Told::Failed(_) => None,
+        }
+    }
+
+    /// When Consul is to be asked again about one of whom it gave no answer.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let failed = self.known.values().filter_map(|told| match told {
+            Told::Failed(setback) => Some(setback.until),
+            Told::Asked(_) | Told::Name(_) => None,
+        });
+        failed.min()
+    }
+
+    /// Whether Consul is to be asked about this one now, which is noted.
+    fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
+        let before = match self.known.get(session) {
+            None if self.known.len() >= LISTED => return false,
+            None => None,
+            Some(Told::Failed(setback)) if setback.until <= now => Some(*setback),
+            Some(_) => return false,
+        };
+        self.known.insert(session.clone(), Told::Asked(before));
+        true
     }
 
     /// Takes note of an answer.
     pub(super) fn settle(&mut self, (id, answer): Answer) {
-        let session = match answer {
-            Ok(session) => session,
+        // It may hold nothing any more.
+        let Some(known) = self.known.get_mut(&id) else {
+            return;
+        };
+        *known = match answer {
+            Ok(session) => Told::Name(session.as_ref().map(describe)),
             Err(error) => {
                 tracing::debug!(session = %id, %error, "nothing is known of the holder");
-                None
+                let before = match known {
+                    Told::Asked(before) => *before,
+                    Told::Failed(_) | Told::Name(_) => None,
+                };
+                Told::Failed(Setback::after(before.as_ref(), Moment::now()))
             }
         };
-        // It may hold nothing any more.
-        if let Some(known) = self.known.get_mut(&id) {
-            *known = session.as_ref().map(describe);
-        }
     }
 }
 
@@ -58,24 +97,28 @@ fn describe(session: &Session) -> String {
 }
 
 impl Grantor {
-    /// Asks Consul, beside the passes and once, who the holders are that were not seen before.
+    /// Asks Consul, beside the passes, who the holders are of whom it has not told. Each waits for a
+    /// turn like all calls: a thousand keys may be seen for the first time at once.
     pub(super) fn acquaint(&mut self) {
         let (Some(reading), Some(home)) = (&self.view.reading, &self.view.home) else {
             return;
         };
-        let known = &mut self.strangers.known;
-        known.retain(|session, _| reading.holds(session));
+        let strangers = &mut self.strangers;
+        strangers.known.retain(|session, _| reading.holds(session));
+        let now = Moment::now();
         let foreign = |session: &SessionId| {
             reading.holds(session) && self.sessions.whose(session) == Some(&Whose::Foreign)
         };
         let holders = reading.contenders().map(|(session, _)| session);
         for session in holders.filter(|session| foreign(session)) {
-            if known.len() >= LISTED || known.contains_key(session) {
+            if !strangers.is_to_ask(session, now) {
                 continue;
             }
-            known.insert(session.clone(), None);
             let (consul, id) = (home.consul.clone(), session.clone());
-            self.strangers.asked.spawn(async move {
+            let turns = self.view.calls.clone();
+            strangers.asked.spawn(async move {
+                // Never closed.
+                let _turn = turns.acquire().await;
                 let answer = consul.session(&id).await;
                 (id, answer)
             });
@@ -107,7 +150,8 @@ mod tests {
         let answer = |name| (id.clone(), Ok(Some(session(name))));
         strangers.settle(answer("gone by now"));
         assert_eq!(strangers.name(&id), None);
-        strangers.known.insert(id.clone(), None);
+        assert!(strangers.is_to_ask(&id, Moment::now()));
+        assert!(!strangers.is_to_ask(&id, Moment::now()), "once");
         strangers.settle(answer("Consul lock\nforged"));
         let name = strangers.name(&id).unwrap();
         assert!(
@@ -118,5 +162,24 @@ mod tests {
         assert_eq!(strangers.name(&id).as_deref(), Some("on web-1"));
         strangers.settle((id.clone(), Ok(None)));
         assert_eq!(strangers.name(&id), None, "it may not be read");
+        assert!(!strangers.is_to_ask(&id, Moment::END), "that is known");
+    }
+
+    #[test]
+    fn where_no_answer_came_it_is_asked_again_after_a_pause() {
+        let mut strangers = Strangers::default();
+        let id: SessionId = "s".into();
+        let mut pause = || {
+            assert!(strangers.is_to_ask(&id, Moment::END));
+            strangers.settle((id.clone(), Err(consul::Error::Gone)));
+            let now = Moment::default();
+            assert!(!strangers.is_to_ask(&id, now), "not at once");
+            assert!(strangers.due().is_some());
+        };
+        pause();
+        pause();
+        assert!(strangers.is_to_ask(&id, Moment::END));
+        strangers.settle((id.clone(), Ok(Some(session("db")))));
+        assert_eq!(strangers.name(&id).as_deref(), Some("db on web-1"));
     }
 }

@@ -125,3 +125,38 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     let above = index.state().lines_at(&"batch".into(), "p/.lock");
     assert_eq!(above, []);
 }
+
+#[test]
+fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
+    let (wake_old, wake_new) = (index.open(&old), index.open(&new));
+    put(&index, keyed("a", "k1", |_| {}));
+    index.has_contenders(&old, ["a".into()].into());
+    put(&index, keyed("a", "k2", |_| {}));
+    assert!(woken(&wake_old) && woken(&wake_new));
+    // It has its slot at the new key: what it left at the old one is done with.
+    put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
+    assert!(woken(&wake_old) && woken(&wake_new));
+    index.has_contenders(&old, BTreeSet::new());
+    index.remove(&"a".into());
+    assert!(!woken(&wake_old) && woken(&wake_new));
+}
+
+#[test]
+fn a_line_that_is_gone_has_no_contenders() {
+    let index = Index::default();
+    add(&index, "db", "p", true);
+    let uid: Uid = "a".into();
+    let count = || index.state().contenders.lines_of(&uid).count();
+    for key in ["k1", "k2"] {
+        index.open(&line_of("db", key));
+        index.has_contenders(&line_of("db", key), [uid.clone()].into());
+    }
+    assert_eq!(count(), 2);
+    assert!(index.close(&line_of("db", "k1")));
+    assert_eq!(count(), 1);
+    index.remove_semaphore(&reference("db"));
+    assert_eq!(count(), 0);
+}

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What is to be said of an access.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stated {
     problem: Option<(Reason, String)>,
     whose_token: String,

@@ -8,7 +8,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{access::Stated, feed::Feed, finalizer, report::Shown};
+use super::{access::Stated, feed::Feed, finalizer, passes::Passes, report::Shown};
 use crate::{
     api::conditions::Finding,
     clock::Moment,
@@ -23,7 +23,6 @@ use crate::{
 };
 
 /// What holds for all keys of a semaphore.
-#[derive(Clone)]
 pub(super) struct Orders {
     /// As its spec has them: with its own prefix and without a key.
     pub(super) settings: Settings,
@@ -39,9 +38,21 @@ pub(super) struct Orders {
     pub(super) applied: Vec<u32>,
 }
 
+/// Of which spec something is true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SpecOf {
+    pub(super) generation: Option<i64>,
+    /// What its limit is.
+    pub(super) limit: u32,
+}
+
 /// What is true of one lock key after a pass.
 pub(super) struct Account {
     pub(super) key: Option<Key>,
+    /// The number of that pass.
+    pub(super) pass: u64,
+    /// What it went by.
+    pub(super) spec: SpecOf,
     /// Up to where its grantor had heard of the watch.
     pub(super) heard: u64,
     pub(super) conclusion: Conclusion,
@@ -77,6 +88,7 @@ pub(super) struct Branch {
     orders: watch::Receiver<Arc<Orders>>,
     feed: Feed,
     wake: Arc<Notify>,
+    pub(super) passes: Passes,
 }
 
 impl Branch {
@@ -108,18 +120,20 @@ impl Branch {
             orders,
             feed,
             wake,
+            passes: Passes::default(),
         }
     }
 
-    /// Has a pass after everything that happens, and gives account of each, until it is dropped.
+    /// Has a pass after everything that happens, and gives account of each, until it is closed or
+    /// dropped.
     pub(super) async fn run(mut self, accounts: mpsc::Sender<Account>) {
         self.await_the_watch().await;
-        loop {
+        while let Some(pass) = self.passes.begin() {
             let heard = self.grantor.hear(&self.feed);
             let applied = self.orders.borrow().applied.clone();
             // What a pass needs is much, and most grantors rest most of the time.
             let conclusion = Box::pin(self.grantor.pass(&applied)).await;
-            let account = self.account(conclusion, heard);
+            let account = self.account(conclusion, pass, heard);
             if accounts.send(account).await.is_err() {
                 return;
             }
@@ -172,7 +186,7 @@ impl Branch {
         }
     }
 
-    fn account(&mut self, mut conclusion: Conclusion, heard: u64) -> Account {
+    fn account(&mut self, mut conclusion: Conclusion, pass: u64, heard: u64) -> Account {
         if let Some(reading) = &self.grantor.view.reading {
             self.shown = self.show(reading);
         }
@@ -187,6 +201,11 @@ impl Branch {
         let reading = self.grantor.view.reading.as_ref();
         Account {
             key: self.reference.key.clone(),
+            pass,
+            spec: SpecOf {
+                generation: self.generation,
+                limit: self.grantor.settings.limit,
+            },
             heard,
             shown: self.shown.clone(),
             waiting: self.grantor.waiting,
@@ -215,11 +234,80 @@ impl Branch {
     }
 }
 
+impl PartialEq for Orders {
+    /// Whether they say the same: a home is another one when it has moved.
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            settings,
+            generation,
+            access,
+            home: _,
+            moves,
+            barred,
+            applied,
+        } = self;
+        *settings == other.settings
+            && *generation == other.generation
+            && *access == other.access
+            && *moves == other.moves
+            && *barred == other.barred
+            && *applied == other.applied
+    }
+}
+
+/// Gives these orders to all branches. Says whether they are others than those before; if not, nobody
+/// is woken.
+pub(super) fn give(orders: Orders, to: &watch::Sender<Arc<Orders>>) -> bool {
+    to.send_if_modified(|known| {
+        let news = **known != orders;
+        if news {
+            *known = Arc::new(orders);
+        }
+        news
+    })
+}
+
 impl Orders {
     fn settings_of(&self, key: Option<&Key>) -> Settings {
         match key {
             Some(key) => self.settings.clone().of_key(key),
             None => self.settings.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::samples;
+
+    fn orders(change: impl FnOnce(&mut Orders)) -> Orders {
+        let mut orders = Orders {
+            settings: samples::settings(1),
+            generation: Some(1),
+            access: Stated::default(),
+            home: None,
+            moves: 0,
+            barred: false,
+            applied: vec![1],
+        };
+        change(&mut orders);
+        orders
+    }
+
+    #[test]
+    fn orders_that_say_the_same_wake_nobody() {
+        let (to, mut given) = watch::channel(Arc::new(orders(|_| {})));
+        let mut is_news = |orders| {
+            let news = give(orders, &to);
+            assert_eq!(given.has_changed().unwrap(), news);
+            given.borrow_and_update();
+            news
+        };
+        assert!(!is_news(orders(|_| {})), "the echo of a status");
+        assert!(is_news(orders(|orders| orders.settings.paused = true)));
+        assert!(is_news(orders(|orders| orders.generation = Some(2))));
+        assert!(is_news(orders(|orders| orders.moves = 1)), "another way");
+        assert!(is_news(orders(|orders| orders.applied = vec![1, 2])));
     }
 }

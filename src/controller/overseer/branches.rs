@@ -35,8 +35,9 @@ impl Overseer {
             self.defence,
             wake.clone(),
         );
+        let passes = branch.passes.clone();
         let task = self.tasks.spawn(branch.run(self.accounts.0.clone()));
-        self.branches.insert(key, AtWork { wake, task });
+        self.branches.insert(key, AtWork { wake, task, passes });
     }
 
     /// Lays out what the watch brought, and wakes those whom it concerns.
@@ -67,9 +68,10 @@ impl Overseer {
     /// Takes an account in. A key that nobody uses any more needs no branch.
     pub(super) fn take(&mut self, mut account: Account) {
         let key = account.key.clone();
-        if !self.branches.contains_key(&key) {
+        let Some(at_work) = self.branches.get(&key) else {
             return;
-        }
+        };
+        let passes = at_work.passes.clone();
         if let Some(moved) = account.conclusion.moved.take() {
             self.tell_moved(moved, key.as_ref());
         }
@@ -79,7 +81,7 @@ impl Overseer {
             && !self.feed.has_changed(&key, account.heard)
             && (!self.settings.terminating || account.conclusion.finished);
         let line = LineRef::new(&self.reference, key.clone());
-        if unused && self.context.index.close(&line) {
+        if unused && passes.close_after(account.pass, || self.context.index.close(&line)) {
             self.sums.remove(&key);
             if let Some(at_work) = self.branches.remove(&key) {
                 at_work.task.abort();

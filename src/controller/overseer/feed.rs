@@ -10,7 +10,7 @@
 )]
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     clock::Moment,
-    consul::{self, Entry, Listing},
+    consul::{self, Entry, Listing, SessionId},
     holding::News,
     semaphore::{Key, Prefix},
 };
@@ -145,6 +145,13 @@ impl Feed {
     /// What is below a key, as the watch showed it last.
     pub(in crate::controller) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
         self.state().entries(key)
+    }
+
+    /// The sessions that lock anything, as the watch showed it last.
+    pub(super) fn sessions(&self) -> HashSet<SessionId> {
+        let state = self.state();
+        let entries = state.slices.values().flat_map(|slice| slice.entries.iter());
+        entries.filter_map(|entry| entry.session.clone()).collect()
     }
 
     /// Turns to call Consul, for those who have something to ask of their own.

@@ -5,6 +5,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::sleep,
+};
 
 use super::{Overseer, SOON, branch::Obstacle};
 use crate::{
@@ -19,36 +23,105 @@ use crate::{
     semaphore::{Lock, Reading},
 };
 
+/// What is known of the finalizer.
+#[derive(Default)]
+pub(super) struct Finalizer {
+    /// Whether it is to be put on.
+    missing: bool,
+    /// Why it could not be set the last time.
+    setback: Option<Setback>,
+    /// Whether it was told that it can't be set.
+    told: bool,
+    pub(super) asked: JoinSet<Result<(), CallError>>,
+}
+
+impl Finalizer {
+    /// The semaphore has it, or has it not.
+    fn observe(&mut self, is_there: bool) {
+        self.missing = !is_there;
+        if is_there {
+            (self.setback, self.told) = (None, false);
+        }
+    }
+
+    /// When it is to be set; `None` while that is under way, and when it is there.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let due = self.missing && self.asked.is_empty();
+        due.then(|| {
+            self.setback
+                .map_or(Moment::default(), |before| before.until)
+        })
+    }
+
+    /// It has been set, or could not be; says whether that is to be told.
+    fn settle(&mut self, answer: &Result<(), CallError>) -> bool {
+        let Err(error) = answer else {
+            self.observe(true);
+            return false;
+        };
+        // After a conflict a newer version is on its way.
+        self.setback = Some(Setback::after(self.setback.as_ref(), Moment::now()));
+        error.is_refused_for_good() && !std::mem::replace(&mut self.told, true)
+    }
+}
+
 impl Overseer {
-    /// Puts the finalizer on, before anything is written to Consul, and again if somebody takes it
-    /// off. A semaphore that is being deleted without it can't be kept any more.
-    pub(super) async fn ensure_finalizer(&mut self) {
-        let mut setback: Option<Setback> = None;
-        let mut told = false;
-        loop {
-            let semaphore = self.specs.borrow_and_update().clone();
-            let finalizers = semaphore.finalizers().iter().map(String::as_str);
-            if finalizers.clone().any(|finalizer| finalizer == FINALIZER) {
-                return;
-            }
-            if semaphore.metadata.deletion_timestamp.is_some() {
-                self.finished = true;
-                return;
-            }
-            let finalizers = finalizers.chain([FINALIZER]).collect();
-            let Err(error) = self.set_finalizers(&semaphore, finalizers).await else {
-                return crash::reach(Point::FinalizerAdded, &self.reference.namespace).await;
-            };
-            if error.is_refused_for_good() && !std::mem::replace(&mut told, true) {
-                tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set: nothing is done for it");
-            }
-            let next = Setback::after(setback.as_ref(), Moment::now());
-            setback = Some(next);
+    /// Waits until the finalizer is there: nothing is written to Consul before.
+    pub(super) async fn await_finalizer(&mut self) {
+        self.look_for_finalizer();
+        while self.finalizer.missing && !self.finished {
+            self.add_finalizer();
+            let due = self.next();
             tokio::select! {
-                () = next.wait() => {}
-                // A conflict means that a newer version is on its way.
-                changed = self.specs.changed() => if changed.is_err() { return },
+                Some(answer) = self.finalizer.asked.join_next() => self.settle_finalizer(answer),
+                changed = self.specs.changed() => match changed {
+                    Ok(()) => self.respec(),
+                    Err(_) => self.finished = true,
+                },
+                () = sleep(due.since(Moment::now())) => {}
             }
+        }
+    }
+
+    /// Looks whether the finalizer is on. A semaphore that is being deleted without it can't be kept
+    /// any more.
+    pub(super) fn look_for_finalizer(&mut self) {
+        let semaphore = self.specs.borrow().clone();
+        let finalizers = semaphore.finalizers();
+        let is_there = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+        if !is_there && semaphore.metadata.deletion_timestamp.is_some() {
+            self.finished = true;
+        }
+        self.finalizer.observe(is_there);
+    }
+
+    /// Has the finalizer put on, if it is time: at first, and again if somebody has taken it off. All
+    /// else goes on beside it.
+    pub(super) fn add_finalizer(&mut self) {
+        if self.finalizer.due().is_none_or(|due| due > Moment::now()) {
+            return;
+        }
+        let semaphore = self.specs.borrow().clone();
+        let (api, namespace) = (self.semaphores(), self.reference.namespace.clone());
+        self.finalizer.asked.spawn(async move {
+            let finalizers = semaphore.finalizers().iter().map(String::as_str);
+            let finalizers = finalizers.chain([FINALIZER]).collect();
+            set_finalizers(&api, &semaphore, finalizers).await?;
+            crash::reach(Point::FinalizerAdded, &namespace).await;
+            Ok(())
+        });
+    }
+
+    /// Takes note of what became of that.
+    pub(super) fn settle_finalizer(&mut self, answer: Result<Result<(), CallError>, JoinError>) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        };
+        if self.finalizer.settle(&answer)
+            && let Err(error) = answer
+        {
+            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set: until it is, nothing new is begun for it");
         }
     }
 
@@ -96,7 +169,8 @@ impl Overseer {
     /// What is in the way of using Consul.
     fn obstacle(&self) -> Option<Obstacle> {
         let obstacle = self.sums.obstacle().cloned();
-        obstacle.or_else(|| self.common.as_ref()?.obstacle())
+        let obstacle = obstacle.or_else(|| self.common.as_ref()?.obstacle());
+        obstacle.or_else(|| self.orphans.obstacle.clone())
     }
 
     /// Lets the semaphore go without cleaning up, and says what is left.
@@ -149,7 +223,7 @@ impl Overseer {
             Ok(Some(semaphore)) if semaphore.metadata.uid == self.uid => {
                 let others = semaphore.finalizers().iter().map(String::as_str);
                 let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
-                self.set_finalizers(&semaphore, others).await
+                set_finalizers(&self.semaphores(), &semaphore, others).await
             }
             Ok(_) => Ok(()),
             Err(error) => Err(error),
@@ -164,28 +238,24 @@ impl Overseer {
         self.finished
     }
 
-    async fn set_finalizers(
-        &self,
-        semaphore: &ConsulSemaphore,
-        finalizers: Vec<&str>,
-    ) -> Result<(), CallError> {
-        let body = Patch::Merge(json!({ "metadata": {
-            "uid": semaphore.metadata.uid,
-            "resourceVersion": semaphore.metadata.resource_version,
-            "finalizers": finalizers,
-        } }));
-        let params = PatchParams::default();
-        call(
-            self.semaphores()
-                .patch(&self.reference.name, &params, &body),
-        )
-        .await?;
-        Ok(())
-    }
-
     fn semaphores(&self) -> Api<ConsulSemaphore> {
         Api::namespaced(self.context.client.clone(), &self.reference.namespace)
     }
+}
+
+async fn set_finalizers(
+    api: &Api<ConsulSemaphore>,
+    semaphore: &ConsulSemaphore,
+    finalizers: Vec<&str>,
+) -> Result<(), CallError> {
+    let body = Patch::Merge(json!({ "metadata": {
+        "uid": semaphore.metadata.uid,
+        "resourceVersion": semaphore.metadata.resource_version,
+        "finalizers": finalizers,
+    } }));
+    let params = PatchParams::default();
+    call(api.patch(&semaphore.name_any(), &params, &body)).await?;
+    Ok(())
 }
 
 /// Why `.lock` is left where it is by a semaphore that needs it no more; `None` if it is gone.
@@ -202,5 +272,48 @@ pub(super) fn why_left_to_others(reading: &Reading) -> Option<String> {
             "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
             body.held()
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_is_set_when_it_is_missing_and_again_after_a_pause() {
+        let mut finalizer = Finalizer::default();
+        assert_eq!(finalizer.due(), None);
+        finalizer.observe(false);
+        assert_eq!(finalizer.due(), Some(Moment::default()), "at once");
+        assert!(!finalizer.settle(&Err(CallError::Silent(Duration::ZERO))));
+        assert!(finalizer.due() > Some(Moment::default()));
+        finalizer.observe(false);
+        assert!(finalizer.due() > Some(Moment::default()), "no sooner");
+        finalizer.settle(&Ok(()));
+        assert_eq!(finalizer.due(), None, "the watch is about to show it");
+        finalizer.observe(false);
+        assert_eq!(finalizer.due(), Some(Moment::default()), "taken off");
+    }
+
+    #[test]
+    fn a_refusal_is_told_once() {
+        let mut finalizer = Finalizer::default();
+        finalizer.observe(false);
+        let refused = || {
+            let status = kube::core::Status {
+                code: 403,
+                ..kube::core::Status::default()
+            };
+            Err(CallError::Failed(Box::new(kube::Error::Api(
+                status.boxed(),
+            ))))
+        };
+        assert!(finalizer.settle(&refused()));
+        assert!(!finalizer.settle(&refused()));
+        finalizer.observe(true);
+        finalizer.observe(false);
+        assert!(finalizer.settle(&refused()), "since it was there");
     }
 }

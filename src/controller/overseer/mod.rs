@@ -9,9 +9,12 @@ mod branch;
 mod branches;
 mod feed;
 mod finalizer;
+mod orphans;
+mod passes;
 mod readiness;
 mod report;
 mod reporter;
+mod spec;
 mod sums;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -26,9 +29,13 @@ use tokio::{
 pub(super) use self::feed::Feed;
 use self::{
     access::Access,
-    branch::{Account, Branch, Orders},
+    branch::{Account, Branch, Orders, SpecOf, give},
+    finalizer::Finalizer,
+    orphans::Orphans,
+    passes::Passes,
     readiness::Readiness,
     reporter::Reporter,
+    spec::{defence, settings, short_ttl},
     sums::Sums,
 };
 use super::{
@@ -38,10 +45,7 @@ use super::{
     index::{LineRef, SemaphoreRef},
 };
 use crate::{
-    api::{
-        ConsulSemaphore,
-        conditions::{ConditionType, Reason},
-    },
+    api::ConsulSemaphore,
     clock::Moment,
     consul::{self, Listing, WatchOptions},
     crash::{self, Point},
@@ -76,6 +80,8 @@ pub(super) struct Overseer {
     tasks: JoinSet<()>,
     accounts: (mpsc::Sender<Account>, mpsc::Receiver<Account>),
     sums: Sums,
+    orphans: Orphans,
+    finalizer: Finalizer,
     /// Of a keyed semaphore, what is known where no key is in use. It has no passes.
     common: Option<Branch>,
     fencing_token: Option<u64>,
@@ -104,6 +110,7 @@ pub(super) struct Overseer {
 struct AtWork {
     wake: Arc<Notify>,
     task: AbortHandle,
+    passes: Passes,
 }
 
 impl Overseer {
@@ -164,6 +171,8 @@ impl Overseer {
             tasks: JoinSet::new(),
             accounts: mpsc::channel(ACCOUNTS),
             sums: Sums::default(),
+            orphans: Orphans::default(),
+            finalizer: Finalizer::default(),
             common,
             applied,
             recording: None,
@@ -179,18 +188,24 @@ impl Overseer {
 
     /// Works until the semaphore is gone.
     pub(super) async fn run(mut self) {
-        self.ensure_finalizer().await;
+        self.await_finalizer().await;
+        if self.finished {
+            return;
+        }
         self.warn_of_short_ttl();
         let mut wait = self.watch_wait();
         let mut moves = self.moves;
         let mut readings = self.watch(wait);
         self.branch_out();
+        let mut accounts = Vec::new();
         while !self.finished {
             let due = self.watch_wait();
             if moves != self.moves || due != wait {
                 (wait, moves) = (due, self.moves);
                 readings = self.watch(wait);
             }
+            self.add_finalizer();
+            self.look_for_orphans();
             let next = self.next();
             tokio::select! {
                 () = self.wake.notified() => self.branch_out(),
@@ -198,11 +213,19 @@ impl Overseer {
                     if changed.is_err() {
                         return;
                     }
-                    self.respec().await;
+                    self.respec();
                 }
                 () = self.access.changed() => self.regain_access(),
                 Some(listing) = readings.recv() => self.hear(listing),
-                Some(account) = self.accounts.1.recv() => self.take(account),
+                // All that have come by now: what they come to is concluded once.
+                1.. = self.accounts.1.recv_many(&mut accounts, ACCOUNTS) => {
+                    accounts.drain(..).for_each(|account| self.take(account));
+                }
+                Some(answer) = self.finalizer.asked.join_next() => self.settle_finalizer(answer),
+                Some(asked) = self.orphans.asked.join_next() => match asked {
+                    Ok(answer) => self.end_orphans(answer),
+                    Err(error) => std::panic::resume_unwind(error.into_panic()),
+                },
                 Some(ended) = self.tasks.join_next() => match ended {
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
                     _ => continue,
@@ -247,10 +270,12 @@ impl Overseer {
             hopeless.max(now + SOON)
         });
         let times = self.again.into_iter().chain(hopeless);
+        let times = times.chain(self.orphans_due()).chain(self.finalizer.due());
         times.min().unwrap_or(now + IDLE)
     }
 
-    /// Tells the branches what holds now.
+    /// Tells the branches what holds now, if that is news. Every status that is written comes back as a
+    /// spec which says nothing new.
     fn order(&mut self) {
         let orders = Orders {
             settings: self.settings.clone(),
@@ -261,14 +286,15 @@ impl Overseer {
             barred: self.access.is_barred(),
             applied: self.applied.clone(),
         };
-        self.orders.send_replace(Arc::new(orders));
-        if let Some(common) = &mut self.common {
+        if give(orders, &self.orders)
+            && let Some(common) = &mut self.common
+        {
             common.heed();
         }
     }
 
     /// The spec has changed, or the semaphore is being deleted, or its finalizer was removed.
-    async fn respec(&mut self) {
+    fn respec(&mut self) {
         let semaphore = self.specs.borrow_and_update().clone();
         if self.generation != semaphore.metadata.generation {
             self.defence = Defence::default();
@@ -282,7 +308,7 @@ impl Overseer {
             self.access = Access::new(&self.context, &semaphore);
             self.regain_access();
         }
-        self.ensure_finalizer().await;
+        self.look_for_finalizer();
     }
 
     /// Says whom a limit that was moved leaves behind.
@@ -366,12 +392,25 @@ impl Overseer {
             self.recording = Some((number, record));
             self.reporter.hurry();
         }
-        let heard = self.sums.len() == self.branches.len() && self.feed.is_known();
-        if self.settings.terminating && heard && self.sums.all_finished() {
+        if self.is_cleaned_up() && self.orphans.done {
             crash::reach(Point::LockRemoved, &self.reference.namespace).await;
             self.finish().await;
         } else if self.is_hopeless() {
             self.leave_behind().await;
+        }
+    }
+
+    /// Whether the semaphore is being deleted and nothing of it is left at any lock key.
+    fn is_cleaned_up(&self) -> bool {
+        let heard = self.sums.len() == self.branches.len() && self.feed.is_known();
+        self.settings.terminating && heard && self.sums.all_finished()
+    }
+
+    /// What the grantors are to go by.
+    fn spec(&self) -> SpecOf {
+        SpecOf {
+            generation: self.generation,
+            limit: self.settings.limit,
         }
     }
 
@@ -382,111 +421,16 @@ impl Overseer {
         all_keys && self.sums.len() == self.branches.len()
     }
 
-    /// Earlier limits are ours no more once nothing in Consul follows from them.
+    /// Earlier limits are ours no more once nothing in Consul follows from them: at no key, also of
+    /// those that only the watch shows.
     fn forget_limits(&mut self) {
         let limit = self.settings.limit;
         let moved = self.applied.iter().any(|applied| *applied != limit);
         let recorded = self.applied.contains(&limit);
-        if moved && recorded && self.sums.all_settled(limit, self.branches.len()) {
+        let settled = || self.sums.all_settled(self.spec(), self.branches.len());
+        if moved && recorded && self.feed.is_known() && settled() {
             self.applied = vec![limit];
             self.order();
         }
-    }
-}
-
-/// What is to be said of a TTL under twice the time that the election waits for a leader which is
-/// gone: until another one leads nobody renews the sessions, and a slot may be lost.
-fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
-    let (ttl, lease) = (ttl?, lease?);
-    (ttl < lease * 2).then(|| {
-        format!(
-            "spec.session.ttl is {} s, under twice the --lease-duration of {} s: if the leader dies, \
-             running Jobs may lose their slots before another replica leads. Set it to {} s or \
-             more, or have the operator run with a shorter lease",
-            ttl.as_secs(),
-            lease.as_secs(),
-            2 * lease.as_secs()
-        )
-    })
-}
-
-/// What the status says of the limit.
-fn defence(semaphore: &ConsulSemaphore) -> Defence {
-    let status = semaphore.status.as_ref();
-    let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
-    // Of a keyed one nobody can say later which key it was.
-    let keyed = semaphore.spec.keyed;
-    let mut conditions = status.iter().flat_map(|status| &status.conditions);
-    let given_up = conditions.any(|condition| {
-        condition.type_ == ConditionType::LimitAgreed.as_str()
-            && condition.reason == Reason::LimitConflict.as_str()
-            && condition.observed_generation == semaphore.metadata.generation
-    });
-    Defence::resumed(recorded, given_up && !keyed)
-}
-
-fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
-    Settings {
-        cluster: context.cluster.clone(),
-        namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
-        name: semaphore.metadata.name.clone().unwrap_or_default(),
-        key: None,
-        prefix: semaphore.prefix(),
-        mode: semaphore.spec.mode,
-        limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
-        policy: semaphore.spec.limit_policy,
-        paused: semaphore.spec.paused,
-        fair: context.fair,
-        terminating: semaphore.metadata.deletion_timestamp.is_some(),
-        on_slot_lost: semaphore.spec.on_slot_lost,
-        ttl: semaphore.spec.session.ttl.get(),
-        lock_delay: semaphore.spec.session.lock_delay.get(),
-        cooldown: semaphore.spec.cooldown.get(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_ttl_is_short_beside_the_time_that_an_election_takes() {
-        let seconds = |seconds| Some(Duration::from_secs(seconds));
-        let note = short_ttl(seconds(29), seconds(15)).unwrap();
-        for words in ["ttl is 29 s", "--lease-duration of 15 s", "Set it to 30 s"] {
-            assert!(note.contains(words), "{note}");
-        }
-        assert_eq!(short_ttl(seconds(30), seconds(15)), None);
-        assert_eq!(short_ttl(seconds(10), None), None, "there is no election");
-        assert_eq!(short_ttl(None, seconds(15)), None, "they never expire");
-    }
-
-    #[test]
-    fn an_operator_that_starts_goes_by_what_the_status_says_of_the_limit() {
-        let read = |applied: &[u32], reason: &str, generation: i64| {
-            let semaphore = serde_json::from_value(json!({
-                "apiVersion": "consul-semaphore.io/v1alpha1",
-                "kind": "ConsulSemaphore",
-                "metadata": { "name": "db", "generation": 7 },
-                "spec": { "limit": 3, "limitPolicy": "Enforce" },
-                "status": {
-                    "appliedLimits": applied,
-                    "held": 0, "heldHere": 0, "waiting": 0,
-                    "conditions": [{
-                        "type": "LimitAgreed", "status": "False", "reason": reason, "message": "",
-                        "observedGeneration": generation,
-                        "lastTransitionTime": "2026-01-01T00:00:00Z",
-                    }],
-                },
-            }));
-            defence(&semaphore.unwrap())
-        };
-        assert_eq!(read(&[5], "Starting", 7), Defence::default());
-        assert_eq!(read(&[3], "LimitsMatch", 7), Defence::resumed(true, false));
-        assert_eq!(read(&[3], "LimitConflict", 7), Defence::resumed(true, true));
-        let before = read(&[3], "LimitConflict", 6);
-        assert_eq!(before, Defence::resumed(true, false), "of an older spec");
     }
 }

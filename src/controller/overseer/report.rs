@@ -31,9 +31,11 @@ impl Overseer {
     pub(super) fn compose_report(&self, applied: &[u32]) -> Report {
         let sums = &self.sums;
         let limit = sums.limit();
+        // What the keys say of an earlier spec is not to be taken for an answer to this one.
+        let spec = sums.oldest_spec().unwrap_or_else(|| self.spec());
         let queue = self.context.index.head(&self.reference, LISTED);
         let status = ConsulSemaphoreStatus {
-            observed_generation: self.generation,
+            observed_generation: spec.generation,
             limit: limit.map(number),
             applied_limits: applied.iter().copied().map(number).collect(),
             fencing_token: self.fencing_token.and_then(|token| token.try_into().ok()),
@@ -54,7 +56,7 @@ impl Overseer {
         let one = sums.findings_of_one();
         let findings = one.unwrap_or_else(|| match &self.common {
             Some(common) if sums.len() == 0 => self.findings_without_keys(common),
-            _ => sums.findings(self.settings.limit),
+            _ => sums.findings(spec.limit),
         });
         Report { status, findings }
     }

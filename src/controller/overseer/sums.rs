@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::branch::{Account, Obstacle};
+use super::branch::{Account, Obstacle, SpecOf};
 use crate::{
     api::{
         HolderStatus, LISTED,
@@ -33,6 +33,7 @@ pub(super) struct Sums {
     holders: BTreeSet<(Option<u64>, Option<Key>, usize)>,
     limits: Counts<u32>,
     settled: Counts<u32>,
+    specs: Counts<SpecOf>,
     waits: Counts<Duration>,
     used: Keys,
     recording: Keys,
@@ -105,6 +106,8 @@ impl Sums {
     fn add(&mut self, account: &Account, more: bool) {
         let Account {
             key,
+            pass: _,
+            spec,
             conclusion,
             shown,
             waiting,
@@ -135,6 +138,7 @@ impl Sums {
             count(&mut self.settled, limit, more);
         }
         count(&mut self.waits, *wait, more);
+        count(&mut self.specs, *spec, more);
         mark(&mut self.used, key, more && shown.held + waiting > 0);
         mark(
             &mut self.recording,
@@ -169,9 +173,17 @@ impl Sums {
         (self.limits.len() == 1).then_some(*limit)
     }
 
-    /// Whether every one of so many keys has this limit, and nothing of another one of ours is left.
-    pub(super) fn all_settled(&self, limit: u32, keys: usize) -> bool {
-        keys > 0 && self.settled.get(&limit) == Some(&keys)
+    /// The oldest spec that any of this is true of.
+    pub(super) fn oldest_spec(&self) -> Option<SpecOf> {
+        self.specs.first_key_value().map(|(spec, _)| *spec)
+    }
+
+    /// Whether every one of so many keys has the limit of this spec, and nothing of another one of ours
+    /// is left. What was said under an earlier spec tells nothing of what has been written since.
+    pub(super) fn all_settled(&self, spec: SpecOf, keys: usize) -> bool {
+        keys > 0
+            && self.settled.get(&spec.limit) == Some(&keys)
+            && self.specs.get(&spec) == Some(&keys)
     }
 
     /// The limits that some key needs to have recorded as ours.
@@ -361,6 +373,8 @@ mod tests {
         let (is_ready, reason) = ready;
         Account {
             key: Some(key.parse().unwrap()),
+            pass: 1,
+            spec: SPEC,
             heard: 0,
             conclusion: Conclusion {
                 settled: Some(1),
@@ -382,6 +396,10 @@ mod tests {
         }
     }
 
+    const SPEC: SpecOf = SpecOf {
+        generation: Some(1),
+        limit: 1,
+    };
     const WELL: (bool, Reason) = (true, Reason::Reconciled);
     const STOPPED: (bool, Reason) = (false, Reason::LimitConflict);
 
@@ -396,7 +414,7 @@ mod tests {
         };
         assert_eq!(sessions(&sums), ["a-5", "b-6", "a-7"]);
         assert_eq!((sums.held, sums.waiting, sums.in_use()), (3, 2, 2));
-        assert!(sums.all_settled(1, 2) && !sums.all_settled(2, 2) && !sums.all_settled(1, 3));
+        assert!(sums.all_settled(SPEC, 2) && !sums.all_settled(SPEC, 3));
         assert!(sums.anything_held());
 
         sums.put(account("a", &[], WELL));
@@ -412,6 +430,29 @@ mod tests {
             (sums.limit(), sums.wait(), sums.found.len()),
             (None, None, 0)
         );
+    }
+
+    #[test]
+    fn what_was_said_under_an_earlier_spec_counts_as_no_later_one() {
+        let mut sums = Sums::default();
+        assert_eq!(sums.oldest_spec(), None);
+        let at = |generation, limit| SpecOf {
+            generation: Some(generation),
+            limit,
+        };
+        let mut put = |key, spec| {
+            let account = account(key, &[1], WELL);
+            sums.put(Account { spec, ..account });
+            (sums.oldest_spec(), sums.all_settled(at(3, 1), 2))
+        };
+        put("a", at(1, 1));
+        assert_eq!(put("b", at(1, 1)), (Some(at(1, 1)), false));
+        // The limit was 2 for a while: what `b` has written since is not known.
+        assert_eq!(put("a", at(3, 1)), (Some(at(1, 1)), false));
+        assert_eq!(put("b", at(3, 1)), (Some(at(3, 1)), true));
+        sums.remove(&Some("a".parse().unwrap()));
+        sums.remove(&Some("b".parse().unwrap()));
+        assert_eq!(sums.oldest_spec(), None);
     }
 
     #[test]

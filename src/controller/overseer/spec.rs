@@ -1,0 +1,111 @@
+//! What a `ConsulSemaphore` says: the settings that its grantors go by, what its status says of the
+//! limit, and what is to be said of its TTL.
+
+use std::time::Duration;
+
+use crate::{
+    api::{
+        ConsulSemaphore,
+        conditions::{ConditionType, Reason},
+    },
+    controller::Context,
+    semaphore::{Defence, Settings},
+};
+
+/// What is to be said of a TTL under twice the time that the election waits for a leader which is
+/// gone: until another one leads nobody renews the sessions, and a slot may be lost.
+pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
+    let (ttl, lease) = (ttl?, lease?);
+    (ttl < lease * 2).then(|| {
+        format!(
+            "spec.session.ttl is {} s, under twice the --lease-duration of {} s: if the leader dies, \
+             running Jobs may lose their slots before another replica leads. Set it to {} s or \
+             more, or have the operator run with a shorter lease",
+            ttl.as_secs(),
+            lease.as_secs(),
+            2 * lease.as_secs()
+        )
+    })
+}
+
+/// What the status says of the limit.
+pub(super) fn defence(semaphore: &ConsulSemaphore) -> Defence {
+    let status = semaphore.status.as_ref();
+    let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
+    // Of a keyed one nobody can say later which key it was.
+    let keyed = semaphore.spec.keyed;
+    let mut conditions = status.iter().flat_map(|status| &status.conditions);
+    let given_up = conditions.any(|condition| {
+        condition.type_ == ConditionType::LimitAgreed.as_str()
+            && condition.reason == Reason::LimitConflict.as_str()
+            && condition.observed_generation == semaphore.metadata.generation
+    });
+    Defence::resumed(recorded, given_up && !keyed)
+}
+
+/// What this spec asks for, with what the operator adds to it.
+pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
+    Settings {
+        cluster: context.cluster.clone(),
+        namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
+        name: semaphore.metadata.name.clone().unwrap_or_default(),
+        key: None,
+        prefix: semaphore.prefix(),
+        mode: semaphore.spec.mode,
+        limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+        policy: semaphore.spec.limit_policy,
+        paused: semaphore.spec.paused,
+        fair: context.fair,
+        terminating: semaphore.metadata.deletion_timestamp.is_some(),
+        on_slot_lost: semaphore.spec.on_slot_lost,
+        ttl: semaphore.spec.session.ttl.get(),
+        lock_delay: semaphore.spec.session.lock_delay.get(),
+        cooldown: semaphore.spec.cooldown.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_short_beside_the_time_that_an_election_takes() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let note = short_ttl(seconds(29), seconds(15)).unwrap();
+        for words in ["ttl is 29 s", "--lease-duration of 15 s", "Set it to 30 s"] {
+            assert!(note.contains(words), "{note}");
+        }
+        assert_eq!(short_ttl(seconds(30), seconds(15)), None);
+        assert_eq!(short_ttl(seconds(10), None), None, "there is no election");
+        assert_eq!(short_ttl(None, seconds(15)), None, "they never expire");
+    }
+
+    #[test]
+    fn an_operator_that_starts_goes_by_what_the_status_says_of_the_limit() {
+        let read = |applied: &[u32], reason: &str, generation: i64| {
+            let semaphore = serde_json::from_value(json!({
+                "apiVersion": "consul-semaphore.io/v1alpha1",
+                "kind": "ConsulSemaphore",
+                "metadata": { "name": "db", "generation": 7 },
+                "spec": { "limit": 3, "limitPolicy": "Enforce" },
+                "status": {
+                    "appliedLimits": applied,
+                    "held": 0, "heldHere": 0, "waiting": 0,
+                    "conditions": [{
+                        "type": "LimitAgreed", "status": "False", "reason": reason, "message": "",
+                        "observedGeneration": generation,
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }],
+                },
+            }));
+            defence(&semaphore.unwrap())
+        };
+        assert_eq!(read(&[5], "Starting", 7), Defence::default());
+        assert_eq!(read(&[3], "LimitsMatch", 7), Defence::resumed(true, false));
+        assert_eq!(read(&[3], "LimitConflict", 7), Defence::resumed(true, true));
+        let before = read(&[3], "LimitConflict", 6);
+        assert_eq!(before, Defence::resumed(true, false), "of an older spec");
+    }
+}
