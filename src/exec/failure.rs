@@ -1,6 +1,6 @@
 //! Why there is no exit code of the command's own.
 
-use std::{io, process::ExitStatus, time::Duration};
+use std::{io, time::Duration};
 
 use rustix::process::Signal;
 
@@ -45,9 +45,9 @@ pub enum Failure {
     /// The prefix is used in another way; all who use it must agree.
     #[error("{0}")]
     Conflict(String),
-    /// The slot was lost, so the command was ended.
-    #[error("the command was ended because its slot was lost: {0}")]
-    Lost(ExitStatus),
+    /// The slot was lost, so the command was ended, with this exit code.
+    #[error("the command was ended because its slot was lost: exit code {0}")]
+    Lost(u8),
     /// A signal came before there was a slot.
     #[error("ended by signal {} before there was a slot", .0.as_raw())]
     Interrupted(Signal),
