@@ -108,6 +108,7 @@ impl Contender {
             ttl: Some(settings.ttl),
             lock_delay: settings.lock_delay,
             cooldown: settings.cooldown,
+            transient: true,
             fair: settings.fair.then_some(WINDOW),
         };
         let job = Job {
@@ -117,7 +118,12 @@ impl Contender {
             seen: Moment::now(),
             wants: Some(policy.name.as_str().into()),
             key: None,
-            on_contention: OnContention::Wait,
+            // Nothing is made for who does not wait.
+            on_contention: if settings.patience == Patience::None {
+                OnContention::Skip
+            } else {
+                OnContention::Wait
+            },
             cron_job: None,
             priority: settings.priority,
             hold: false,

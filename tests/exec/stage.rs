@@ -148,10 +148,9 @@ impl Stage {
         sessions
     }
 
-    /// Checks that whoever has ended has left nothing in Consul but the limit.
+    /// Checks that whoever has ended has left nothing in Consul.
     pub(crate) async fn is_clean(&self) {
-        assert_eq!(self.consul.contenders(PREFIX).await, []);
-        assert!(self.consul.holders(PREFIX).await.is_empty());
+        assert_eq!(self.consul.list(PREFIX).await, []);
         assert_eq!(self.sessions().await, Vec::<Value>::new());
     }
 }
@@ -163,11 +162,11 @@ impl Running {
         let sent = Command::new("kill").args(["-s", signal, &id]).status();
         assert!(sent.await.unwrap().success());
     }
+
     /// Its process's id.
     pub(crate) fn id(&self) -> u32 {
         self.child.id().expect("it runs")
     }
-
 
     /// Its end.
     pub(crate) async fn ends(&mut self) -> ExitStatus {

@@ -442,6 +442,7 @@ fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
         ttl: semaphore.spec.session.ttl.get(),
         lock_delay: semaphore.spec.session.lock_delay.get(),
         cooldown: semaphore.spec.cooldown.get(),
+        transient: false,
     }
 }
 
