@@ -57,10 +57,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Tells whether waiting may help against this error: it does where no server answers, or none
-    /// leads.
+    /// Tells whether waiting may help against this error: it does where no server answers, none
+    /// leads, or one fails.
     pub(super) fn of(error: &consul::Error) -> Self {
         match error {
+            consul::Error::LoginFailed(failure) if failure.passing => {
+                Self::Unreachable(error.clone())
+            }
             consul::Error::Unreachable { .. }
             | consul::Error::NoLeader { .. }
             | consul::Error::TooManyRequests(_)
