@@ -1,13 +1,15 @@
 //! The commands about one slot, each as a process: `exec` and `held`.
 use std::{
+    ffi::OsString,
     fmt::Display,
     io::{self, Write as _},
     process::ExitCode,
+    time::Duration,
 };
 
 use consul_semaphore_operator::{
     exec::{self, Verdict},
-    telemetry::{self, LogFormat},
+    telemetry::{self, LogFormat, Stderr},
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -20,15 +22,19 @@ const UNKNOWN: u8 = 2;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// How long the exit code waits for whoever reads stderr.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// Runs a command in a slot.
 pub(crate) fn exec(flags: cli::Exec) -> ExitCode {
     let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     let logs = flags.log_filter.clone();
     let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    match set_up(&logs) {
-        Ok(runtime) => {
-            let code = runtime.block_on(exec::exec(settings, consul));
+    match set_up_beside_stderr(&logs) {
+        Ok((runtime, stderr)) => {
+            let code = runtime.block_on(exec::exec(settings, consul, &stderr));
             runtime.shutdown_background();
+            stderr.flush_within(LAST_WORDS);
             code.into()
         }
         Err(error) => end(&error, exec::MACHINE),
@@ -51,9 +57,15 @@ pub(crate) fn held(flags: cli::Held) -> ExitCode {
     }
 }
 
-/// Becomes a command that holds a slot.
+/// Becomes a command that holds a slot, or the guard of one.
 pub(crate) fn become_command(flags: &cli::Become) -> ExitCode {
-    let error = exec::become_command(flags.of, &flags.command);
+    let error = match (flags.guard, flags.of) {
+        (true, Some(of)) => match guard(of, &flags.command) {
+            Ok(code) => return code.into(),
+            Err(error) => error,
+        },
+        _ => exec::become_command(flags.of, &flags.command),
+    };
     let program = flags.command.first().cloned().unwrap_or_default();
     let code = match error.kind() {
         io::ErrorKind::NotFound => NOT_FOUND,
@@ -62,10 +74,27 @@ pub(crate) fn become_command(flags: &cli::Become) -> ExitCode {
     end(&format!("{}: {error}", program.display()), code)
 }
 
-/// Logs, and a runtime on this very thread: a command ends with the thread that started it.
+fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
+    runtime()?.block_on(exec::guard(of, command))
+}
+
+/// Logs, and a runtime.
 fn set_up(logs: &str) -> anyhow::Result<Runtime> {
     telemetry::init_logs(LogFormat::Text, telemetry::parse_filter(logs)?)?;
-    Ok(Builder::new_current_thread().enable_all().build()?)
+    Ok(runtime()?)
+}
+
+/// The same where whoever reads stderr must not be waited for: a slot is to be renewed, and a command to
+/// be ended in time.
+fn set_up_beside_stderr(logs: &str) -> anyhow::Result<(Runtime, Stderr)> {
+    let stderr = Stderr::start()?;
+    telemetry::init_logs_to(&stderr, LogFormat::Text, telemetry::parse_filter(logs)?)?;
+    Ok((runtime()?, stderr))
+}
+
+/// A runtime on this very thread: a command ends with the thread that started it.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
 /// Says how it ends, on stderr.

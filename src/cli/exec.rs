@@ -24,11 +24,14 @@ The command finds in its environment what its slot is called in Consul:
                            a later grant has a greater one
 
 Exit code: the command's own, 128 and the signal's number if a signal ended it, or
-   69  Consul can't be reached (with --try, or when --wait-for is over)
-   71  this machine is in the way
-   75  --try: no slot is free
+   69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
+       or when --wait-for is over
+   71  this machine is in the way: no process, no signals
+   75  --try: no slot is free, or others who wait come first, or a mutex's
+       lock-delay runs
    77  Consul refuses: the token is unknown or lacks a right
-   78  the limit is another one in Consul, or the key is used for something else
+   78  the limit is another one in Consul, or the key is used for something else;
+       or the way to Consul is set up wrong
    79  the slot was lost, and the command was ended
   124  --wait-for is over
   126  the command can't be run
@@ -244,6 +247,10 @@ pub(crate) struct Become {
     /// The process to end with
     #[arg(long)]
     pub(crate) of: Option<u32>,
+
+    /// Start it instead, and end it with all of its process group
+    #[arg(long, requires = "of")]
+    pub(crate) guard: bool,
 
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,

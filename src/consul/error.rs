@@ -1,5 +1,7 @@
 //! What can go wrong with a call, and how an answer of Consul is told to be which.
 
+use std::fmt::{self, Display, Formatter};
+
 use serde::{Deserialize, Deserializer};
 
 use crate::text::one_line;
@@ -28,7 +30,7 @@ pub enum Error {
     Denied(String),
     /// There is no token to bring, because the login for one fails; why. No call was made.
     #[error("the login to Consul fails {0}")]
-    LoginFailed(String),
+    LoginFailed(LoginFailure),
     /// There is no token to bring, so no call was made.
     #[error("there is no token to ask Consul with")]
     NoToken,
@@ -71,6 +73,22 @@ pub enum Error {
     /// An answer that reports success and can't be understood.
     #[error("Consul's answer cannot be understood: {0}")]
     Decode(String),
+}
+
+/// Why a login failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginFailure {
+    /// By which auth method, and why.
+    pub(super) why: String,
+    /// Whether it may pass by itself: Consul, a proxy before it, or whom Consul asks about the bearer
+    /// token failed, and did not refuse it for certain.
+    pub passing: bool,
+}
+
+impl Display for LoginFailure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
 }
 
 /// Why one operation of a transaction failed.

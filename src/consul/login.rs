@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Client, ConfigError, Error, Secret,
+    Client, ConfigError, Error, LoginFailure, Secret,
     call::Call,
     token::{LOOK, Token},
 };
@@ -386,18 +386,31 @@ impl Desk {
 
     /// What a failure of the login means to those who want a token.
     fn explain(&self, error: Error, bearer: &Secret) -> Error {
+        // A proxy may repeat anything.
+        let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
         match error {
             Error::Denied(_) | Error::Unexpected { .. } | Error::Decode(_) => {
-                let why = error.to_string();
-                self.failed(&why.replace(bearer.expose(), "<hidden>"))
+                // A refusal may look like that too: by this status Consul also says that it can't
+                // verify a token.
+                self.failure(&hide(&error.to_string()), error.is_transient())
             }
+            Error::NoLeader { message, undecided } => Error::NoLeader {
+                message: hide(&message),
+                undecided,
+            },
+            Error::TooManyRequests(message) => Error::TooManyRequests(hide(&message)),
             away => away,
         }
     }
 
     fn failed(&self, why: &str) -> Error {
+        self.failure(why, false)
+    }
+
+    fn failure(&self, why: &str, passing: bool) -> Error {
         let method = &self.method.name;
-        Error::LoginFailed(format!("by the auth method {method:?}: {why}"))
+        let why = format!("by the auth method {method:?}: {why}");
+        Error::LoginFailed(LoginFailure { why, passing })
     }
 
     fn tell(&self, news: State) {
@@ -429,5 +442,55 @@ fn post(kind: &'static str, path: &str, body: Vec<u8>) -> Call {
     Call {
         method: Method::POST,
         ..Call::put(kind, path.to_owned(), body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consul::Config;
+
+    /// What these answers to a login come to.
+    fn explained(status: u16, body: &str) -> Error {
+        let desk = Desk {
+            method: AuthMethod {
+                name: "jwt".to_owned(),
+                bearer_token_file: PathBuf::new(),
+                meta: BTreeMap::new(),
+            },
+            client: Client::new(Config::default()).unwrap(),
+            state: watch::Sender::default(),
+            doubted: Notify::new(),
+        };
+        desk.explain(
+            Error::from_answer(status, body.as_bytes()),
+            &"s3cr3t".into(),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_login_that_fails_may_pass_unless_it_is_refused() {
+        for (status, passes) in [(403, false), (404, false), (500, true), (503, true)] {
+            let Error::LoginFailed(failure) = explained(status, "no") else {
+                panic!("{status}");
+            };
+            assert_eq!(failure.passing, passes, "{status}");
+        }
+        for (status, body) in [(500, "No cluster leader"), (429, "later")] {
+            assert!(explained(status, body).is_transient(), "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_explanation_repeats_the_bearer_token() {
+        for (status, body) in [
+            (403, "no s3cr3t"),
+            (503, "s3cr3t"),
+            (429, "s3cr3t"),
+            (500, "No cluster leader for s3cr3t"),
+        ] {
+            let error = explained(status, body);
+            assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{status}");
+        }
     }
 }

@@ -39,7 +39,7 @@ mod watch;
 pub use catalog::ExternalNode;
 pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
-pub use error::{Error, OpError};
+pub use error::{Error, LoginFailure, OpError};
 pub use kv::PutMode;
 pub use login::AuthMethod;
 pub use model::{Entry, Listing, Op, SessionId};

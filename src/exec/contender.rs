@@ -12,7 +12,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Failure, Patience, Settings, say};
+use super::{Failure, Patience, Settings};
 use crate::{
     api::annotations::OnContention,
     clock::{self, Moment},
@@ -23,10 +23,12 @@ use crate::{
         OnSlotLost, Reading, Standing, Turns, Uid,
         evidence::LATE,
         identity,
+        lock::Unreadable,
         plan::{Slot, Suspended},
         settings,
         turns::WINDOW,
     },
+    telemetry::Stderr,
 };
 
 /// When to try again what waits for something that wakes nobody.
@@ -73,12 +75,14 @@ pub(super) struct Contender {
     pub(super) wake: Arc<Notify>,
     /// How the limits stand, as far as is known.
     pub(super) agreement: Option<Agreement>,
+    /// Where people are told things.
+    pub(super) stderr: Stderr,
     /// What was told, as long as it is so.
     told: BTreeSet<&'static str>,
 }
 
 impl Contender {
-    pub(super) fn new(settings: &Settings, consul: Client) -> Self {
+    pub(super) fn new(settings: &Settings, consul: Client, stderr: Stderr) -> Self {
         let program = settings.command.first().map(Path::new);
         let program = program.and_then(Path::file_name).unwrap_or_default();
         let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
@@ -104,6 +108,7 @@ impl Contender {
             ttl: Some(settings.ttl),
             lock_delay: settings.lock_delay,
             cooldown: settings.cooldown,
+            transient: true,
             fair: settings.fair.then_some(WINDOW),
         };
         let job = Job {
@@ -113,7 +118,12 @@ impl Contender {
             seen: Moment::now(),
             wants: Some(policy.name.as_str().into()),
             key: None,
-            on_contention: OnContention::Wait,
+            // Nothing is made for who does not wait.
+            on_contention: if settings.patience == Patience::None {
+                OnContention::Skip
+            } else {
+                OnContention::Wait
+            },
             cron_job: None,
             priority: settings.priority,
             hold: false,
@@ -146,6 +156,7 @@ impl Contender {
             turns: Arc::new(Semaphore::new(2)),
             wake: Arc::new(Notify::new()),
             agreement: None,
+            stderr,
             told: BTreeSet::new(),
         }
     }
@@ -198,26 +209,6 @@ impl Contender {
         }
     }
 
-    /// Gives back what there is, once it has cooled if the process has run.
-    pub(super) async fn leave(&mut self) {
-        self.job.standing = if self.job.granted.is_some() {
-            Standing::Finished { at_rest: true }
-        } else {
-            Standing::Deleting
-        };
-        // A write may have been under way.
-        self.view.doubt();
-        loop {
-            let Step::Rest(next) = self.pass().await else {
-                continue;
-            };
-            if self.view.reading.is_some() && self.kept.is_empty() {
-                return;
-            }
-            self.something(next).await;
-        }
-    }
-
     /// What to say when there was no slot for as long as was to be waited.
     pub(super) fn out_of_patience(&self) -> Failure {
         let Patience::Until(patience) = self.patience else {
@@ -241,8 +232,13 @@ impl Contender {
             return (once || matches!(failure, Failure::Refused(_))).then_some(failure);
         }
         let prefix = &self.settings.prefix;
-        if let Some(Lock::Unreadable(why)) = self.view.reading.as_ref().map(Reading::lock) {
-            return Some(Failure::Conflict(format!("{prefix}/.lock: {why}")));
+        match self.view.reading.as_ref().map(Reading::lock) {
+            // It is removed once it has rested.
+            Some(Lock::Unreadable(Unreadable::LeftOver { .. })) | None => {}
+            Some(Lock::Unreadable(why)) => {
+                return Some(Failure::Conflict(format!("{prefix}/.lock: {why}")));
+            }
+            Some(_) => {}
         }
         if let Some(Agreement::Conflict { theirs }) = self.agreement {
             let ours = self.settings.limit;
@@ -275,6 +271,9 @@ impl Contender {
                 return "its lock-delay runs".to_owned();
             }
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
+            Lock::Unreadable(Unreadable::LeftOver { .. }) => {
+                return "what a mutex has left there rests".to_owned();
+            }
             Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
         };
         let name = |session: &SessionId| {
@@ -308,7 +307,7 @@ impl Contender {
     /// Says once what is so about something, until it is not so any more.
     pub(super) fn tell(&mut self, about: &'static str, text: Option<impl AsRef<str>>) {
         match text {
-            Some(text) if self.told.insert(about) => say(text.as_ref()),
+            Some(text) if self.told.insert(about) => self.stderr.say(text.as_ref()),
             Some(_) => {}
             None => {
                 self.told.remove(about);
@@ -316,8 +315,14 @@ impl Contender {
         }
     }
 
-    /// Waits until something happens, or until then.
-    async fn something(&mut self, next: Moment) {
+    /// Waits until something happens, or until then. While a slot is held it is looked at the time every
+    /// second, which asks Consul nothing: what wakes this task does not run while the machine sleeps, and
+    /// the session does.
+    pub(super) async fn something(&mut self, next: Moment) {
+        let mut left = next.since(Moment::now());
+        if self.job.granted.is_some() {
+            left = left.min(LATE);
+        }
         let wait = self.settings.span() / 5;
         let readings = self.readings.get_or_insert_with(|| {
             let options = WatchOptions {
@@ -330,7 +335,7 @@ impl Contender {
         tokio::select! {
             Some(listing) = readings.recv() => self.view.note(listing),
             () = self.wake.notified() => {}
-            () = sleep(next.since(Moment::now())) => {}
+            () = sleep(left) => {}
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Why there is no exit code of the command's own.
 
-use std::{io, process::ExitStatus, time::Duration};
+use std::{io, time::Duration};
 
 use rustix::process::Signal;
 
@@ -45,9 +45,9 @@ pub enum Failure {
     /// The prefix is used in another way; all who use it must agree.
     #[error("{0}")]
     Conflict(String),
-    /// The slot was lost, so the command was ended.
-    #[error("the command was ended because its slot was lost: {0}")]
-    Lost(ExitStatus),
+    /// The slot was lost, so the command was ended, with this exit code.
+    #[error("the command was ended because its slot was lost: exit code {0}")]
+    Lost(u8),
     /// A signal came before there was a slot.
     #[error("ended by signal {} before there was a slot", .0.as_raw())]
     Interrupted(Signal),
@@ -57,10 +57,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Tells whether waiting may help against this error: it does where no server answers, or none
-    /// leads.
+    /// Tells whether waiting may help against this error: it does where no server answers, none
+    /// leads, or one fails.
     pub(super) fn of(error: &consul::Error) -> Self {
         match error {
+            consul::Error::LoginFailed(failure) if failure.passing => {
+                Self::Unreachable(error.clone())
+            }
             consul::Error::Unreachable { .. }
             | consul::Error::NoLeader { .. }
             | consul::Error::TooManyRequests(_)

@@ -9,26 +9,25 @@
 //! |---|---|
 //! | `contender` | what is waited for, and when |
 //! | `pass` | observe, decide, apply: for the one process |
+//! | `leaving` | how what is held is given back, and what is left behind |
 //! | `process` | the process and its group: started, signalled, ended |
+//! | `guard` | what ends that group when this program can't |
 //! | `signals` | what this program is told by signals |
 //! | `failure` | why there is no exit code of the process's own, and which one there is instead |
 //! | `held` | whether a sequencer is still good |
 
 mod contender;
 mod failure;
+mod guard;
 mod held;
+mod leaving;
 mod pass;
 mod process;
 mod signals;
 
-use std::{
-    ffi::OsString,
-    io::{self, Write as _},
-    process::ExitStatus,
-    time::Duration,
-};
+use std::{ffi::OsString, time::Duration};
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use self::{
     contender::Contender,
@@ -37,6 +36,7 @@ use self::{
 };
 pub use self::{
     failure::{Failure, LOST, MACHINE},
+    guard::guard,
     held::{Sequencer, Verdict, held},
     process::become_command,
 };
@@ -44,10 +44,8 @@ use crate::{
     api::{Mode, Prefix},
     consul::{self, Client},
     semaphore::{identity, plan::Suspended},
+    telemetry::Stderr,
 };
-
-/// How long giving the slot back may take. What is left then ends with the session's TTL.
-const LEAVING: Duration = Duration::from_secs(10);
 
 /// What is to be run, and in which slot.
 #[derive(Clone, Debug)]
@@ -97,16 +95,29 @@ pub enum Patience {
 }
 
 /// Runs a command in a slot and gives the exit code: the command's own, 128 and the signal's number if
-/// a signal ended it, or a [`Failure`]'s. Must be called on the process's main thread and with a
-/// runtime that runs nothing elsewhere: the command ends with the thread that started it.
-pub async fn exec(settings: Settings, consul: consul::Config) -> u8 {
-    match run(&settings, consul).await {
-        Ok(code) => code,
-        Err(failure) => {
-            say(&failure.to_string());
-            failure.code()
-        }
-    }
+/// a signal ended it, or a [`Failure`]'s. What is said to people goes to `stderr`. Must be called on the
+/// process's main thread and with a runtime that runs nothing elsewhere: the command ends with the thread
+/// that started it.
+pub async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
+    let failed = |failure: Failure| {
+        stderr.say(&failure.to_string());
+        failure.code()
+    };
+    let (mut signals, consul) = match set_up(consul) {
+        Ok(both) => both,
+        Err(failure) => return failed(failure),
+    };
+    let mut contender = Contender::new(&settings, consul.clone(), stderr.clone());
+    let ran = run(&settings, &mut contender, &mut signals).await;
+    let code = ran.unwrap_or_else(failed);
+    contender.leave(&mut signals).await;
+    consul.log_out().await;
+    code
+}
+
+fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
+    let signals = Signals::listen().map_err(Failure::System)?;
+    Ok((signals, Client::new(consul)?))
 }
 
 /// The name of a host as it can stand in a session's name.
@@ -114,53 +125,33 @@ pub fn host(name: &str) -> String {
     identity::name_of(name)
 }
 
-/// Tells a person something.
-fn say(text: &str) {
-    // Nobody is left to tell when this cannot be written.
-    let _ = writeln!(io::stderr(), "{}: {text}", env!("CARGO_PKG_NAME"));
-}
-
-async fn run(settings: &Settings, consul: consul::Config) -> Result<u8, Failure> {
-    let mut signals = Signals::listen().map_err(Failure::System)?;
-    let consul = Client::new(consul)?;
-    let mut contender = Contender::new(settings, consul.clone());
+/// Waits for a slot, and runs the command in it.
+async fn run(
+    settings: &Settings,
+    contender: &mut Contender,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
     let patience = async {
         match settings.patience {
             Patience::Until(patience) => sleep(patience).await,
             Patience::Endless | Patience::None => std::future::pending().await,
         }
     };
-    let granted = tokio::select! {
-        granted = contender.acquire() => granted,
-        signal = signals.asks_to_end() => Err(Failure::Interrupted(signal)),
-        () = patience => Err(contender.out_of_patience()),
+    let slot = tokio::select! {
+        granted = contender.acquire() => granted?,
+        signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
+        () = patience => return Err(contender.out_of_patience()),
     };
-    let started = granted.and_then(|slot| {
-        let process = Process::start(&Start {
-            command: &settings.command,
-            slot: &slot,
-            foreground: settings.foreground,
-            // One that may go on without a slot may go on without this program.
-            ends_with_us: !settings.goes_on,
-        })
-        .map_err(Failure::System)?;
-        contender.runs(&slot);
-        Ok(process)
-    });
-    let ended = match started {
-        Ok(process) => attend(settings, &mut contender, process, &mut signals).await,
-        Err(failure) => Err(failure),
-    };
-    tokio::select! {
-        left = timeout(settings.cooldown + LEAVING, contender.leave()) => {
-            if left.is_err() {
-                say("Consul does not answer: the slot is free once the session has expired");
-            }
-        }
-        _ = signals.asks_to_end() => {}
-    }
-    consul.log_out().await;
-    ended
+    let process = Process::start(&Start {
+        command: &settings.command,
+        slot: &slot,
+        foreground: settings.foreground,
+        // One that may go on without a slot may go on without this program.
+        ends_with_us: !settings.goes_on,
+    })
+    .map_err(Failure::System)?;
+    contender.runs(&slot);
+    attend(settings, contender, process, signals).await
 }
 
 /// Sees to the process until it has ended.
@@ -170,29 +161,21 @@ async fn attend(
     mut process: Process,
     signals: &mut Signals,
 ) -> Result<u8, Failure> {
-    let mut hold = std::pin::pin!(contender.hold());
-    let why = loop {
-        tokio::select! {
-            status = process.ended() => return status.map(code).map_err(Failure::System),
-            why = &mut hold => break why,
-            signal = signals.next() => process.forward(signal),
+    let why = {
+        let mut hold = std::pin::pin!(contender.hold());
+        loop {
+            tokio::select! {
+                code = process.ended() => return code.map_err(Failure::System),
+                why = &mut hold => break why,
+                signal = signals.next() => process.forward(signal),
+            }
         }
     };
-    say(match why {
+    process.ask_to_end();
+    contender.stderr.say(match why {
         Suspended::SlotLost => "the slot is lost: the command is ended",
         Suspended::Unproved => "nothing shows any more that the slot is held: the command is ended",
     });
-    let status = process
-        .end(settings.kill_after)
-        .await
-        .map_err(Failure::System)?;
-    Err(Failure::Lost(status))
-}
-
-/// The exit code of a process, as shells give it.
-fn code(status: ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt as _;
-    let code = status.code().or(status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(u8::MAX)
+    let code = process.end_within(settings.kill_after).await;
+    Err(Failure::Lost(code.map_err(Failure::System)?))
 }

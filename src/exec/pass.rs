@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{
-    contender::{Contender, Step},
-    say,
-};
+use super::contender::{Contender, Step};
 use crate::{
     clock::{self, Moment},
     consul::{self, Entry, ExternalNode, NewSession, OpError, SessionId},
@@ -71,9 +68,10 @@ impl Contender {
             .observe(now, &self.settings, &running, reading, &ours, life);
         let ended = matches!(self.job.standing, Standing::Finished { .. });
         let (none, waits) = (BTreeSet::new(), self.job.in_line());
-        let time = clock::time();
+        // Both at once: what was asked of Consul since this round began has taken its time.
+        let (present, time) = (Moment::now(), clock::time());
         if let Some(reading) = reading {
-            self.coolings.observe(reading, &ours, now, time);
+            self.coolings.observe(reading, &ours, present, time);
         }
         decide(&Observed {
             now,
@@ -206,7 +204,7 @@ impl Contender {
         for grant in &transaction.grants {
             self.ahead.remove(&grant.job.uid);
             if !grant.starts {
-                say("the slot was lost, and there is one again");
+                self.stderr.say("the slot was lost, and there is one again");
             }
         }
         let starts = transaction.starts(answer);

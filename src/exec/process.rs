@@ -2,8 +2,8 @@
 
 use std::{
     ffi::OsString,
-    io,
-    os::unix::process::{CommandExt as _, parent_id},
+    fs, io,
+    os::unix::process::{CommandExt as _, ExitStatusExt as _, parent_id},
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -12,12 +12,16 @@ use rustix::process::{
     Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal,
     test_kill_process_group,
 };
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::semaphore::plan::Slot;
 
 /// How often it is looked whether a group that is to end has ended.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long it is looked whether a group that was killed is gone. Of one that is, there may be processes
+/// that nobody asks for their exit code.
+const KILLED: Duration = Duration::from_secs(1);
 
 /// What is to be started.
 pub(super) struct Start<'a> {
@@ -33,10 +37,13 @@ pub(super) struct Start<'a> {
 
 /// A command that runs.
 pub(super) struct Process {
+    /// The command, or its guard.
     child: tokio::process::Child,
     id: Pid,
     /// Whether it leads a group of its own, so that what it has started is reached with it.
     leads: bool,
+    /// Whether it is the guard.
+    guards: bool,
 }
 
 impl Process {
@@ -48,17 +55,10 @@ impl Process {
             foreground,
             ends_with_us,
         } = *start;
-        let this = std::process::id().to_string();
-        // This program again, whatever stands at its path by now: it takes measures that end it with
-        // this one, and becomes the command (see `become_command`).
-        let mut starts = Command::new("/proc/self/exe");
-        starts.arg("become");
-        if ends_with_us {
-            starts.args(["--of", &this]);
-        }
+        // A group of its own can be ended with this program, whatever has come into it.
+        let guards = ends_with_us && !foreground;
+        let mut starts = becoming(ends_with_us.then(std::process::id), guards, command);
         starts
-            .arg("--")
-            .args(command)
             .env("CONSUL_SEMAPHORE_SESSION", slot.session().as_str())
             .env("CONSUL_SEMAPHORE_LOCK_KEY", slot.key())
             .env("CONSUL_SEMAPHORE_LOCK_INDEX", slot.lock_index().to_string())
@@ -76,39 +76,59 @@ impl Process {
             child,
             id: id.ok_or_else(|| io::Error::other("the command has no id"))?,
             leads: !foreground,
+            guards,
         })
     }
 
-    /// Waits for its end.
-    pub(super) async fn ended(&mut self) -> io::Result<ExitStatus> {
-        self.child.wait().await
+    /// Waits for its end; its exit code.
+    pub(super) async fn ended(&mut self) -> io::Result<u8> {
+        let status = self.child.wait().await?;
+        if self.guards && status.signal().is_some() {
+            // Somebody killed the guard: the command dies with it, and what that has started must, too.
+            self.signal(Signal::KILL);
+        }
+        Ok(code(status))
     }
 
     /// Passes a signal on. What a terminal sends reaches its foreground group without us.
     pub(super) fn forward(&self, signal: Signal) {
-        if self.leads || (signal != Signal::INT && signal != Signal::QUIT) {
+        let keys = signal == Signal::INT || signal == Signal::QUIT;
+        if self.leads || !keys || !is_at_terminal() {
             self.signal(signal);
         }
     }
 
-    /// Ends it: asks it to, and kills it after a while, with all that is left of its group.
-    pub(super) async fn end(&mut self, kill_after: Duration) -> io::Result<ExitStatus> {
-        let until = Instant::now() + kill_after;
+    /// Asks it to end.
+    pub(super) fn ask_to_end(&self) {
         self.signal(Signal::TERM);
         // One that was stopped hears it only then.
         self.signal(Signal::CONT);
+    }
+
+    /// Waits until it has ended, and kills it if that takes too long, with all that is left of its group;
+    /// its exit code.
+    pub(super) async fn end_within(&mut self, kill_after: Duration) -> io::Result<u8> {
+        let until = Instant::now() + kill_after;
         let ended = async {
-            let status = self.child.wait().await;
-            while self.leads && test_kill_process_group(self.id).is_ok() {
-                sleep(LOOK).await;
-            }
-            status
+            let code = self.ended().await;
+            self.is_gone().await;
+            code
         };
-        if let Ok(status) = timeout_at(until, ended).await {
-            return status;
+        if let Ok(code) = timeout_at(until, ended).await {
+            return code;
         }
         self.signal(Signal::KILL);
-        self.child.wait().await
+        let code = self.ended().await;
+        // The guard may be gone before the command is.
+        let _ = timeout(KILLED, self.is_gone()).await;
+        code
+    }
+
+    /// Waits until nothing is left of its group.
+    async fn is_gone(&self) {
+        while self.leads && test_kill_process_group(self.id).is_ok() {
+            sleep(LOOK).await;
+        }
     }
 
     fn signal(&self, signal: Signal) {
@@ -121,6 +141,44 @@ impl Process {
             Ok(())
         };
     }
+}
+
+/// This program again, whatever stands at its path by now: it takes measures that end it with the process
+/// `of`, and becomes the command (see [`become_command`]) or its guard.
+pub(super) fn becoming(of: Option<u32>, guards: bool, command: &[OsString]) -> Command {
+    let mut starts = Command::new("/proc/self/exe");
+    starts.arg("become");
+    if let Some(of) = of {
+        starts.args(["--of", &of.to_string()]);
+    }
+    if guards {
+        starts.arg("--guard");
+    }
+    starts.arg("--").args(command);
+    starts
+}
+
+/// The exit code of a process, as shells give it.
+pub(super) fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(u8::MAX)
+}
+
+/// Whether this process is in the foreground of its terminal, which sends what is typed there to all of
+/// its group.
+fn is_at_terminal() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    in_foreground(&stat)
+}
+
+/// The same by a line of proc_pid_stat(5): state, parent, group, session, terminal and its group follow
+/// the name, which may hold anything.
+fn in_foreground(stat: &str) -> bool {
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    let mut fields = fields.unwrap_or_default().split_whitespace().skip(2);
+    let (group, of_terminal) = (fields.next(), fields.nth(2));
+    group.is_some() && group == of_terminal
 }
 
 /// Becomes a command that a slot was had for, in the process that was made for it; returns only to tell
@@ -139,4 +197,21 @@ pub fn become_command(of: Option<u32>, command: &[OsString]) -> io::Error {
         }
     }
     Command::new(program).args(arguments).exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_at_a_terminal_is_in_its_foreground_group() {
+        for (stat, foreground) in [
+            ("7 (a) b) S 1 70 60 34816 70 4194304 1", true),
+            ("7 (sh) S 1 70 60 34816 71 4194304 1", false),
+            ("7 (sh) S 1 70 60 0 -1 4194304 1", false),
+            ("", false),
+        ] {
+            assert_eq!(in_foreground(stat), foreground, "{stat}");
+        }
+    }
 }

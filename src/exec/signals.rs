@@ -30,10 +30,8 @@ impl Signals {
     /// nothing.
     pub(super) fn listen() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let ignored = ignored();
-        let heeded = |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;
-        for passed_on in PASSED_ON.into_iter().filter(heeded) {
-            let mut stream = signal(SignalKind::from_raw(passed_on.as_raw()))?;
+        for passed_on in heeded() {
+            let mut stream = stream(passed_on)?;
             let sender = sender.clone();
             tokio::spawn(async move {
                 while stream.recv().await.is_some() {
@@ -42,7 +40,7 @@ impl Signals {
                 }
             });
         }
-        drop(signal(SignalKind::from_raw(Signal::TSTP.as_raw()))?);
+        drop(stream(Signal::TSTP)?);
         Ok(Self(receiver))
     }
 
@@ -55,6 +53,11 @@ impl Signals {
         }
     }
 
+    /// Forgets those that have come so far.
+    pub(super) fn forget(&mut self) {
+        while self.0.try_recv().is_ok() {}
+    }
+
     /// The next one that asks this program to end: there is nobody to pass the others on to.
     pub(super) async fn asks_to_end(&mut self) -> Signal {
         loop {
@@ -64,6 +67,28 @@ impl Signals {
             }
         }
     }
+}
+
+/// What is sent to a process group is from now on no matter to this process, which is one of it: neither
+/// what is passed on to the command, nor what stops one that uses a terminal. These signals are handled
+/// and not ignored: those that are ignored would be ignored by the command too.
+pub(super) fn outlive() -> io::Result<()> {
+    for sent in heeded().chain([Signal::TSTP, Signal::TTIN, Signal::TTOU]) {
+        // Once there is a handler it stays.
+        drop(stream(sent)?);
+    }
+    Ok(())
+}
+
+/// Those to pass on, but for those that this process has been started to ignore.
+fn heeded() -> impl Iterator<Item = Signal> {
+    let ignored = ignored();
+    let heeded = move |signal: &Signal| ignored & (1 << (signal.as_raw() - 1)) == 0;
+    PASSED_ON.into_iter().filter(heeded)
+}
+
+fn stream(of: Signal) -> io::Result<tokio::signal::unix::Signal> {
+    signal(SignalKind::from_raw(of.as_raw()))
 }
 
 /// The signals that this process ignores, as a mask: bit 0 is signal 1.

@@ -356,9 +356,7 @@ impl<'a> Pass<'a> {
             Agreement::Write { .. } if settings.terminating && theirs.is_some() => {}
             // One semaphore of many leaves nothing in Consul while nobody uses it.
             Agreement::Write { .. }
-                if settings.key.is_some()
-                    && theirs.is_none()
-                    && applied.contains(&settings.limit) =>
+                if settings.transient && theirs.is_none() && applied.contains(&settings.limit) =>
             {
                 self.composer.await_holder(settings.limit);
             }
@@ -467,7 +465,7 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let looked_after = settings.terminating || !bound.is_empty() || self.plan.reread;
-        if settings.key.is_none() || looked_after {
+        if !settings.transient || looked_after {
             return;
         }
         let (index, serves) = match self.reading.lock() {

@@ -85,5 +85,6 @@ pub(crate) fn settings(limit: u32) -> Settings {
         ttl: Some(Duration::from_mins(2)),
         lock_delay: Duration::from_secs(15),
         cooldown: Duration::ZERO,
+        transient: false,
     }
 }

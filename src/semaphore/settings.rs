@@ -45,6 +45,9 @@ pub struct Settings {
     pub lock_delay: Duration,
     /// How long a slot stays taken after its Job is done.
     pub cooldown: Duration,
+    /// `.lock` is there only while somebody uses it: it comes with its first holder, and goes when
+    /// nobody is left.
+    pub transient: bool,
 }
 
 impl Settings {
@@ -54,6 +57,7 @@ impl Settings {
         Self {
             prefix: self.prefix.of_key(key),
             key: Some(key.clone()),
+            transient: true,
             ..self
         }
     }

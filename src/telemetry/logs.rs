@@ -1,7 +1,7 @@
 //! Logs on stderr, for people or for machines.
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
 
-use super::lines::OneLine;
+use super::{lines::OneLine, stderr::Stderr};
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
 /// What is logged when nothing else is asked for: our own lines, and warnings of the libraries, but
@@ -31,10 +31,31 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
 
 /// Sends the process's logs to stderr. An error means that they go somewhere already.
 pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
+    init(format, filter, io::stderr)
+}
+
+/// The same for a program that must not wait for whoever reads them.
+///
+/// # Errors
+/// They go somewhere already.
+pub fn init_logs_to(
+    stderr: &Stderr,
+    format: LogFormat,
+    filter: EnvFilter,
+) -> Result<(), TryInitError> {
+    let stderr = stderr.clone();
+    init(format, filter, move || stderr.clone())
+}
+
+fn init<W: Write + 'static>(
+    format: LogFormat,
+    filter: EnvFilter,
+    stderr: impl Fn() -> W + Send + Sync + 'static,
+) -> Result<(), TryInitError> {
     let registry = tracing_subscriber::registry().with(filter);
     let colours = format == LogFormat::Text && io::stderr().is_terminal();
     let to = move || OneLine {
-        to: io::stderr(),
+        to: stderr(),
         colours,
     };
     let lines = fmt::layer().with_writer(to).with_ansi(colours);

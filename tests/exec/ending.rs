@@ -1,8 +1,12 @@
 //! How a command ends, and what its exit code is then.
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use testbed::eventually;
+use tokio::process::Command;
 
 use crate::stage::{PREFIX, Stage};
 
@@ -100,14 +104,107 @@ async fn a_signal_that_is_to_be_ignored_stays_ignored() {
     assert_eq!(stage.journal(), ["ready", "usr1"]);
 }
 
+/// A command that starts another process and waits for it; both note who they are. What is started heeds
+/// no signal that can be ignored.
+const TWO: &str = r#"
+    (trap '' TERM INT HUP; sh -c 'echo $$ >>"$FOLDER/journal"; while :; do sleep 0.05; done') &
+    note $$
+    wait
+    "#;
+
+/// What is known of the processes that have noted their ids.
+async fn processes(stage: &Stage) -> Vec<PathBuf> {
+    let ids = eventually("both run", async || {
+        Some(stage.journal()).filter(|journal| journal.len() == 2)
+    })
+    .await;
+    let processes: Vec<_> = ids.iter().map(|id| Path::new("/proc").join(id)).collect();
+    assert!(processes.iter().all(|process| process.exists()));
+    processes
+}
+
+/// Whether nothing runs there any more: one that nobody has asked for its exit code may still be seen.
+fn is_gone(process: &Path) -> bool {
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    stat.is_empty() || stat.contains(") Z ")
+}
+
+async fn all_are_gone(processes: &[PathBuf]) {
+    eventually("they are gone", async || {
+        processes.iter().all(|process| is_gone(process))
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn a_command_dies_with_the_program_that_holds_its_slot() {
+async fn a_command_and_what_it_has_started_die_with_the_program_that_holds_the_slot() {
     let stage = Stage::new().await;
-    let mut running = stage.exec("", "note $$; while :; do sleep 1; done");
-    let id = eventually("the command runs", async || stage.journal().pop()).await;
-    let command = Path::new("/proc").join(id);
-    assert!(command.exists());
+    let mut running = stage.exec("", TWO);
+    let processes = processes(&stage).await;
     running.signal("KILL").await;
     running.ends().await;
-    eventually("the command is gone", async || !command.exists()).await;
+    all_are_gone(&processes).await;
+}
+
+#[tokio::test]
+async fn a_command_at_a_terminal_dies_with_the_program_that_holds_its_slot() {
+    let stage = Stage::new().await;
+    let mut running = stage.exec("--foreground", "note $$; while :; do sleep 0.05; done");
+    let id = eventually("the command runs", async || stage.journal().pop()).await;
+    running.signal("KILL").await;
+    running.ends().await;
+    all_are_gone(&[Path::new("/proc").join(id)]).await;
+}
+
+/// Whoever kills the guard, which stands between the two, has not set the command free.
+#[tokio::test]
+async fn a_command_and_what_it_has_started_die_with_their_guard() {
+    let stage = Stage::new().await;
+    let mut running = stage.exec("", TWO);
+    let processes = processes(&stage).await;
+    let children = format!("/proc/{0}/task/{0}/children", running.id());
+    let guard = fs::read_to_string(children).unwrap();
+    let mut kill = Command::new("kill");
+    let killed = kill.args(["-s", "KILL", guard.trim()]).status();
+    assert!(killed.await.unwrap().success());
+    running.ends_with(137).await;
+    all_are_gone(&processes).await;
+    stage.is_clean().await;
+}
+
+/// systemd and others send a signal to all processes of a unit, and so this program gets it while it gives
+/// the slot back.
+#[tokio::test]
+async fn a_signal_that_comes_with_the_end_of_the_command_leaves_nothing_behind() {
+    let stage = Stage::new().await;
+    let mut running = stage.exec(
+        "",
+        r#"
+        wait_for id
+        trap '' TERM INT HUP
+        exec=$(cat "$FOLDER/id.open")
+        (for _ in 1 2 3 4 5 6 7 8 9; do kill -s TERM $exec; kill -s INT $exec; kill -s HUP $exec; done) 2>/dev/null &
+        exit 4
+        "#,
+    );
+    let id = running.id().to_string();
+    let written = stage.folder().join("id");
+    fs::write(&written, id).unwrap();
+    fs::rename(written, stage.folder().join("id.open")).unwrap();
+    running.ends_with(4).await;
+    stage.is_clean().await;
+}
+
+/// A terminal sends what is typed to all of its foreground group; this program is not in such a one.
+#[tokio::test]
+async fn a_command_in_the_same_group_gets_what_only_this_program_was_sent() {
+    let stage = Stage::new().await;
+    let script = "trap 'note int; exit 4' INT; note ready; while :; do sleep 0.05; done";
+    let mut command = stage.command("--foreground", script);
+    command.process_group(0);
+    let mut running = stage.start(command);
+    stage.noted("ready").await;
+    running.signal("INT").await;
+    running.ends_with(4).await;
+    assert_eq!(stage.journal(), ["ready", "int"]);
 }

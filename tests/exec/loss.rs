@@ -1,5 +1,7 @@
 //! A slot that is lost while its command runs.
 
+use std::io::Write as _;
+
 use testbed::Link;
 
 use crate::stage::{PREFIX, Stage};
@@ -17,6 +19,24 @@ async fn a_command_whose_slot_is_taken_away_is_ended() {
     let said = running.ends_with(79).await;
     assert!(said.contains("the slot is lost"), "{said}");
     assert_eq!(stage.journal(), ["begin", "end"]);
+}
+
+/// A terminal that was stopped, or a reader of a pipe that has: nobody reads what is said.
+#[tokio::test]
+async fn a_command_is_ended_also_where_nobody_reads_what_is_said() {
+    let stage = Stage::new().await;
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    // It is always full: this thread waits until the test is over and its reader gone.
+    std::thread::spawn(move || while filler.write_all(&[b'x'; 4096]).is_ok() {});
+    // The shell would tell there what ended its children.
+    let script = format!("exec 2>/dev/null; {UNTIL_TERM}");
+    let mut running = stage.start_beside(stage.command("--log-filter debug", &script), writer);
+    stage.noted("begin").await;
+    let holders = stage.consul.holders(PREFIX).await;
+    stage.consul.destroy_session(holders.first().unwrap()).await;
+    stage.noted("end").await;
+    running.ends_with(79).await;
 }
 
 #[tokio::test]
@@ -59,7 +79,7 @@ async fn a_command_whose_slot_nothing_shows_any_more_is_ended() {
     stage.noted("begin").await;
     stage.consul.pause().await;
     let said = running.ends_with(79).await;
-    assert!(said.contains("signal: 9"), "{said}");
+    assert!(said.contains("exit code 137"), "{said}");
     stage.consul.resume().await;
     assert_eq!(stage.journal(), ["begin"]);
 }

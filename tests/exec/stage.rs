@@ -82,10 +82,20 @@ impl Stage {
         self.start(command)
     }
 
-    pub(crate) fn start(&self, mut command: Command) -> Running {
+    pub(crate) fn start(&self, command: Command) -> Running {
         let number = fastrand::u64(..);
         let said = self.folder().join(format!("{number:x}.said"));
-        command.stderr(fs::File::create(&said).unwrap());
+        let stderr = fs::File::create(&said).unwrap();
+        Running {
+            said,
+            ..self.start_beside(command, stderr)
+        }
+    }
+
+    /// The same with another stderr, which tells the test nothing.
+    pub(crate) fn start_beside(&self, mut command: Command, stderr: impl Into<Stdio>) -> Running {
+        let said = self.folder().join("nothing.said");
+        command.stderr(stderr);
         let child = command.spawn().unwrap();
         Running { child, said }
     }
@@ -138,10 +148,9 @@ impl Stage {
         sessions
     }
 
-    /// Checks that whoever has ended has left nothing in Consul but the limit.
+    /// Checks that whoever has ended has left nothing in Consul.
     pub(crate) async fn is_clean(&self) {
-        assert_eq!(self.consul.contenders(PREFIX).await, []);
-        assert!(self.consul.holders(PREFIX).await.is_empty());
+        assert_eq!(self.consul.list(PREFIX).await, []);
         assert_eq!(self.sessions().await, Vec::<Value>::new());
     }
 }
@@ -149,9 +158,14 @@ impl Stage {
 impl Running {
     /// Sends it a signal, by its name without SIG.
     pub(crate) async fn signal(&self, signal: &str) {
-        let id = self.child.id().expect("it runs").to_string();
+        let id = self.id().to_string();
         let sent = Command::new("kill").args(["-s", signal, &id]).status();
         assert!(sent.await.unwrap().success());
+    }
+
+    /// Its process's id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id().expect("it runs")
     }
 
     /// Its end.

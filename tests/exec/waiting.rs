@@ -5,6 +5,9 @@ use testbed::{Consul, eventually, same};
 
 use crate::stage::{PREFIX, Stage};
 
+/// The flags of a mutex's key (`api.LockFlagValue`).
+const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
 #[tokio::test]
 async fn a_slot_that_gets_free_goes_to_who_waits() {
     let stage = Stage::new().await;
@@ -77,7 +80,8 @@ async fn a_slot_cools_when_its_command_has_ended() {
     let said = stage.exec("--try", "note never").ends_with(75).await;
     assert!(said.contains("held, by vm-1 sh"), "{said}");
     first.signal("TERM").await;
-    first.ends_with(3).await;
+    let said = first.ends_with(3).await;
+    assert!(said.contains("the slot stays taken"), "{said}");
     assert_eq!(stage.journal(), ["first"]);
     assert_eq!(stage.consul.holders(PREFIX).await.len(), 1, "until its TTL");
 }
@@ -146,9 +150,14 @@ async fn patience_ends_and_so_does_a_wait_that_is_interrupted() {
 #[tokio::test]
 async fn another_limit_or_another_use_of_the_key_is_a_conflict() {
     let stage = Stage::new().await;
-    stage.exec("--limit 3", "note three").ends_with(0).await;
-    let said = stage.exec("--limit 2", "note two").ends_with(78).await;
+    let mut three = stage.exec("--limit 3", "note three; wait_for three");
+    stage.noted("three").await;
+    let said = stage.exec("--limit 2", "note never").ends_with(78).await;
     assert!(said.contains("is 3 in Consul, not 2"), "{said}");
+    stage.open("three");
+    three.ends_with(0).await;
+    // Nobody uses it any more.
+    stage.exec("--limit 2", "note two").ends_with(0).await;
 
     let mutex = stage
         .consul
@@ -158,8 +167,57 @@ async fn another_limit_or_another_use_of_the_key_is_a_conflict() {
     stage.consul.put_json(&acquire, json!({})).await;
     let said = stage.exec("--key one", "note one").ends_with(78).await;
     assert!(said.contains("shared/db/one/.lock"), "{said}");
-    assert_eq!(stage.journal(), ["three"]);
+    assert_eq!(stage.journal(), ["three", "two"]);
     assert_eq!(stage.sessions().await.len(), 0);
+}
+
+/// `consul lock -n 1` that was killed leaves its mutex.
+#[tokio::test]
+async fn what_a_mutex_has_left_is_waited_for_until_it_may_go() {
+    let stage = Stage::new().await;
+    let dead = stage
+        .consul
+        .create_session(json!({ "TTL": "24h", "LockDelay": "0s" }))
+        .await;
+    let acquire = format!("kv/{PREFIX}/.lock?acquire={dead}&flags={MUTEX_FLAGS}");
+    stage.consul.put_json(&acquire, json!({})).await;
+    stage.consul.destroy_session(&dead).await;
+    let said = stage.exec("--try", "note never").ends_with(75).await;
+    assert!(said.contains("rests"), "{said}");
+    stage
+        .exec("--lock-delay 1s", "note at last")
+        .ends_with(0)
+        .await;
+    assert_eq!(stage.journal(), ["at last"]);
+    stage.is_clean().await;
+}
+
+/// There is nothing that could cool.
+#[tokio::test]
+async fn who_has_nothing_to_give_back_ends_at_once() {
+    let stage = Stage::new().await;
+    let flags = "--try --cooldown 24h --consul-address 127.0.0.1:1";
+    stage.exec(flags, "note never").ends_with(69).await;
+}
+
+/// With a token that may make none, a session would be refused.
+#[tokio::test]
+async fn who_does_not_wait_makes_no_session_where_all_is_taken() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let mut holder = stage.command("", "note holds; wait_for end");
+    holder.env("CONSUL_HTTP_TOKEN", "root");
+    let mut holder = stage.start(holder);
+    stage.noted("holds").await;
+    let keys = format!(r#"key_prefix "{PREFIX}/" {{ policy = "write" }}"#);
+    let token = token(&stage.consul, &keys).await;
+    for (flags, code) in [("--try", 75), ("", 77)] {
+        let mut hasty = stage.command(flags, "note never");
+        hasty.env("CONSUL_HTTP_TOKEN", &token);
+        stage.start(hasty).ends_with(code).await;
+    }
+    stage.open("end");
+    holder.ends_with(0).await;
+    assert_eq!(stage.journal(), ["holds"]);
 }
 
 #[tokio::test]

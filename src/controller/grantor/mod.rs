@@ -275,7 +275,7 @@ impl Grantor {
             (Some(Agreement::Conflict { .. }), _) => true,
             // Of many semaphores one has a limit only while it is used.
             (Some(Agreement::Write { .. }), Some(Lock::Absent { .. })) => {
-                self.settings.key.is_some() && record.is_none()
+                self.settings.transient && record.is_none()
             }
             _ => applied == [limit],
         };

@@ -61,6 +61,7 @@ pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settin
         ttl: semaphore.spec.session.ttl.get(),
         lock_delay: semaphore.spec.session.lock_delay.get(),
         cooldown: semaphore.spec.cooldown.get(),
+        transient: false,
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
 fn unused(limit: u32) -> Facts {
     let mut facts = Facts::new(limit, &[]);
     facts.settings.key = Some("k".parse().unwrap());
+    facts.settings.transient = true;
     facts.entries.clear();
     facts
 }

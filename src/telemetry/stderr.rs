@@ -1,0 +1,131 @@
+//! stderr, for a program that must not wait for whoever reads it.
+
+use std::{
+    io::{self, Write},
+    sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How many lines may wait to be written. Of more than that the last are lost.
+const QUEUE: usize = 1024;
+
+/// How often it is looked whether there is room in the queue.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// stderr, written to by a thread of its own: where nobody reads it, as at a stopped terminal or a full
+/// pipe, that thread waits and nobody else does. Clones write to one queue.
+#[derive(Clone, Debug)]
+pub struct Stderr(SyncSender<Message>);
+
+/// What the thread is told.
+#[derive(Debug)]
+enum Message {
+    /// To write this.
+    Text(Vec<u8>),
+    /// To answer, once all that came before is written.
+    Flush(SyncSender<()>),
+}
+
+impl Stderr {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start() -> io::Result<Self> {
+        Self::to(io::stderr())
+    }
+
+    fn to(to: impl Write + Send + 'static) -> io::Result<Self> {
+        let (sender, receiver) = sync_channel(QUEUE);
+        let writer = thread::Builder::new().name("stderr".to_owned());
+        writer.spawn(move || write(to, &receiver))?;
+        Ok(Self(sender))
+    }
+
+    /// Tells a person something.
+    pub fn say(&self, text: &str) {
+        self.queue(format!("{}: {text}\n", env!("CARGO_PKG_NAME")).into());
+    }
+
+    /// Waits until all is written, but no longer than this.
+    pub fn flush_within(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        let (done, written) = sync_channel(1);
+        while let Err(TrySendError::Full(_)) = self.0.try_send(Message::Flush(done.clone())) {
+            if Instant::now() >= until {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        // Nobody is left to tell when there is no end of it.
+        let _ = written.recv_timeout(left);
+    }
+
+    fn queue(&self, text: Vec<u8>) {
+        // It is lost where nobody reads: whoever speaks has more important things to do than to wait.
+        let _ = self.0.try_send(Message::Text(text));
+    }
+}
+
+/// Takes each piece as it comes: what belongs together is to be written at once.
+impl Write for Stderr {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.queue(text.to_vec());
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write(mut to: impl Write, messages: &Receiver<Message>) {
+    for message in messages {
+        match message {
+            Message::Text(text) => {
+                // Nobody is left to tell when this cannot be written.
+                let _ = to.write_all(&text);
+            }
+            Message::Flush(done) => {
+                let _ = (to.flush(), done.try_send(()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, pipe};
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_written_in_order() {
+        let (mut reader, writer) = pipe().unwrap();
+        let stderr = Stderr::to(writer).unwrap();
+        stderr.say("one");
+        stderr.clone().write_all(b"two\n").unwrap();
+        stderr.flush_within(Duration::from_mins(1));
+        drop(stderr);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "consul-semaphore-operator: one\ntwo\n");
+    }
+
+    /// It would not come to an end if anybody waited for the reader.
+    #[test]
+    fn nobody_waits_for_a_reader_who_has_stopped() {
+        let (reader, writer) = pipe().unwrap();
+        let stderr = Stderr::to(writer).unwrap();
+        for _ in 0..2 * QUEUE {
+            stderr.say(&"x".repeat(1024));
+        }
+        stderr.flush_within(Duration::from_millis(1));
+        // What was kept is whole.
+        drop(stderr);
+        let mut lines = BufReader::new(reader).lines().map(Result::unwrap);
+        assert!(lines.all(|line| line.ends_with("xxx")));
+    }
+}
