@@ -6,7 +6,8 @@ use super::*;
 use crate::{
     api::annotations::{AnnotationError, OnContention},
     clock::Moment,
-    semaphore::Granted,
+    controller::job::Obstacle,
+    semaphore::{Granted, Standing},
 };
 
 fn reference(name: &str) -> SemaphoreRef {

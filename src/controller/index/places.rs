@@ -1,0 +1,197 @@
+//! The place of each Job: its line there, or among the strays.
+
+use std::sync::Arc;
+
+use super::{Line, LineRef, Semaphore, SemaphoreRef, State};
+use crate::{
+    controller::job::{Kept, Obstacle},
+    semaphore::{Key, Standing, Uid, lock_key_parts, plan::Stop},
+};
+
+impl State {
+    pub(super) fn put(&mut self, kept: Kept, announce: bool) {
+        let uid = kept.job.uid.clone();
+        let mut new_in_line = true;
+        if let Some(known) = self.jobs.get(&uid) {
+            if is_older(&kept.job.version, &known.job.version) {
+                return;
+            }
+            new_in_line =
+                !known.job.in_line() || self.looks_after(known) != self.looks_after(&kept);
+            self.withdraw(&uid);
+        }
+        self.arrange(&kept, announce && new_in_line);
+        self.jobs.insert(uid, kept);
+    }
+
+    pub(super) fn remove(&mut self, uid: &Uid) {
+        self.withdraw(uid);
+        self.jobs.remove(uid);
+    }
+
+    /// Takes a Job out of its place.
+    fn withdraw(&mut self, uid: &Uid) {
+        let Some(kept) = self.jobs.get(uid) else {
+            return;
+        };
+        self.strays.remove(uid);
+        self.ungranted.remove(uid);
+        self.wake(kept);
+        let Some(reference) = self.looks_after(kept) else {
+            return;
+        };
+        let place = kept.job.place();
+        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore()) {
+            semaphore.queue.remove(&place);
+            if let Some(line) = semaphore.lines.get_mut(&reference.key) {
+                line.bound.remove(uid);
+                line.waiting.remove(&place);
+            }
+        }
+    }
+
+    /// Gives a Job its place; `announce` if it is to be told that it waits.
+    fn arrange(&mut self, kept: &Kept, announce: bool) {
+        self.wake(kept);
+        let (job, uid) = (&kept.job, &kept.job.uid);
+        let managed = matches!(kept.obstacle, Some(Obstacle::Managed(_)));
+        if !managed && Stop::of(job).is_some() {
+            self.ungranted.insert(uid.clone());
+        }
+        let ended = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
+        let looks_after = self.looks_after(kept);
+        let Some((reference, semaphore)) = looks_after.and_then(|by| {
+            let semaphore = self.semaphores.get_mut(&by.semaphore())?;
+            Some((by, semaphore))
+        }) else {
+            if !ended {
+                self.strays.insert(uid.clone());
+            }
+            return;
+        };
+        let asks = job.wants.as_ref() == Some(&reference.name)
+            && (reference.key.is_none() || reference.key == job.key);
+        if job.in_line() && asks {
+            semaphore.queue.insert(job.place(), uid.clone());
+            let line = semaphore.line(&reference.key);
+            line.waiting.insert(job.place(), uid.clone());
+            if announce {
+                line.newcomers.insert(uid.clone());
+            }
+        } else if job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }) {
+            semaphore.line(&reference.key).bound.insert(uid.clone());
+        }
+    }
+
+    /// Wakes whoever looks after a Job, and all who may hold a slot or have a contender for it.
+    fn wake(&self, kept: &Kept) {
+        let started = kept.job.granted.iter();
+        let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
+        for reference in self.looks_after(kept).into_iter().chain(started) {
+            if let Some(line) = self.line(&reference) {
+                line.wake.notify_one();
+            }
+        }
+        self.wake_contenders(&kept.job.uid);
+    }
+
+    pub(super) fn line(&self, reference: &LineRef) -> Option<&Line> {
+        let semaphore = self.semaphores.get(&reference.semaphore())?;
+        semaphore.lines.get(&reference.key)
+    }
+
+    pub(super) fn line_mut(&mut self, reference: &LineRef) -> Option<&mut Line> {
+        let semaphore = self.semaphores.get_mut(&reference.semaphore())?;
+        semaphore.lines.get_mut(&reference.key)
+    }
+
+    /// The lines whose slots stand in this lock key: of the semaphores at its prefix, and of the keyed
+    /// ones above it.
+    pub(super) fn lines_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<LineRef> {
+        let Some((prefix, above)) = lock_key_parts(lock_key) else {
+            return Vec::new();
+        };
+        let at = |prefix: &str, key: Option<Key>| {
+            let semaphores = self.by_prefix.get(&(namespace.clone(), prefix.to_owned()));
+            let semaphores = semaphores.into_iter().flatten();
+            let keyed = key.is_some();
+            let alike = semaphores.filter(move |reference| {
+                let semaphore = self.semaphores.get(reference);
+                semaphore.is_some_and(|semaphore| semaphore.keyed == keyed)
+            });
+            alike.map(move |reference| LineRef::new(reference, key.clone()))
+        };
+        let below = above.map(|(prefix, key)| at(prefix, Some(key)));
+        at(prefix, None)
+            .chain(below.into_iter().flatten())
+            .collect()
+    }
+
+    /// Finds the places of a namespace's Jobs anew, because its semaphores have changed.
+    pub(super) fn rearrange(&mut self, namespace: &str) {
+        for (reference, semaphore) in &mut self.semaphores {
+            if reference.namespace.as_ref() == namespace {
+                semaphore.queue.clear();
+                for line in semaphore.lines.values_mut() {
+                    line.waiting.clear();
+                    line.bound.clear();
+                }
+            }
+        }
+        let jobs: Vec<Kept> = self
+            .jobs
+            .values()
+            .filter(|kept| kept.namespace.as_ref() == namespace)
+            .cloned()
+            .collect();
+        for kept in jobs {
+            let waited_for_it = self.strays.remove(&kept.job.uid) && self.semaphores_known;
+            self.arrange(&kept, waited_for_it);
+        }
+    }
+
+    /// The line that looks after a Job: the one that started it, until its grant is cleared, else the
+    /// one that it asks for.
+    fn looks_after(&self, kept: &Kept) -> Option<LineRef> {
+        let wanted = self.wanted(kept).and_then(|semaphore| {
+            let key = if semaphore.keyed {
+                Some(kept.job.key.clone()?)
+            } else {
+                None
+            };
+            let (namespace, name) = (kept.namespace.clone(), kept.job.wants.clone()?);
+            Some(LineRef {
+                namespace,
+                name,
+                key,
+            })
+        });
+        let Some(granted) = &kept.job.granted else {
+            return wanted;
+        };
+        let started = self.lines_at(&kept.namespace, &granted.lock_key);
+        if started.is_empty() || wanted.as_ref().is_some_and(|line| started.contains(line)) {
+            return wanted;
+        }
+        started.into_iter().next()
+    }
+
+    /// The semaphore that a Job asks for, if it is there.
+    pub(super) fn wanted(&self, kept: &Kept) -> Option<&Semaphore> {
+        let wanted = kept.job.wants.clone().filter(|_| kept.obstacle.is_none())?;
+        let reference = SemaphoreRef {
+            namespace: kept.namespace.clone(),
+            name: wanted,
+        };
+        self.semaphores.get(&reference)
+    }
+}
+
+/// Whether a version is older than another: the API server's versions of one object grow, and may
+/// be compared as numbers where they are numbers (KEP-5504).
+fn is_older(version: &str, known: &str) -> bool {
+    match (version.parse::<u64>(), known.parse::<u64>()) {
+        (Ok(version), Ok(known)) => version < known,
+        _ => false,
+    }
+}
