@@ -3,11 +3,6 @@
 use std::collections::BTreeSet;
 
 use consul_semaphore_operator::crash::Point;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    ResourceExt as _,
-    api::{Patch, PatchParams},
-};
 use serde_json::json;
 use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
