@@ -83,7 +83,7 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
     wait_for: Option<Seconds<1, 2_592_000>>,
 
-    /// Do not wait: if no slot is free, say who holds them and exit with 75
+    /// Do not wait, but for what a dead holder has left: if no slot is free, say who holds them and exit with 75
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 

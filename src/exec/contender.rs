@@ -247,7 +247,24 @@ impl Contender {
                  the same"
             )));
         }
-        once.then(|| self.taken())
+        (once && !self.rests()).then(|| self.taken())
+    }
+
+    /// Whether nothing else is in the way of a slot than what somebody who is gone has left, which goes
+    /// when it has rested. That is waited for also by who does not wait: where nobody waited for it, it
+    /// would never go.
+    fn rests(&self) -> bool {
+        let Some(reading) = &self.view.reading else {
+            return false;
+        };
+        match reading.lock() {
+            Lock::Unreadable(Unreadable::LeftOver { .. }) => true,
+            Lock::Semaphore { body, .. } => {
+                let live = body.held() - reading.dead_holders().len();
+                body.room() == 0 && live < usize::try_from(body.limit()).unwrap_or(usize::MAX)
+            }
+            _ => false,
+        }
     }
 
     fn taken(&self) -> Failure {
@@ -271,9 +288,6 @@ impl Contender {
                 return "its lock-delay runs".to_owned();
             }
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
-            Lock::Unreadable(Unreadable::LeftOver { .. }) => {
-                return "what a mutex has left there rests".to_owned();
-            }
             Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
         };
         let name = |session: &SessionId| {
@@ -293,8 +307,12 @@ impl Contender {
     }
 
     fn tell_waiting(&mut self) {
-        let text = format!("waiting for a slot of {}", self.settings.prefix);
-        self.tell("waiting", self.view.trouble.is_none().then_some(&text));
+        let prefix = &self.settings.prefix;
+        let text = format!("waiting for a slot of {prefix}");
+        let rest = format!("waiting until what is left at {prefix} has rested");
+        let (works, rests) = (self.view.trouble.is_none(), self.rests());
+        self.tell("rest", rests.then_some(rest));
+        self.tell("waiting", (works && !rests).then_some(text));
         self.tell_trouble("waiting");
     }
 

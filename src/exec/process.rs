@@ -172,7 +172,7 @@ fn is_at_terminal() -> bool {
     in_foreground(&stat)
 }
 
-/// The same by a line of proc_pid_stat(5): state, parent, group, session, terminal and its group follow
+/// The same by a line of `proc_pid_stat(5)`: state, parent, group, session, terminal and its group follow
 /// the name, which may hold anything.
 fn in_foreground(stat: &str) -> bool {
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);

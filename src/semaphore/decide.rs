@@ -469,6 +469,8 @@ impl<'a> Pass<'a> {
             return;
         }
         let (index, serves) = match self.reading.lock() {
+            // Somebody made it as a list who needs it so, and nobody makes it so again.
+            Lock::Semaphore { body, .. } if body.is_list() && settings.key.is_none() => return,
             Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
             Lock::Mutex {
                 holder: None,

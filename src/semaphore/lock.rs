@@ -90,6 +90,12 @@ impl LockBody {
         self.holders().any(|holder| holder == session)
     }
 
+    /// Whether the holders stand in a list, as in the guide that Consul's documentation gives, and not in a
+    /// map. Only who follows that makes one.
+    pub fn is_list(&self) -> bool {
+        self.shape == Shape::Array
+    }
+
     /// The KV flags to write this body with: those that were there.
     pub fn flags(&self) -> u64 {
         self.flags

@@ -4,8 +4,10 @@ use std::{
     io::{self, Write},
     sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 /// How many lines may wait to be written. Of more than that the last are lost.
 const QUEUE: usize = 1024;

@@ -54,5 +54,6 @@ async fn a_mutex_is_shared_with_consuls_own_tool() {
     theirs.ends_with(0).await;
     ours.ends_with(0).await;
     assert_eq!(stage.journal(), ["theirs", "ours shared/db/.lock", "0"]);
+    stage.is_clean().await;
     stage.consul_lock(1, "note theirs again").ends_with(0).await;
 }

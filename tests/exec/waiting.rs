@@ -182,12 +182,22 @@ async fn what_a_mutex_has_left_is_waited_for_until_it_may_go() {
     let acquire = format!("kv/{PREFIX}/.lock?acquire={dead}&flags={MUTEX_FLAGS}");
     stage.consul.put_json(&acquire, json!({})).await;
     stage.consul.destroy_session(&dead).await;
-    let said = stage.exec("--try", "note never").ends_with(75).await;
-    assert!(said.contains("rests"), "{said}");
-    stage
-        .exec("--lock-delay 1s", "note at last")
-        .ends_with(0)
-        .await;
+    let hasty = "--try --lock-delay 1s";
+    let said = stage.exec(hasty, "note at last").ends_with(0).await;
+    assert!(said.contains("has rested"), "{said}");
+    assert_eq!(stage.journal(), ["at last"]);
+    stage.is_clean().await;
+}
+
+/// Nobody else may be there who waits for that, as where all of them do not wait.
+#[tokio::test]
+async fn the_slot_of_a_dead_holder_is_free_when_it_has_rested_also_to_who_does_not_wait() {
+    let stage = Stage::new().await;
+    let dead = stage.consul.take_slot(PREFIX, 1).await;
+    stage.consul.destroy_session(&dead).await;
+    let hasty = "--try --lock-delay 1s";
+    let said = stage.exec(hasty, "note at last").ends_with(0).await;
+    assert!(said.contains("has rested"), "{said}");
     assert_eq!(stage.journal(), ["at last"]);
     stage.is_clean().await;
 }

@@ -102,6 +102,18 @@ fn what_somebody_left_behind_is_no_conflict() {
     assert_eq!(facts.decide().transaction, None, "it is no semaphore's");
 }
 
+/// Without a key it is shared with who follows the guide and makes the list beforehand.
+#[test]
+fn a_list_stays_where_there_are_no_keys() {
+    let mut facts = unused(1);
+    facts.raw_lock(r#"{"Limit":1,"Holders":[]}"#);
+    assert!(removes(&facts.decide()));
+    facts.settings.key = None;
+    assert_eq!(facts.decide().transaction, None);
+    facts.lock(1, &[]);
+    assert!(removes(&facts.decide()), "it is a map");
+}
+
 #[test]
 fn a_job_of_another_key_is_not_granted_its_slots() {
     let mut facts = unused(1);
