@@ -46,6 +46,7 @@ const NODE: &str = "consul-semaphore-exec";
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(crate) struct Exec {
     /// Where the semaphore lives in Consul
     #[arg(long, env = "CONSUL_SEMAPHORE_PREFIX", value_name = "PREFIX")]

@@ -73,7 +73,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
     let mut first = stage.exec("--cooldown 1h --name vm-1", "note first; exit 3");
     eventually("its end is written", async || {
         let contenders = stage.consul.contenders(PREFIX).await;
-        let body = contenders.first().map(|entry| entry.json());
+        let body = contenders.first().map(testbed::Entry::json);
         body.is_some_and(|body| !body["coolsUntil"].is_null())
     })
     .await;
