@@ -13,6 +13,7 @@
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
+//! | [`stderr`] | stderr, for who must not wait for its reader | |
 //! | `text` | text of others as one line that can be shown | |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
@@ -35,5 +36,6 @@ mod holding;
 mod hostile;
 pub mod leader;
 pub mod semaphore;
+pub mod stderr;
 pub mod telemetry;
 mod text;

@@ -9,7 +9,8 @@ use std::{
 
 use consul_semaphore_operator::{
     exec::{self, Verdict},
-    telemetry::{self, LogFormat, Stderr},
+    stderr::Stderr,
+    telemetry::{self, LogFormat},
 };
 use tokio::runtime::{Builder, Runtime};
 

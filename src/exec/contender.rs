@@ -28,7 +28,7 @@ use crate::{
         settings,
         turns::WINDOW,
     },
-    telemetry::Stderr,
+    stderr::Stderr,
 };
 
 /// When to try again what waits for something that wakes nobody.

@@ -44,7 +44,7 @@ use crate::{
     api::{Mode, Prefix},
     consul::{self, Client},
     semaphore::{identity, plan::Suspended},
-    telemetry::Stderr,
+    stderr::Stderr,
 };
 
 /// What is to be run, and in which slot.

@@ -1,7 +1,8 @@
 //! Logs on stderr, for people or for machines.
 use std::io::{self, IsTerminal as _, Write};
 
-use super::{lines::OneLine, stderr::Stderr};
+use super::lines::OneLine;
+use crate::stderr::Stderr;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
 /// What is logged when nothing else is asked for: our own lines, and warnings of the libraries, but

@@ -8,14 +8,12 @@ mod logs;
 mod metrics;
 mod process;
 mod server;
-mod stderr;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
 pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, init_logs_to, parse_filter};
 pub use metrics::{Metrics, SemaphoreLabels};
 pub use server::{BindError, bind, serve};
-pub use stderr::Stderr;
 
 /// The handles that the controller reports through. Clones share one state.
 #[derive(Clone, Debug, Default)]
