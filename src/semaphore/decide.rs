@@ -456,7 +456,8 @@ impl<'a> Pass<'a> {
 
     /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
     /// limit, or what `api.Lock` leaves. It goes with our last release; what others leave rests before.
-    /// While somebody waits, one that says what it should is left for him.
+    /// While somebody waits, one that says what it should is left for him. Of a whole prefix only what
+    /// goes with the last release is: a `ConsulSemaphore` may have made the rest, with its own limit.
     fn remove_unused(&mut self) {
         let Observed {
             settings,
@@ -483,6 +484,9 @@ impl<'a> Pass<'a> {
             return;
         }
         let rested = self.observed.mutex.free_since().map(|since| since + REST);
+        if settings.key.is_none() && (rested.is_some() || !serves) {
+            return;
+        }
         match rested {
             Some(due) if line.is_empty() && due > self.observed.now => self.wake_at(due),
             _ => self.composer.remove_lock(index),

@@ -214,3 +214,17 @@ fn a_job_that_runs_by_another_grant_keeps_no_slot_here() {
         .ours("sa", &elsewhere(Standing::Idle), false);
     assert_eq!(released(&facts.decide()), [""; 0]);
 }
+
+/// Such as `exec`: a `ConsulSemaphore` may stand for what is there.
+#[test]
+fn of_a_whole_prefix_another_limit_is_a_conflict_also_while_nobody_uses_it() {
+    let mut facts = unused(1);
+    facts.settings.key = None;
+    facts.lock(7, &[]);
+    let reading = facts.reading();
+    facts.mutex.observe(&reading, second(0));
+    facts.line(&[waiting("a")]).session("a", "sa");
+    let plan = facts.decide();
+    assert_eq!(plan.transaction, None);
+    assert_eq!(plan.agreement, Some(Agreement::Conflict { theirs: 7 }));
+}
