@@ -110,7 +110,9 @@ async fn entries_that_must_not_be_read_are_a_denial_and_not_an_empty_prefix() {
 
     assert_eq!(client.list("ours/").await.unwrap().entries.len(), 1);
     assert!(client.list("ours/none/").await.unwrap().entries.is_empty());
-    for prefix in ["theirs/", "theirs/none/", ""] {
+    // Before 1.11 it tells nobody that it left some out of a listing of more.
+    let more = (consul_minor().unwrap() >= 11).then_some("");
+    for prefix in ["theirs/", "theirs/none/"].into_iter().chain(more) {
         assert_denied(client.list(prefix).await, "'key:read'", &secret);
     }
     // Consul does not tell those who bring no token that it left entries out.

@@ -12,7 +12,7 @@ use testbed::{Consul, eventually};
 use crate::server::client;
 
 /// So many transactions of so many keys take a while to replay.
-const LOG: (usize, usize) = (300, 128);
+const LOG: (usize, usize) = (600, 64);
 
 #[tokio::test]
 async fn what_a_new_leader_has_not_replayed_is_not_gone() {
