@@ -10,7 +10,7 @@ use serde_json::json;
 use testbed::{Consul, ConsulServer, consul_minor};
 use tokio::time::{sleep, timeout};
 
-use crate::server::{DEADLINE, client, start};
+use crate::server::{DEADLINE, client, session_on_node, start};
 
 const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
 
@@ -130,18 +130,7 @@ async fn the_policy_that_is_documented_is_enough() {
                    session_prefix "k8s-1" { policy = "write" }
                    node "k8s-1" { policy = "write" }"#;
     let client = with_token(&consul, &token(&consul, "operator", rules).await);
-    let node = ExternalNode {
-        name: "k8s-1".to_owned(),
-        address: "127.0.0.1".to_owned(),
-    };
-    client.register_node(&node).await.unwrap();
-    let request = NewSession {
-        name: "x".to_owned(),
-        node: Some(node.name),
-        ttl: Some(Duration::from_mins(1)),
-        lock_delay: Duration::ZERO,
-    };
-    let session = client.create_session(&request).await.unwrap();
+    let session = session_on_node(&client, Duration::from_mins(1)).await;
     let contender = Op::Lock {
         key: format!("semaphores/a/{session}"),
         value: Vec::new(),

@@ -7,14 +7,12 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::consul::{
-    self, Client, Error, ExternalNode, NewSession, Observer, PutMode,
-};
+use consul_semaphore_operator::consul::{self, Client, Error, Observer, PutMode};
 use futures::future::join_all;
 use serde_json::Value;
 use testbed::{ApiServer, AuthMethod, Consul, ConsulServer, eventually};
 
-use crate::server::{config, is_old};
+use crate::server::{config, is_old, session_on_node};
 
 /// More calls than a client makes at once.
 const MANY: usize = 40;
@@ -187,18 +185,7 @@ async fn leaves_nothing(by: AuthMethod) {
 async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
     let house = House::for_guests(AuthMethod::Jwt).await;
     let (client, calls) = house.guest();
-    let node = ExternalNode {
-        name: "k8s-1".to_owned(),
-        address: "127.0.0.1".to_owned(),
-    };
-    client.register_node(&node).await.unwrap();
-    let request = NewSession {
-        name: "x".to_owned(),
-        node: Some(node.name),
-        ttl: Some(Duration::from_mins(1)),
-        lock_delay: Duration::ZERO,
-    };
-    let session = client.create_session(&request).await.unwrap();
+    let session = session_on_node(&client, Duration::from_mins(1)).await;
     let first = house.given().await;
 
     house.delete_given().await;

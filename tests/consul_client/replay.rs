@@ -3,13 +3,11 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{
-    Client, Error, ExternalNode, NewSession, Op, PutMode, SessionId, WatchOptions,
-};
+use consul_semaphore_operator::consul::{Client, Error, Op, PutMode, SessionId, WatchOptions};
 use futures::StreamExt;
 use testbed::{Consul, eventually};
 
-use crate::server::client;
+use crate::server::{client, session_on_node};
 
 /// So many transactions of so many keys take a while to replay.
 const LOG: (usize, usize) = (600, 64);
@@ -71,18 +69,7 @@ fn load(keys: usize) -> Vec<Op> {
 
 /// A session that locks a key.
 async fn holder(client: &Client) -> SessionId {
-    let node = ExternalNode {
-        name: "k8s-1".to_owned(),
-        address: "127.0.0.1".to_owned(),
-    };
-    client.register_node(&node).await.unwrap();
-    let request = NewSession {
-        name: "x".to_owned(),
-        node: Some(node.name),
-        ttl: Some(Duration::from_mins(2)),
-        lock_delay: Duration::ZERO,
-    };
-    let session = client.create_session(&request).await.unwrap();
+    let session = session_on_node(client, Duration::from_mins(2)).await;
     let acquire = PutMode::Acquire(session.clone());
     assert!(client.put("p/a", b"", 0, acquire).await.unwrap());
     session

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, time::Duration};
 
-use consul_semaphore_operator::consul::{Client, Config, NewSession};
+use consul_semaphore_operator::consul::{Client, Config, ExternalNode, NewSession, SessionId};
 use testbed::{Consul, ConsulServer, Folder};
 
 /// How long anything may take: far more than it does.
@@ -66,6 +66,22 @@ pub(crate) fn on_server() -> NewSession {
         ttl: None,
         lock_delay: Duration::ZERO,
     }
+}
+
+/// A session of this TTL on the external node `k8s-1`, which is registered before.
+pub(crate) async fn session_on_node(client: &Client, ttl: Duration) -> SessionId {
+    let node = ExternalNode {
+        name: "k8s-1".to_owned(),
+        address: "127.0.0.1".to_owned(),
+    };
+    client.register_node(&node).await.unwrap();
+    let request = NewSession {
+        name: "x".to_owned(),
+        node: Some(node.name),
+        ttl: Some(ttl),
+        lock_delay: Duration::ZERO,
+    };
+    client.create_session(&request).await.unwrap()
 }
 
 /// Whether the Consul is one from before 1.14: it takes fewer operations in a transaction, has TLS
