@@ -233,12 +233,11 @@ impl Contender {
         }
         let prefix = &self.settings.prefix;
         match self.view.reading.as_ref().map(Reading::lock) {
-            // It is removed once it has rested.
-            Some(Lock::Unreadable(Unreadable::LeftOver { .. })) | None => {}
-            Some(Lock::Unreadable(why)) => {
+            // What is left over is removed once it has rested.
+            Some(Lock::Unreadable(why)) if !matches!(why, Unreadable::LeftOver { .. }) => {
                 return Some(Failure::Conflict(format!("{prefix}/.lock: {why}")));
             }
-            Some(_) => {}
+            _ => {}
         }
         if let Some(Agreement::Conflict { theirs }) = self.agreement {
             let ours = self.settings.limit;

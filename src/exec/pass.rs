@@ -6,22 +6,16 @@ use super::contender::{Contender, Step};
 use crate::{
     clock::{self, Moment},
     consul::{self, Entry, ExternalNode, NewSession, OpError, SessionId},
-    holding::Renewal,
+    holding::{Outcome, Renewal},
     semaphore::{
         Defence, Job, Life, Observed, Ours, Plan, Standing, decide,
-        evidence::{LATE, tenure},
+        evidence::tenure,
         plan::{Slot, Target, Transaction},
     },
 };
 
 /// How many rounds a pass has at the most.
 const ROUNDS: usize = 32;
-
-/// How long to wait when there is nothing to wait for.
-const IDLE: Duration = Duration::from_hours(1);
-
-/// The shortest time between passes that nothing but time has caused.
-const SOONEST: Duration = Duration::from_millis(10);
 
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
@@ -37,7 +31,7 @@ impl Contender {
             match self.apply(&plan).await {
                 Some(Step::Again) => {}
                 Some(step) => return step,
-                None => return Step::Rest(self.next_time(&plan, now)),
+                None => return Step::Rest(self.view.next_time(&plan, [], now)),
             }
         }
         Step::Again
@@ -45,12 +39,7 @@ impl Contender {
 
     /// Observes, and decides.
     async fn decide(&mut self, now: Moment) -> Plan {
-        let deadline = self.view.deadline;
-        if deadline.is_some_and(|deadline| deadline + LATE < now) {
-            // This machine has slept: whatever comes now was asked before.
-            self.view.doubt();
-            self.view.deadline = Some(now + self.settings.patience());
-        }
+        self.view.rouse(now, self.settings.patience());
         self.view.look().await;
         if self.outlives_its_session() {
             // The watch has not brought yet what a renewal was told.
@@ -165,37 +154,19 @@ impl Contender {
 
     /// One write to Consul.
     async fn transact(&mut self, transaction: &Transaction) -> Option<Step> {
-        let sent = Moment::now();
-        let call = self.consul.transaction(&transaction.operations);
-        match self.view.in_time(call).await {
-            Ok(answer) => {
-                self.view.committed(transaction, &answer, sent);
+        match self.view.transact(transaction).await {
+            Outcome::Committed(answer) => {
                 for release in &transaction.releases {
                     self.end_session(&release.session).await;
                 }
                 let slot = self.granted(transaction, &answer);
                 Some(slot.map_or(Step::Again, Step::Granted))
             }
-            // Nobody was faster, and what is known of the key is still so.
-            Err(consul::Error::Conflict(errors)) if errors.iter().all(OpError::is_lock_delay) => {
-                self.view.delayed();
-                Some(Step::Again)
-            }
-            Err(consul::Error::Conflict(errors)) => {
+            Outcome::Refused(errors) => {
                 self.drop_invalid(transaction, &errors);
-                self.view.outrun().await;
                 Some(Step::Again)
             }
-            // There are fewer at once from now on.
-            Err(consul::Error::TooLarge(_))
-                if transaction.operations.len() > self.view.capacity() =>
-            {
-                Some(Step::Again)
-            }
-            Err(error) => {
-                self.view.write_failed(error);
-                None
-            }
+            Outcome::Failed => None,
         }
     }
 
@@ -209,14 +180,6 @@ impl Contender {
         }
         let starts = transaction.starts(answer);
         starts.into_iter().next().map(|start| start.slot)
-    }
-
-    fn next_time(&self, plan: &Plan, observed: Moment) -> Moment {
-        let trouble = self.view.trouble.iter();
-        let times = trouble.map(|trouble| trouble.setback.until);
-        let times = times.chain(plan.wake).chain(plan.deadline);
-        let next = times.filter(|time| *time > observed).min();
-        next.unwrap_or(observed + IDLE).max(Moment::now() + SOONEST)
     }
 
     /// Whether the evidence for a slot that was just granted is good for a while: a process is not

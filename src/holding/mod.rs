@@ -2,12 +2,15 @@
 //!
 //! - `view`: the prefix as it is seen, and what is in the way
 //! - `renewal`: a session that is kept alive
+//! - `transact`: a write, what its answer means, and when to look again
 //! - `backoff`: when something that failed is tried again
 
 mod backoff;
 mod renewal;
+mod transact;
 mod view;
 
 pub(crate) use backoff::Setback;
 pub(crate) use renewal::{Renewal, pauses};
+pub(crate) use transact::{IDLE, Outcome, SOONEST};
 pub(crate) use view::{News, View};

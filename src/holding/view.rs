@@ -194,7 +194,7 @@ impl<W: AsRef<Client>> View<W> {
     }
 
     /// Takes over what a transaction of ours wrote.
-    pub(crate) fn committed(&mut self, transaction: &Transaction, answer: &[Entry], sent: Moment) {
+    pub(super) fn committed(&mut self, transaction: &Transaction, answer: &[Entry], sent: Moment) {
         self.conflicts = 0;
         self.writing_works();
         for grant in &transaction.grants {
@@ -217,7 +217,7 @@ impl<W: AsRef<Client>> View<W> {
     /// Somebody else was faster: the prefix is read again, after a pause that grows with every time
     /// in a row. It stays short: each of these times somebody had what he wanted, so nobody feeds a
     /// storm, and whoever pauses for long never gets a slot beside programs that ask again at once.
-    pub(crate) async fn outrun(&mut self) {
+    pub(super) async fn outrun(&mut self) {
         self.doubt();
         self.conflicts = self.conflicts.saturating_add(1);
         let longest = Duration::from_millis(5) * self.conflicts.min(4);
@@ -225,7 +225,7 @@ impl<W: AsRef<Client>> View<W> {
     }
 
     /// The mutex rests, because its last holder died: it is tried again after a pause.
-    pub(crate) fn delayed(&mut self) {
+    pub(super) fn delayed(&mut self) {
         self.mutex.delay(Moment::now(), fastrand::f64());
     }
 

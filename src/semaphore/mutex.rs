@@ -23,7 +23,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from
 #[derive(Clone, Debug, Default)]
 pub struct MutexMemory {
     /// Since when nobody has locked the key, or uses what is a semaphore's, by its index, as far as was seen.
-    free: Option<(u64, Moment)>,
+    unused: Option<(u64, Moment)>,
     /// The session that this operator last locked it with.
     last: Option<SessionId>,
     /// How often in a row that was done.
@@ -36,7 +36,7 @@ pub struct MutexMemory {
 impl MutexMemory {
     /// Takes note of who has locked the key.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
-        let free = match reading.lock() {
+        let unused = match reading.lock() {
             Lock::Mutex {
                 holder: None,
                 index,
@@ -50,8 +50,8 @@ impl MutexMemory {
             }
             _ => None,
         };
-        let since = self.free.filter(|(index, _)| free == Some(*index));
-        self.free = free.map(|index| since.unwrap_or((index, now)));
+        let since = self.unused.filter(|(index, _)| unused == Some(*index));
+        self.unused = unused.map(|index| since.unwrap_or((index, now)));
         if let Lock::Mutex {
             holder: Some(holder),
             ..
@@ -93,8 +93,8 @@ impl MutexMemory {
     }
 
     /// Since when nobody has locked the key, or uses what is a semaphore's, as far as was seen.
-    pub(super) fn free_since(&self) -> Option<Moment> {
-        self.free.map(|(_, since)| since)
+    pub(super) fn unused_since(&self) -> Option<Moment> {
+        self.unused.map(|(_, since)| since)
     }
 
     /// Whether others had no turn for long.
@@ -104,7 +104,7 @@ impl MutexMemory {
 
     /// Until when the key is left to others, if it is their turn; `None` while it is locked.
     pub(super) fn left_until(&self) -> Option<Moment> {
-        self.free_since().map(|since| since + LEFT)
+        self.unused_since().map(|since| since + LEFT)
     }
 }
 
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_written_again_is_free_since_then() {
+    fn a_key_that_is_written_again_is_unused_since_then() {
         let mut memory = MutexMemory::default();
         memory.observe(&key(7, None), at(1));
         memory.observe(&key(7, None), at(2));
-        assert_eq!(memory.free_since(), Some(at(1)));
+        assert_eq!(memory.unused_since(), Some(at(1)));
         memory.observe(&key(8, None), at(3));
-        assert_eq!(memory.free_since(), Some(at(3)));
+        assert_eq!(memory.unused_since(), Some(at(3)));
     }
 
     #[test]

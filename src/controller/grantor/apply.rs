@@ -6,9 +6,10 @@ use super::{Grantor, writes::Write};
 use crate::{
     api::annotations,
     clock::{self, Moment},
-    consul::{self, Entry, OpError},
+    consul::Entry,
     controller::{events::Reason, job::Kept},
     crash::{self, Point},
+    holding::Outcome,
     semaphore::{
         Life, Plan, Uid,
         evidence::tenure,
@@ -77,45 +78,23 @@ impl Grantor {
 
     /// One write to Consul. Says whether to decide again at once.
     async fn transact(&mut self, transaction: &Transaction) -> bool {
-        let Some(home) = &self.view.home else {
-            return false;
-        };
         if transaction.removes_lock {
             crash::reach(Point::LockUnused, &self.reference.namespace).await;
         }
         let moved = self.leaves_behind(transaction);
-        let sent = Moment::now();
-        let call = home.consul.transaction(&transaction.operations);
-        match self.view.in_time(call).await {
-            Ok(answer) => {
+        match self.view.transact(transaction).await {
+            Outcome::Committed(answer) => {
                 self.crash_after(transaction).await;
-                self.view.committed(transaction, &answer, sent);
                 self.committed(transaction, &answer);
                 self.moved = moved.or(self.moved);
                 true
             }
-            // Nobody was faster, and what is known of the key is still so.
-            Err(consul::Error::Conflict(errors)) if errors.iter().all(OpError::is_lock_delay) => {
-                tracing::debug!(semaphore = %self.reference, "the lock-delay of a dead holder runs");
-                self.view.delayed();
-                true
-            }
-            Err(consul::Error::Conflict(errors)) => {
-                tracing::debug!(semaphore = %self.reference, ?errors, "somebody else was faster");
+            Outcome::Refused(errors) => {
+                tracing::debug!(semaphore = %self.reference, ?errors, "not written");
                 self.sessions.drop_invalid(transaction, &errors);
-                self.view.outrun().await;
                 true
             }
-            // There are fewer at once from now on.
-            Err(consul::Error::TooLarge(_))
-                if transaction.operations.len() > self.view.capacity() =>
-            {
-                true
-            }
-            Err(error) => {
-                self.view.write_failed(error);
-                false
-            }
+            Outcome::Failed => false,
         }
     }
 

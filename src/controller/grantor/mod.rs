@@ -33,7 +33,7 @@ use super::{Context, home::Home, index::LineRef, overseer::Feed};
 use crate::{
     clock::Moment,
     consul::SessionId,
-    holding,
+    holding::{self, IDLE, SOONEST},
     semaphore::{
         Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns, Uid,
         decide, plan::Target,
@@ -44,14 +44,8 @@ use crate::{
 /// How many rounds a pass has at the most before others get their turn.
 const ROUNDS: usize = 32;
 
-/// How long to wait when there is nothing to wait for.
-const IDLE: Duration = Duration::from_hours(1);
-
 /// When to try again what waits for something that wakes nobody.
 const SOON: Duration = Duration::from_secs(1);
-
-/// The shortest time between passes that nothing but time has caused.
-const SOONEST: Duration = Duration::from_millis(10);
 
 /// How many Jobs more than can be granted at once are looked at in the line.
 const SPARE: usize = 32;
@@ -307,23 +301,12 @@ impl Grantor {
     }
 
     fn next_time(&self, plan: &Plan, observed: Moment) -> Moment {
-        let times = plan
-            .wake
-            .into_iter()
-            .chain(plan.deadline)
-            .chain(self.again)
-            .chain(
-                self.view
-                    .trouble
-                    .iter()
-                    .map(|trouble| trouble.setback.until),
-            )
+        let again = self.again.into_iter();
+        let others = again
             .chain(self.writes.refusals.due())
             .chain(self.strangers.due())
             .chain(self.proofs.values().filter_map(Proof::due));
-        // What was due when the facts were gathered has been seen to.
-        let next = times.filter(|time| *time > observed).min();
-        next.unwrap_or(observed + IDLE).max(Moment::now() + SOONEST)
+        self.view.next_time(plan, others, observed)
     }
 
     /// Has something tried again in a while.

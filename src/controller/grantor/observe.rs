@@ -6,7 +6,7 @@ use super::{Grantor, refusals::Withheld, sessions::Whose};
 use crate::{
     clock::{self, Moment},
     controller::patch,
-    semaphore::{Job, Observed, Ours, Standing, evidence::LATE},
+    semaphore::{Job, Observed, Ours, Standing},
 };
 
 /// The facts of one round, owned.
@@ -64,12 +64,7 @@ impl Grantor {
     /// Gathers the facts.
     pub(super) async fn observe(&mut self) -> Facts {
         let now = Moment::now();
-        let deadline = self.view.deadline;
-        if deadline.is_some_and(|deadline| deadline + LATE < now) {
-            // This process has slept: whatever comes now was asked before, and may be long out of date.
-            self.view.doubt();
-            self.view.deadline = Some(now + self.settings.patience());
-        }
+        self.view.rouse(now, self.settings.patience());
         self.view.look().await;
         self.sessions.forget_dead();
         let reading = self.view.reading.as_ref();

@@ -1,45 +1,42 @@
 //! Jobs that are not to wait: they are deleted, and it is told why.
 
-use std::collections::HashMap;
-
-use super::{Grantor, writes::Write};
+use super::{Grantor, Strangers, writes::Write};
 use crate::{
     api::annotations::ON_CONTENTION,
-    consul::SessionId,
     controller::events::Reason,
     semaphore::plan::{Skip, Skipped, Taker},
 };
 
-/// What another program calls its session, as far as that could be found out.
-type Names = HashMap<SessionId, String>;
-
 impl Grantor {
     /// Has these Jobs deleted, unless something is wrong with Consul: then they wait.
     pub(super) async fn skip(&mut self, skips: &[Skip]) {
-        let mut names = Names::new();
         for skip in skips {
             if self.view.trouble.is_some() {
                 return;
             }
             if !self.writes.is_busy(&skip.job.uid) {
-                self.name(&skip.why, &mut names).await;
-                let note = explain(&self.reference.title(), &skip.why, &names);
+                if let Skipped::Taken { by, .. } = &skip.why {
+                    self.acquaint_now(by).await;
+                }
+                let note = explain(&self.reference.title(), &skip.why, &self.strangers);
                 self.write(Write::Skip(skip.clone(), note), None);
             }
         }
     }
 
-    /// Asks Consul for the names of the sessions whose contenders say nothing.
-    async fn name(&mut self, why: &Skipped, names: &mut Names) {
-        let (Skipped::Taken { by, .. }, Some(home)) = (why, &self.view.home) else {
+    /// Asks Consul for the names of those whose contenders say nothing: a Job that is gone can't be told
+    /// later.
+    async fn acquaint_now(&mut self, takers: &[Taker]) {
+        let Some(home) = &self.view.home else {
             return;
         };
-        for taker in by.iter().filter(|taker| taker.holder.is_none()) {
-            if !names.contains_key(&taker.session) {
-                let call = home.consul.session(&taker.session);
-                let found = self.view.in_time(call).await.ok().flatten();
-                let name = found.map(|session| session.name).unwrap_or_default();
-                names.insert(taker.session.clone(), name);
+        for Taker {
+            session, holder, ..
+        } in takers
+        {
+            if holder.is_none() && !self.strangers.knows(session) {
+                let answer = self.view.in_time(home.consul.session(session)).await;
+                self.strangers.settle((session.clone(), answer));
             }
         }
     }
@@ -59,10 +56,10 @@ impl Grantor {
 }
 
 /// Why a Job is not to wait.
-fn explain(semaphore: &str, why: &Skipped, names: &Names) -> String {
+fn explain(semaphore: &str, why: &Skipped, strangers: &Strangers) -> String {
     match why {
         Skipped::Taken { by, others } => {
-            let by: Vec<String> = by.iter().map(|taker| describe(taker, names)).collect();
+            let by: Vec<String> = by.iter().map(|taker| describe(taker, strangers)).collect();
             let others = match others {
                 0 => String::new(),
                 others => format!("; and {others} more"),
@@ -81,15 +78,14 @@ fn explain(semaphore: &str, why: &Skipped, names: &Names) -> String {
     }
 }
 
-fn describe(taker: &Taker, names: &Names) -> String {
+fn describe(taker: &Taker, strangers: &Strangers) -> String {
     let Taker {
         session,
         holder,
         rests,
         cools_until,
     } = taker;
-    let name = names.get(session).filter(|name| !name.is_empty());
-    let who = match holder.as_ref().or(name) {
+    let who = match holder.clone().or_else(|| strangers.name(session)) {
         Some(name) => format!("{name} (session {session})"),
         None => format!("session {session}"),
     };
@@ -105,6 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::consul::{Behavior, Session};
 
     fn taker(session: &str, holder: Option<&str>) -> Taker {
         Taker {
@@ -125,21 +122,32 @@ mod tests {
             rests: true,
             ..taker("s2", None)
         };
-        let names = Names::from([("s3".into(), "backup".into()), ("s2".into(), String::new())]);
+        let mut strangers = Strangers::default();
+        let backup = Session {
+            id: "s3".into(),
+            name: "backup".into(),
+            node: "web-1".into(),
+            ttl: None,
+            lock_delay: Duration::ZERO,
+            behavior: Behavior::Release,
+            create_index: 1,
+        };
+        strangers.settle((backup.id.clone(), Ok(Some(backup))));
+        strangers.settle(("s2".into(), Ok(None)));
         let by = vec![cools, rests, taker("s3", None)];
-        let note = explain("db", &Skipped::Taken { by, others: 2 }, &names);
+        let note = explain("db", &Skipped::Taken { by, others: 2 }, &strangers);
         assert_eq!(
             note,
             "all slots of db are taken: by prod-eu batch/a (session s1), which is done and whose slot \
              cools until 2026-01-01T00:00:10Z; by session s2, which is dead and whose slot rests for \
-             the lock-delay; by backup (session s3); and 2 more"
+             the lock-delay; by backup on web-1 (session s3); and 2 more"
         );
     }
 
     #[test]
     fn it_is_told_how_late_a_job_comes() {
         let late = Skipped::Late(Duration::from_secs(90));
-        let note = explain("db", &late, &Names::new());
+        let note = explain("db", &late, &Strangers::default());
         assert!(note.contains("comes 90 s after"), "{note}");
     }
 }

@@ -67,23 +67,26 @@ impl Strangers {
         true
     }
 
-    /// Takes note of an answer.
+    /// Whether Consul has told who it is, or that nothing can be known.
+    pub(super) fn knows(&self, session: &SessionId) -> bool {
+        matches!(self.known.get(session), Some(Told::Name(_)))
+    }
+
+    /// Takes note of an answer. That of one who holds nothing any more is forgotten at the next pass.
     pub(super) fn settle(&mut self, (id, answer): Answer) {
-        // It may hold nothing any more.
-        let Some(known) = self.known.get_mut(&id) else {
-            return;
-        };
-        *known = match answer {
-            Ok(session) => Told::Name(session.as_ref().map(describe)),
-            Err(error) => {
+        let told = match (answer, self.known.remove(&id)) {
+            (Ok(session), _) => Told::Name(session.as_ref().map(describe)),
+            (Err(_), Some(name @ Told::Name(_))) => name,
+            (Err(error), before) => {
                 tracing::debug!(session = %id, %error, "nothing is known of the holder");
-                let before = match known {
-                    Told::Asked(before) => *before,
-                    Told::Failed(_) | Told::Name(_) => None,
+                let before = match before {
+                    Some(Told::Asked(Some(setback)) | Told::Failed(setback)) => Some(setback),
+                    _ => None,
                 };
                 Told::Failed(Setback::after(before.as_ref(), Moment::now()))
             }
         };
+        self.known.insert(id, told);
     }
 }
 
@@ -148,7 +151,6 @@ mod tests {
         let mut strangers = Strangers::default();
         let id: SessionId = "s".into();
         let answer = |name| (id.clone(), Ok(Some(session(name))));
-        strangers.settle(answer("gone by now"));
         assert_eq!(strangers.name(&id), None);
         assert!(strangers.is_to_ask(&id, Moment::now()));
         assert!(!strangers.is_to_ask(&id, Moment::now()), "once");
@@ -158,6 +160,8 @@ mod tests {
             name.ends_with(" on web-1") && !name.contains('\n'),
             "{name}"
         );
+        strangers.settle((id.clone(), Err(consul::Error::Gone)));
+        assert!(strangers.knows(&id), "it was asked twice at once");
         strangers.settle(answer(""));
         assert_eq!(strangers.name(&id).as_deref(), Some("on web-1"));
         strangers.settle((id.clone(), Ok(None)));

@@ -7,7 +7,7 @@ impl Pass<'_> {
     /// Removes what is left over from a mutex, for a semaphore, once it has rested for as long as
     /// Consul lets a dead holder's rest.
     pub(super) fn make_room(&mut self, index: u64) {
-        let Some(since) = self.observed.mutex.free_since() else {
+        let Some(since) = self.observed.mutex.unused_since() else {
             return;
         };
         let due = since + self.observed.settings.lock_delay;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::*;
+use super::{unused::REST, *};
 use crate::{
     consul::Op,
     semaphore::{Mode, lock::MUTEX_FLAGS},
