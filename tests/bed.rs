@@ -128,7 +128,10 @@ async fn the_project_s_manifests_apply_and_its_account_may_not_do_all() {
         crds.contains("consulsemaphores.consul-semaphore.io"),
         "{crds}"
     );
-    assert!(may(&["patch", "jobs"]).await);
+    eventually("the roles are in force", async || {
+        may(&["patch", "jobs"]).await
+    })
+    .await;
     assert!(!may(&["get", "secrets"]).await);
     assert!(!may(&["create", "pods"]).await);
     bed.end().await.unwrap();
@@ -181,7 +184,8 @@ async fn the_observer_counts_holders_and_jobs_with_pods() {
         .is_complete()
         .await;
     eventually("no Job is seen", || async {
-        same(observer.seen().jobs.len(), 0)
+        let seen = observer.seen();
+        same((seen.jobs.len(), seen.all_jobs.len()), (0, 2))
     })
     .await;
 
@@ -218,7 +222,10 @@ async fn an_operator_comes_and_goes_on_servers_that_exist() {
     let ids = bed.folder().ids();
     drop(second);
     bed.end().await.unwrap();
-    assert_eq!(running(&ids), Vec::<u32>::new());
+    eventually("all processes have ended", || async {
+        same(running(&ids), Vec::new())
+    })
+    .await;
     assert_eq!(consul.get("catalog/nodes").await[0]["Node"], "bed");
     assert!(
         kubernetes()

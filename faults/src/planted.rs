@@ -36,7 +36,7 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
         .context("planting a holder")?;
     without_slot(world).await.context("planting a pod")?;
     let mut verdict = Verdict::default();
-    for _ in 0..100 {
+    for _ in 0..600 {
         verdict = verdict_on(world, &prefix, earlier.len());
         if verdict.count(Rule::OverLimit) > 0 && verdict.count(Rule::WithoutSlot) > 0 {
             break;

@@ -89,7 +89,8 @@ pub enum What {
         writer: Writer,
         /// etcd's revision before the write was sent.
         before: u64,
-        /// etcd's revision after the write was done and before it was answered.
+        /// etcd's revision after the write was done and before it was answered; that before, where the
+        /// writer may not have waited for the answer.
         after: u64,
         /// What it is now.
         body: Body,

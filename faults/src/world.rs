@@ -36,7 +36,7 @@ use crate::{
 pub(crate) const NAMESPACE: &str = "faults";
 
 /// How long a server may take to get ready.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// All that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {

@@ -27,7 +27,7 @@ pub struct WatchOptions {
     pub burst: u32,
     /// How many readings a second there may be in the long run: more than zero. Changes that come
     /// faster share a reading. One of more than 25 entries counts as many times as it has 25: Consul
-    /// sends all of them for each change.
+    /// sends all of them for each change. It delays the next by half of `wait` at the most.
     pub rate: f64,
 }
 
@@ -138,7 +138,7 @@ impl Watch {
         match &reading {
             Ok(listing) => {
                 let entries = u32::try_from(listing.entries.len()).unwrap_or(u32::MAX);
-                self.cost = (f64::from(entries) / f64::from(ENTRIES)).max(1.0);
+                self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
@@ -227,6 +227,14 @@ impl Bucket {
         }
     }
 
+    /// How many times a reading of this size counts: for no longer a pause than half of `wait`, since
+    /// readings are evidence, and there is to be one after each `wait`.
+    fn cost(&self, entries: u32, wait: Duration) -> f64 {
+        let size = f64::from(entries) / f64::from(ENTRIES);
+        let most = self.options.rate * wait.as_secs_f64() / 2.0;
+        size.min(most).max(1.0)
+    }
+
     async fn take(&mut self, cost: f64) {
         let pause = self.pause(Instant::now(), cost);
         if !pause.is_zero() {
@@ -247,6 +255,15 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_reading_counts_by_its_size_but_delays_no_evidence() {
+        let bucket = Bucket::new(WatchOptions::default());
+        let wait = Duration::from_secs(2);
+        let costs = [0, 25, 250, 25_000].map(|entries| bucket.cost(entries, wait));
+        let pause = |cost| Duration::from_secs_f64(cost / bucket.options.rate).as_millis();
+        assert_eq!(costs.map(pause), [10, 10, 100, 1000]);
+    }
 
     #[test]
     fn a_burst_is_free_and_then_there_is_a_rate() {

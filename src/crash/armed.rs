@@ -56,7 +56,6 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
     if !armed.take(point, namespace) {
         return;
     }
-    tracing::info!(?point, namespace, "got to a crash point");
     if armed.is_last() {
         tracing::info!("all crash points are reached");
         // An error would mean that this process does not exist.
@@ -81,6 +80,8 @@ impl Armed {
             places[position].passed = left;
             return false;
         }
+        // Whoever takes the last one ends this process: by then it is told of all others.
+        tracing::info!(?point, namespace, "got to a crash point");
         places.remove(position);
         true
     }

@@ -17,7 +17,7 @@ use crate::{
     api::annotations::OnContention,
     clock::{self, Moment},
     consul::{self, Client, Listing, SessionId, WatchOptions},
-    holding::{Renewal, View},
+    holding::{News, Renewal, View},
     semaphore::{
         Agreement, Cluster, ContenderBody, Coolings, Evidence, Granted, Job, LimitPolicy, Lock,
         OnSlotLost, Reading, Standing, Turns, Uid,
@@ -350,7 +350,7 @@ impl Contender {
                 .readings(&self.settings.prefix.folder(), options)
         });
         tokio::select! {
-            Some(listing) = readings.recv() => self.view.note(listing),
+            Some(listing) = readings.recv() => self.view.hear(listing.map(News::from)),
             () = self.wake.notified() => {}
             () = sleep(left) => {}
         }

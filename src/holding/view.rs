@@ -53,6 +53,9 @@ pub(crate) struct View<W> {
     pub(crate) reading: Option<Reading>,
     /// When the last of what it shows was received.
     received: Moment,
+    /// Whether the watch failed last. It goes on by itself, with and without waiting for changes, and
+    /// what it brings is for all who share it: beside it nobody reads the prefix on his own.
+    blind: bool,
     pub(crate) trouble: Option<Trouble>,
     pub(crate) deaths: Deaths,
     /// What its key does not say of a mutex.
@@ -88,6 +91,7 @@ impl<W: AsRef<Client>> View<W> {
             mode,
             reading: None,
             received: Moment::now(),
+            blind: false,
             trouble: None,
             deaths: Deaths::default(),
             mutex: MutexMemory::default(),
@@ -121,16 +125,16 @@ impl<W: AsRef<Client>> View<W> {
         })
     }
 
-    /// Takes a reading from the watch, unless what is known is newer.
-    pub(crate) fn note(&mut self, listing: Result<Listing, consul::Error>) {
-        match listing {
-            Ok(listing) => self.hear(&News::from(listing)),
-            Err(error) => self.read_failed(error),
-        }
-    }
-
-    /// Takes what the watch brought, unless what is known is newer.
-    pub(crate) fn hear(&mut self, news: &News) {
+    /// Takes what the watch brought: news, unless what is known is newer.
+    pub(crate) fn hear(&mut self, brought: Result<News, consul::Error>) {
+        let news = match brought {
+            Ok(news) => news,
+            Err(error) => {
+                self.blind = true;
+                return self.read_failed(error);
+            }
+        };
+        self.blind = false;
         // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was
         // asked after the last answer is newer for sure; what was asked beside a write of ours may
         // show the prefix as it was before.
@@ -159,7 +163,7 @@ impl<W: AsRef<Client>> View<W> {
 
     /// Reads the prefix now, if nothing is known of it and nothing is in the way.
     pub(crate) async fn look(&mut self) {
-        if self.reading.is_some() || self.is_blocked() {
+        if self.reading.is_some() || self.blind || self.is_blocked() {
             return;
         }
         let Some(home) = &self.home else {
@@ -335,13 +339,24 @@ mod tests {
             create_index: 3,
             modify_index: 5,
         };
-        view.hear(&News {
+        view.hear(Ok(News {
             entries: vec![left].into(),
             ..news(9, Moment::now())
-        });
+        }));
         assert!(!view.is_unused());
-        view.hear(&news(10, Moment::now()));
+        view.hear(Ok(news(10, Moment::now())));
         assert!(view.is_unused());
+    }
+
+    #[tokio::test]
+    async fn while_the_watch_fails_nothing_is_read_beside_it() {
+        let mut view = view();
+        view.hear(Err(consul::Error::Gone));
+        view.trouble = None;
+        assert!(view.blind);
+        view.look().await;
+        view.hear(Ok(news(9, Moment::now())));
+        assert!(!view.blind && view.reading.is_some());
     }
 
     #[test]
@@ -349,10 +364,10 @@ mod tests {
         let mut view = view();
         let index = |view: &View<Client>| view.reading.as_ref().map(|reading| reading.index);
         let (first, second) = (Moment::now(), Moment::now());
-        view.hear(&news(9, first));
-        view.hear(&news(8, second));
+        view.hear(Ok(news(9, first)));
+        view.hear(Ok(news(8, second)));
         assert_eq!(index(&view), Some(9));
-        view.hear(&news(7, Moment::now() + Duration::from_nanos(1)));
+        view.hear(Ok(news(7, Moment::now() + Duration::from_nanos(1))));
         assert_eq!(index(&view), Some(7), "Consul forgot what was deleted");
     }
 }

@@ -175,7 +175,7 @@ impl ConsulServer {
     /// Lets it answer nothing (SIGSTOP), as a server that hangs.
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), async { self.process.signal("STOP") })
+        story(Location::caller(), self.process.pause())
     }
 
     /// Lets it go on (SIGCONT).

@@ -91,6 +91,14 @@ impl Job {
         self.pod_annotation("bed.consul-semaphore.io/terminates-in", duration)
     }
 
+    /// How many seconds its pods may take to end: Kubernetes has 30 where nothing is said. The fewer, the
+    /// longer the operator waits for news of its slot before it suspends it.
+    #[must_use]
+    pub fn grace(self, seconds: u32) -> Self {
+        let pods = json!({ "terminationGracePeriodSeconds": seconds });
+        self.with(json!({ "spec": { "template": { "spec": pods } } }))
+    }
+
     /// So many pods, all at once.
     #[must_use]
     pub fn parallelism(self, pods: u32) -> Self {

@@ -8,7 +8,7 @@ use crate::{
     env::Env,
     folder::Folder,
     ports,
-    process::{Process, Recipe},
+    process::{Process, Recipe, is_stopped},
     programs,
     story::story,
     tls, wait,
@@ -90,7 +90,12 @@ impl Operator {
     /// Lets it do nothing, as a machine that sleeps would (SIGSTOP).
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), self.signal("STOP"))
+        story(Location::caller(), async move {
+            match &*self.0.running.lock().await {
+                Some(running) => running.process.pause().await,
+                None => bail!("{} does not run", self.0.name),
+            }
+        })
     }
 
     /// Lets it go on (SIGCONT).
@@ -105,11 +110,7 @@ impl Operator {
         story(Location::caller(), async move {
             wait::until(&format!("{} is paused", self.0.name), PATIENCE, || async {
                 let [id, _] = self.ids().await.ok_or("it does not run")?;
-                let state = std::fs::read_to_string(format!("/proc/{id}/stat"))
-                    .map_err(|error| error.to_string())?;
-                // The state comes after the program's name, which is in parentheses.
-                let (_, state) = state.rsplit_once(") ").ok_or("it has no state")?;
-                wait::same(state.starts_with('T'), true).map(drop)
+                is_stopped(id)
             })
             .await
         })
@@ -129,7 +130,11 @@ impl Operator {
     /// All that it has logged, in all its runs.
     pub fn logs(&self) -> String {
         let log = format!("{}.log", self.0.name);
-        std::fs::read_to_string(self.0.place.folder.path().join(log)).unwrap_or_default()
+        let log = std::fs::read(self.0.place.folder.path().join(log)).unwrap_or_default();
+        // The last line may be half written.
+        let whole = log.iter().rposition(|byte| *byte == b'\n');
+        let whole = &log[..whole.map_or(0, |end| end + 1)];
+        String::from_utf8_lossy(whole).into_owned()
     }
 
     /// Where its HTTP endpoints are (`host:port`), while it runs.

@@ -100,6 +100,16 @@ impl Process {
         self.ended(END).await.map(drop)
     }
 
+    /// Stops it (SIGSTOP), and waits until it is: its guard sends the signal when it has time to.
+    pub(crate) async fn pause(&self) -> Result<()> {
+        self.signal("STOP")?;
+        wait::until(&format!("{} is stopped", self.name()), END, || async {
+            let [id, _] = self.ids().ok_or("it does not run")?;
+            is_stopped(id)
+        })
+        .await
+    }
+
     /// Its name, and its log's.
     pub fn name(&self) -> &str {
         &self.recipe.name
@@ -183,6 +193,15 @@ impl Process {
     fn guard(&self) -> MutexGuard<'_, Option<Child>> {
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a process is stopped; what it is if not.
+pub(crate) fn is_stopped(id: u32) -> Result<(), String> {
+    let state =
+        fs::read_to_string(format!("/proc/{id}/stat")).map_err(|error| error.to_string())?;
+    // The state comes after the program's name, which is in parentheses.
+    let (_, state) = state.rsplit_once(") ").ok_or("it has no state")?;
+    wait::same(state.starts_with('T'), true).map(drop)
 }
 
 fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Result<Child> {

@@ -83,7 +83,7 @@ fn starts_a(call: &Call, namespace: &str) -> bool {
 async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
     for verb in ["lock", "delete"] {
         let team = bed.namespace("lost").await;
-        let short = json!({ "session": { "ttl": "10s" } });
+        let short = json!({ "session": { "ttl": "30s" } });
         let db = team.semaphore("db").limit(1).spec(short).create().await;
         let prefix = db.lock_prefix();
         let observer = bed.watch_limit(&prefix).await;

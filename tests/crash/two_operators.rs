@@ -31,7 +31,7 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
         observers.push((limit, bed.watch_limit(&db.lock_prefix()).await, db));
     }
     let twice = TwoSlots::default();
-    let following: JoinSet<()> = observers
+    let mut following: JoinSet<()> = observers
         .iter()
         .map(|(_, _, db)| twice.clone().follow(bed.consul().clone(), db.lock_prefix()))
         .collect();
@@ -47,6 +47,8 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     for job in &jobs {
         job.is_complete().await;
     }
+    let ended = following.try_join_next();
+    assert!(ended.is_none(), "each looked to the end: {ended:?}");
     drop(following);
     assert_eq!(twice.lasting(), [""; 0]);
     for (limit, observer, db) in &observers {

@@ -63,7 +63,9 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
     stage.noted("begin").await;
     let before = stage.consul.holders(PREFIX).await;
     let other = stage.consul.usurp(PREFIX, 1, before.first().unwrap()).await;
-    running.says("goes on").await;
+    running
+        .says("there is no other one: the command goes on")
+        .await;
     stage.open("end");
     running.ends_with(0).await;
     assert_eq!(stage.consul.holders(PREFIX).await, [other].into());
@@ -75,7 +77,7 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
 async fn a_command_whose_slot_nothing_shows_any_more_is_ended() {
     let stage = Stage::new().await;
     let stubborn = "trap '' TERM; note begin; while :; do sleep 0.05; done";
-    let mut running = stage.exec("--ttl 10s --kill-after 2s", stubborn);
+    let mut running = stage.exec("--ttl 30s --kill-after 10s", stubborn);
     stage.noted("begin").await;
     stage.consul.pause().await;
     let said = running.ends_with(79).await;

@@ -22,7 +22,7 @@ struct Cluster {
 impl Cluster {
     async fn new(bed: Bed, name: &'static str) -> Self {
         let team = bed.namespace_named("batch").await;
-        let tasks = team.semaphore("tasks").limit(1).ttl("10s").spec(json!({
+        let tasks = team.semaphore("tasks").limit(1).ttl("30s").spec(json!({
             "keyed": true, "cooldown": "1h", "session": { "lockDelay": "1s" },
         }));
         let tasks = tasks.create().await;

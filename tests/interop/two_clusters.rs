@@ -13,9 +13,9 @@ struct Cluster {
 }
 
 impl Cluster {
-    async fn new(bed: Bed) -> Self {
+    async fn new(bed: Bed, ttl: &str) -> Self {
         let team = bed.namespace_named("batch").await;
-        let db = team.semaphore("db").limit(3).ttl("10s");
+        let db = team.semaphore("db").limit(3).ttl(ttl);
         let db = db.spec(json!({ "session": { "lockDelay": "1s" } }));
         let db = db.create().await;
         db.is_ready().await;
@@ -39,11 +39,11 @@ impl Cluster {
     }
 }
 
-async fn start() -> [Cluster; 2] {
+async fn start(ttl: &str) -> [Cluster; 2] {
     let named = |name: &str| Bed::builder().operator_args(["--cluster-name", name]);
     let west = named("west").start().await;
     let east = named("east").with_consul_of(&west).start().await;
-    [Cluster::new(west).await, Cluster::new(east).await]
+    [Cluster::new(west, ttl).await, Cluster::new(east, ttl).await]
 }
 
 /// A Job that was granted a slot: in which cluster, where it stood in the line of both, and its token.
@@ -83,7 +83,7 @@ fn who_is_overtaken_is_counted() {
 
 #[tokio::test]
 async fn two_hundred_jobs_of_two_clusters_pass_through_three_slots() {
-    let clusters = start().await;
+    let clusters = start("120s").await;
     let mut jobs = Vec::new();
     for number in 0..100 {
         for (cluster, Cluster { team, .. }) in clusters.iter().enumerate() {
@@ -119,7 +119,7 @@ async fn two_hundred_jobs_of_two_clusters_pass_through_three_slots() {
 
 #[tokio::test]
 async fn the_slots_of_an_operator_that_is_killed_come_to_the_other_cluster() {
-    let [west, east] = start().await;
+    let [west, east] = start("30s").await;
     let of_west = [west.long("a").await, west.long("b").await];
     for job in &of_west {
         job.is_running().await;

@@ -29,7 +29,8 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     let team = bed.namespace("consul-away").await;
 
     // Nobody is there. A Job that must not run is suspended all the same.
-    let db = team.semaphore("db").limit(2).create().await;
+    let db = team.semaphore("db").limit(2).ttl("300s");
+    let db = db.create().await;
     let long = team.job("a-long").semaphore("db").runs("1h");
     let long = long.unsuspended().create().await;
     long.is_waiting().await;

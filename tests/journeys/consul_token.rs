@@ -191,12 +191,13 @@ async fn a_prefix_is_out_of_reach(access: &Access, team: &Namespace, db: &Semaph
     rules.push(r#"key_prefix "elsewhere/" { policy = "write" }"#.to_owned());
     access.allow(&rules).await;
     job.is_complete().await;
+    job.has_event("SlotReleased").await;
     far.is_ready().await;
 }
 
 async fn nothing_is_said_while_nothing_happens(access: &Access, team: &Namespace) {
     let quick = team.semaphore("quick").ttl("10s").create().await;
-    let job = team.job("held").semaphore("quick").runs("1h");
+    let job = team.job("held").semaphore("quick").runs("1h").grace(1);
     job.create().await.is_running().await;
     quick.shows(json!({ "held": 1, "heldHere": 1 })).await;
     let calls = |kind: &'static str| {

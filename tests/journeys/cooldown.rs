@@ -4,6 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use testbed::{Bed, Job, Semaphore, eventually, same};
 
+use crate::proof::{End, pods_end};
+
 /// The body of the one contender of a semaphore, once it says until when its slot cools.
 async fn cooling(bed: &Bed, db: &Semaphore) -> Value {
     eventually("the slot cools", || async {
@@ -34,10 +36,10 @@ async fn granted_at(bed: &Bed, db: &Semaphore, job: &Job) -> Timestamp {
 async fn a_slot_stays_taken_until_it_has_cooled() {
     let bed = Bed::shared().await;
     let team = bed.namespace("cooldown").await;
-    let db = team.semaphore("db").spec(json!({ "cooldown": "4s" }));
+    let db = team.semaphore("db").spec(json!({ "cooldown": "20s" }));
     let db = db.create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
-    let short = team.job("short").semaphore("db").runs("500ms");
+    let short = team.job("short").semaphore("db").runs("1h");
     let short = short.create().await;
     short.is_running().await;
     let session = short.session().await.expect("its session");
@@ -45,8 +47,9 @@ async fn a_slot_stays_taken_until_it_has_cooled() {
     db.patch(json!({ "spec": { "cooldown": "0s" } })).await;
     let next = team.job("next").semaphore("db").runs("1h").create().await;
 
+    pods_end(&team, &short, End::Succeeded).await;
     let body = cooling(&bed, &db).await;
-    assert_eq!(body["cooldown"], 4);
+    assert_eq!(body["cooldown"], 20);
     assert_eq!(body["name"], "short");
     short.is_complete().await;
     let told = short.has_event("SlotCooling").await;
@@ -132,7 +135,7 @@ async fn one_that_was_never_started_leaves_nothing_to_cool() {
 async fn a_restart_keeps_the_end_of_a_cooldown() {
     let bed = Bed::start().await;
     let team = bed.namespace("cooldown-restart").await;
-    let db = team.semaphore("db").spec(json!({ "cooldown": "20s" }));
+    let db = team.semaphore("db").spec(json!({ "cooldown": "45s" }));
     let db = db.create().await;
     let done = team.job("done").semaphore("db").create().await;
     let body = cooling(&bed, &db).await;

@@ -1,4 +1,6 @@
 //! Many Jobs at once.
+use std::collections::BTreeSet;
+
 use futures::future::join_all;
 use serde_json::json;
 use testbed::Bed;
@@ -27,15 +29,19 @@ async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
     db.shows(json!({ "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [] }))
         .await;
     let seen = observer.seen();
-    assert_eq!((seen.peak_holders, seen.peak_jobs), (3, 3));
-    assert_eq!((seen.all_holders.len(), seen.all_jobs.len()), (40, 40));
+    // Of a key Consul shows the latest state, not each: a holder that was short may be missed.
+    assert!(seen.peak_holders <= 3, "{seen:?}");
+    assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (3, 40));
     assert_eq!(observer.errors(), Vec::<String>::new());
+    let mut sessions = BTreeSet::new();
     for job in &jobs {
         let grant = grant_of(job).await.expect("it was started by a grant");
         assert_eq!(grant.granted_to, uid_of(job).await, "{GRANTED_TO}");
-        assert!(seen.all_holders.contains(&grant.session));
         assert!(seen.all_jobs.contains(&grant.granted_to));
+        sessions.insert(grant.session);
     }
+    assert_eq!(sessions.len(), 40, "one session a Job");
+    assert!(seen.all_holders.is_subset(&sessions), "{seen:?}");
 }
 
 #[tokio::test]
@@ -73,7 +79,10 @@ async fn two_semaphores_do_not_mind_each_other() {
     for (semaphore, limit, observer) in [(&db, 2, &observers[0]), (&mail, 1, &observers[1])] {
         nothing_is_left(&bed, &team, semaphore).await;
         let seen = observer.seen();
-        assert_eq!((seen.peak_holders, seen.peak_jobs), (limit, limit));
-        assert_eq!((seen.all_holders.len(), seen.all_jobs.len()), (6, 6));
+        assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (limit, 6));
+        assert!(
+            seen.peak_holders <= limit && seen.all_holders.len() <= 6,
+            "{seen:?}"
+        );
     }
 }

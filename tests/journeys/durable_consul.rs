@@ -6,6 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
 };
 
 use serde_json::{Value, json};
@@ -115,8 +116,12 @@ impl DurableConsul {
 /// Four free ports, below those that the system gives out: nobody else is given one of them while
 /// the server is away.
 fn ports() -> [u16; 4] {
+    // Stories of this program run side by side, and leave theirs free now and then.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let apart = NEXT.fetch_add(100, Ordering::Relaxed);
     let first = u16::try_from(process::id() % 2_500).unwrap_or_default() * 4 + 20_000;
-    let mut free = (first..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    let mut free =
+        (first + apart..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
     [(); 4].map(|()| free.next().expect("a free port"))
 }
 

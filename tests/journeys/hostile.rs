@@ -1,8 +1,6 @@
 //! Somebody who may write to Consul and means harm: nothing is started, stopped or released that
 //! should not be, and what the operator says stays readable.
 
-use std::fs;
-
 use serde_json::{Value, json};
 use testbed::{Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
@@ -245,8 +243,8 @@ impl Stage {
 
     async fn what_is_said_stays_readable(&self, format: &str) {
         let Self { bed, team, .. } = self;
-        let log = bed.folder().path().join("operator.log");
-        let log = fs::read_to_string(log).expect("the log is UTF-8");
+        let log = bed.operator().logs();
+        assert!(!log.contains('\u{fffd}'), "the log is UTF-8");
         for line in log.lines() {
             if format == "json" {
                 let parsed = serde_json::from_str::<Value>(line);

@@ -33,12 +33,13 @@ async fn a_lock_that_is_too_large_says_what_to_do() {
     consul.put(&key, SEMAPHORE_FLAGS, body(300 << 10)).await;
     job.is_complete().await;
     db.is_ready().await;
-    // One line for the trouble, and one for its end.
+    // One line for the trouble, and one for its end: whatever else the machine has it say.
     let of = format!("semaphore={}/db", team.name());
     let logs = bed.operator().logs();
     let lines = |word: &str| {
         let about = |line: &&str| line.contains(&of) && line.contains(word);
         logs.lines().filter(about).count()
     };
-    assert_eq!((lines(" WARN "), lines("ready again")), (1, 1), "{logs}");
+    assert_eq!(lines("reason=LockTooLarge"), 1, "{logs}");
+    assert!(lines("ready again") >= 1, "{logs}");
 }

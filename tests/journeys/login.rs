@@ -125,7 +125,8 @@ async fn an_operator_that_logs_in_works_on_when_its_token_is_lost_and_leaves_non
         .await
         .is_complete()
         .await;
-    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    let a = team.job("a").semaphore("db").runs("1h").grace(1);
+    let a = a.create().await;
     let grant = runs_in_a_slot(bed, &db, &a).await;
     let pods = running_pods(&a).await;
 

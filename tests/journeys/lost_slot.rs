@@ -318,7 +318,8 @@ async fn what_cannot_be_read_as_a_semaphore_ends_the_evidence() {
     ] {
         let db = team.semaphore(name).ttl("10s");
         let db = db.spec(json!({ "onSlotLost": policy })).create().await;
-        let job = team.job(name).semaphore(name).runs("1h").create().await;
+        let job = team.job(name).semaphore(name).runs("1h").grace(1);
+        let job = job.create().await;
         let grant = runs_in_a_slot(&bed, &db, &job).await;
         let lock_key = format!("{}/.lock", db.lock_prefix());
         bed.consul().put(&lock_key, flags, body).await;

@@ -225,7 +225,7 @@ async fn a_script_with_acquire_and_jobs_take_turns() {
 async fn the_lock_delay_of_a_dead_holder_is_obeyed_and_wakes_nobody() {
     let bed = Bed::shared().await;
     let team = bed.namespace("lock-delay").await;
-    let script = Script::new(&bed, &team.semaphore("db"), "20s").await;
+    let script = Script::new(&bed, &team.semaphore("db"), "45s").await;
     script.acquires().await;
     let db = mutex(&team, "0s").await;
     let job = team.job("a").semaphore("db").create().await;

@@ -92,7 +92,8 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
         db.patch(json!({ "spec": { "session": { "ttl": ttl } } }))
             .await;
         db.is_ready().await;
-        let job = team.job(name).semaphore("db").runs("1h").create().await;
+        let job = team.job(name).semaphore("db").runs("1h");
+        let job = job.grace(1).create().await;
         let grant = runs_in_a_slot(&bed, &db, &job).await;
         assert_eq!(ttl_of(&bed, &grant.session).await, expected, "{name}");
         grants.push(grant.session);
@@ -201,13 +202,13 @@ async fn behind_a_dead_holder(bed: &Bed, db: Semaphore, lock_delay: &str) -> Sem
 async fn a_dead_holders_slot_rests_for_the_lock_delay() {
     let bed = Bed::shared().await;
     let team = bed.namespace("lock-delay").await;
-    let long = behind_a_dead_holder(&bed, team.semaphore("long"), "60s").await;
-    let waits = team.job("waits").semaphore("long").create().await;
     let none = behind_a_dead_holder(&bed, team.semaphore("none"), "60s").await;
     none.patch(json!({ "spec": { "session": { "lockDelay": "0s" } } }))
         .await;
     let at_once = team.job("at-once").semaphore("none").create().await;
     at_once.is_complete().await;
+    let long = behind_a_dead_holder(&bed, team.semaphore("long"), "60s").await;
+    let waits = team.job("waits").semaphore("long").create().await;
     all_is_decided(&team, &long).await;
     waits.is_waiting().await;
     assert_eq!(

@@ -152,7 +152,8 @@ async fn the_log_has_one_line_for_each_grant_and_release() {
             lines.retain(|line| !about(line));
         }
     }
-    // The limit is the only other thing that was done.
+    // The limit is the only other thing that was done, but for what a slow server has it try again.
+    lines.retain(|line| !line.contains(" WARN "));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("limit written"), "{lines:?}");
 }

@@ -61,7 +61,9 @@ async fn grant_on_both_job_and_pods(job: &Job) -> Grant {
     let grant = eventually("a pod has the grant", || async {
         let pods = job.pods().await;
         let read = |pod: &Pod| Grant::read(pod.metadata.annotations.as_ref()?);
-        pods.iter().filter(|pod| !ended(pod)).find_map(read)
+        // One that runs: stories compare the names of those that do.
+        let runs = |pod: &&Pod| phase(pod) == Some("Running");
+        pods.iter().filter(runs).find_map(read)
     })
     .await;
     let object = job.get().await.expect("a Job that runs is there");
@@ -207,10 +209,6 @@ pub(crate) async fn pods_run(job: &Job, count: usize) {
         same(running_pods(job).await.len(), count)
     })
     .await;
-}
-
-fn ended(pod: &Pod) -> bool {
-    matches!(phase(pod), Some("Succeeded" | "Failed"))
 }
 
 fn phase(pod: &Pod) -> Option<&str> {

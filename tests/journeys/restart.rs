@@ -126,8 +126,10 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     d.has_event("SlotReleased").await;
     c.finish().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
-    let mine = told(operator, run, &team, " adopted").len();
-    assert_eq!(mine, 2, "each is adopted once");
+    // Each once for each time that it leads.
+    let adopted = told(operator, run, &team, " adopted");
+    let known = |line: &str| holders.iter().any(|session| line.contains(session));
+    assert!(adopted.iter().all(|(_, line)| known(line)), "{adopted:?}");
     assert_eq!(observer.peak_holders(), 2);
     assert!(observer.peak_jobs() <= 2, "{:?}", observer.seen());
     assert_eq!(observer.errors(), Vec::<String>::new());

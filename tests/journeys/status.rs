@@ -191,6 +191,7 @@ async fn the_status_is_not_written_for_every_change() {
     });
     let written = || versions.lock().expect("no panic").len();
     eventually("the watch has begun", || async { written() > 0 }).await;
+    let began = tokio::time::Instant::now();
     db.resume().await;
     for job in &jobs {
         job.is_complete().await;
@@ -200,7 +201,13 @@ async fn the_status_is_not_written_for_every_change() {
         .await;
     watching.abort();
     let writes = written();
-    assert!(writes * 2 < JOBS, "{writes} writes for {JOBS} hand-overs");
+    // About one a second, however long it takes.
+    let seconds = usize::try_from(began.elapsed().as_secs()).expect("a short time");
+    let most = (JOBS / 2).max(seconds + 10);
+    assert!(
+        writes < most,
+        "{writes} writes for {JOBS} hand-overs in {seconds} s"
+    );
 
     // Nothing is lost at the end, and nothing is written when nothing happens.
     let last = db.get().await.expect("the semaphore")["metadata"]["resourceVersion"].clone();

@@ -25,6 +25,10 @@ async fn jobs_that_vanish_at_their_end_give_their_slots_back() {
         .await;
     nothing_is_left(&bed, &team, &db).await;
     let seen = observer.seen();
-    assert_eq!((seen.peak_holders, seen.peak_jobs), (1, 1));
-    assert_eq!((seen.all_holders.len(), seen.all_jobs.len()), (3, 3));
+    assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (1, 3));
+    // A short one may be missed.
+    assert!(
+        seen.peak_holders == 1 && seen.all_holders.len() <= 3,
+        "{seen:?}"
+    );
 }

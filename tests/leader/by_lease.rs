@@ -1,13 +1,15 @@
 //! The election by a Lease.
 
-use testbed::{Bed, Operator, eventually};
+use std::time::Duration;
+
+use testbed::{Bed, Operator, eventually, same};
 
 use crate::{
     load::Load,
     replicas::{changes_in_consul, leader_of, others},
 };
 
-const LEASE: [&str; 2] = ["--lease-duration", "6s"];
+const LEASE: [&str; 2] = ["--lease-duration", "15s"];
 
 #[tokio::test]
 async fn jobs_go_on_whatever_becomes_of_the_leader() {
@@ -61,7 +63,13 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
 
 /// The leader sleeps longer than its lease, wakes with work waiting for it, and does none of it.
 async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load) -> &'a Operator {
-    let changes = changes_in_consul(leader).await;
+    // What it began for the Jobs so far is answered, and counted.
+    let changes = eventually("it changes nothing more", || async {
+        let before = changes_in_consul(leader).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        same(changes_in_consul(leader).await, before)
+    })
+    .await;
     let hold = load.hold().await;
     leader.pause().await;
     let next = leader_of(&others(all, leader)).await;

@@ -66,5 +66,5 @@ impl Load {
 
 async fn job(team: &Namespace, number: usize) -> Job {
     let job = team.job(&format!("job-{number}")).semaphore("db");
-    job.runs("1h").create().await
+    job.runs("1h").grace(1).create().await
 }

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testbed::{Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually_within, same};
+use testbed::{
+    Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually, eventually_within, same,
+};
+use tokio::time::Instant;
 
 use crate::{
     helpers::metric,
-    proof::{Grant, is_warned, running_pods, runs_in_a_slot},
+    proof::{Grant, running_pods, runs_in_a_slot},
 };
+
+/// What is told of a Job whose slot is lost and that does not go on.
+const SUSPENDED: &str = "suspended, first in line";
 
 /// How long a condition may take while much is away: backoff has grown by then.
 pub(crate) const LONG: Duration = Duration::from_mins(3);
@@ -41,10 +47,8 @@ impl Held {
         let spec = json!({ "onSlotLost": policy, "session": { "lockDelay": "0s" } });
         let db = db.spec(spec).create().await;
         let observer = bed.watch_limit(&db.lock_prefix()).await;
-        let pods = json!({ "terminationGracePeriodSeconds": grace });
         let job = team.job(&name).semaphore(&name).runs("1h");
-        let job = job.with(json!({ "spec": { "template": { "spec": pods } } }));
-        let job = job.create().await;
+        let job = job.grace(grace).create().await;
         let grant = Box::pin(runs_in_a_slot(bed, &db, &job)).await;
         Self {
             pods: running_pods(&job).await,
@@ -60,14 +64,23 @@ impl Held {
         assert_eq!(running_pods(&self.job).await, self.pods, "it was stopped");
     }
 
-    /// Waits until its Job is suspended and all its pods are gone.
-    pub(crate) async fn is_suspended(&self) {
+    /// How often it was told up to now that its Job is suspended.
+    pub(crate) async fn times_suspended(&self) -> i32 {
+        times_told(&self.job, "SlotLost", SUSPENDED).await
+    }
+
+    /// Waits until its Job is suspended, which was told so often before, and all its pods are gone.
+    pub(crate) async fn is_suspended(&self, before: i32) {
         eventually_within(LONG, "it is suspended", || async {
             let job = self.job.get().await.and_then(|job| job.spec);
             same(job.and_then(|spec| spec.suspend), Some(true))
         })
         .await;
-        is_warned(&self.job, "SlotLost", "suspended, first in line").await;
+        eventually("it is told that it is suspended", || async {
+            let now = self.times_suspended().await;
+            (now > before).then_some(()).ok_or(now)
+        })
+        .await;
         self.job.is_waiting().await;
     }
 
@@ -105,6 +118,17 @@ impl Held {
     }
 }
 
+/// How often a Job was told this, up to now: the same text is one event that is counted.
+pub(crate) async fn times_told(job: &Job, reason: &str, says: &str) -> i32 {
+    let events = job.events().await;
+    let about = events.iter().filter(|event| {
+        let message = event.message.as_deref().unwrap_or_default();
+        event.reason.as_deref() == Some(reason) && message.contains(says)
+    });
+    let counts = about.map(|event| event.series.as_ref().and_then(|series| series.count));
+    counts.map(|count| count.unwrap_or(1)).sum()
+}
+
 /// Waits until the operator has made so many more calls of a kind that had this result.
 pub(crate) async fn calls(operator: &Operator, kind: &str, result: &str, more: f64) {
     let name = format!("consul_calls_total{{kind=\"{kind}\",result=\"{result}\"}}");
@@ -116,4 +140,11 @@ pub(crate) async fn calls(operator: &Operator, kind: &str, result: &str, more: f
         (now >= before + more).then_some(()).ok_or(now)
     })
     .await;
+}
+
+/// How many calls a few semaphores and their sessions may have made of Consul since then, each try of
+/// a call being one. A storm would be thousands, and grows with the time, too.
+pub(crate) fn most_calls(at_least: usize, since: Instant) -> usize {
+    let seconds = usize::try_from(since.elapsed().as_secs()).expect("minutes");
+    at_least.max(25 * seconds)
 }

@@ -35,7 +35,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
     );
     operator.start().await;
     let team = bed.namespace("wall-clock").await;
-    let held = Held::new(&bed, &team, "Suspend", "15s").await;
+    let held = Held::new(&bed, &team, "Suspend", "30s").await;
     let passing = Held::new(&bed, &team, "Suspend", "120s").await;
     let mut last = (
         passing.job.clone(),

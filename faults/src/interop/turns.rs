@@ -11,7 +11,7 @@ use crate::record::{Place, Record, What};
 const OURS: &str = "consul-semaphore-operator/";
 
 /// For how long a free slot is left to whoever comes first, in seconds; less what a record may be late.
-const WINDOW: f64 = 2.0 - 0.2;
+const WINDOW: f64 = 2.0 - 0.7;
 
 /// What became of one kind.
 #[derive(Clone, Debug, Default)]

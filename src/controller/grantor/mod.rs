@@ -189,10 +189,8 @@ impl Grantor {
 
     /// Takes what the watch has brought since it was last asked; returns up to where that is.
     pub(super) fn hear(&mut self, feed: &Feed) -> u64 {
-        match feed.news(&self.settings.key, &mut self.heard) {
-            Some(Ok(news)) => self.view.hear(&news),
-            Some(Err(error)) => self.view.read_failed(error),
-            None => {}
+        if let Some(news) = feed.news(&self.settings.key, &mut self.heard) {
+            self.view.hear(news);
         }
         self.heard
     }
