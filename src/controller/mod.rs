@@ -16,6 +16,7 @@
 mod advisor;
 mod call;
 mod events;
+mod feed;
 mod grantor;
 mod home;
 mod index;
@@ -110,7 +111,10 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
-    drop(client);
+    // What was done is told also by who has lost the lead meanwhile.
+    let (events, write_events) = Events::new(client, telemetry.metrics.clone());
+    let mut writing = JoinSet::new();
+    writing.spawn(write_events);
     let node = settings
         .consul_node
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
@@ -142,10 +146,14 @@ pub async fn run(
         fair: settings.fair,
         lease,
         keeper,
+        events,
         telemetry,
     };
     let work = |term| posting.work(term, shutdown.clone());
     let worked = election.run(shutdown.clone(), on_change, work).await;
+    // With the last handle to their queue its writer ends, when it is empty.
+    drop(posting);
+    let _ = timeout(FAREWELL, writing.join_all()).await;
     guest.log_out().await;
     worked
 }
@@ -160,18 +168,18 @@ struct Posting {
     fair: Option<Duration>,
     lease: Option<Duration>,
     keeper: Keeper,
+    events: Events,
     telemetry: Telemetry,
 }
 
 impl Posting {
     /// Works until the process is asked to end, or the lead is lost: then all that was begun is
-    /// dropped, and nothing more is written.
+    /// dropped, and nothing more is written but events of what was done.
     async fn work(&self, term: Term, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
         let metrics = self.telemetry.metrics.clone();
         let client = term
             .kubernetes(self.kubernetes.clone())
             .context("the API server")?;
-        let (events, write_events) = Events::new(client.clone(), metrics.clone());
         let context = Arc::new(Context {
             client,
             cluster: self.cluster.clone(),
@@ -182,15 +190,13 @@ impl Posting {
             lease: self.lease,
             keeper: self.keeper.clone(),
             index: Index::default(),
-            events,
+            events: self.events.clone(),
             metrics,
             job_writes: Semaphore::new(JOB_WRITES),
         });
         self.keeper.come_back();
         let mut settling = JoinSet::new();
         settling.spawn(self.keeper.clone().settle_in(keeper::SETTLED));
-        let mut writing = JoinSet::new();
-        writing.spawn(write_events);
         let stop = async {
             tokio::select! {
                 () = shutdown => {}
@@ -198,10 +204,7 @@ impl Posting {
             }
         };
         let worked = watches::run(context, &self.telemetry.health, stop).await;
-        if term.lasts() {
-            // Every handle to the queue of events is gone now, so its writer ends when it is empty.
-            let _ = timeout(FAREWELL, writing.join_all()).await;
-        } else {
+        if !term.lasts() {
             self.telemetry.metrics.forget_all();
         }
         worked

@@ -1,7 +1,7 @@
 //! The API server is away for longer than a TTL: nobody can lead, and no slot is lost.
 
 use serde_json::json;
-use testbed::{Bed, eventually};
+use testbed::{Bed, Fault, eventually};
 
 use crate::{load::Load, replicas::leader_of};
 
@@ -43,4 +43,36 @@ async fn sessions_are_renewed_while_nobody_can_lead() {
     assert_eq!(load.hold().await, hold);
     load.goes_on().await;
     load.was_kept().await;
+}
+
+#[tokio::test]
+async fn what_was_done_is_told_also_by_who_has_lost_the_lead() {
+    let bed = Bed::builder().without_operator().start().await;
+    let (api, kubeconfig) = bed.proxy_to_kubernetes().await;
+    let by_proxy = [("KUBECONFIG", kubeconfig.display().to_string())];
+    let operator = bed.another_operator("late", ["--lease-duration", "6s"], by_proxy);
+    operator.start().await;
+    let says = async |words: &'static str| {
+        eventually(words, || async {
+            let logs = operator.logs();
+            logs.contains(words).then_some(()).ok_or(logs)
+        })
+        .await;
+    };
+    let team = bed.namespace("told-late").await;
+    team.semaphore("db").create().await;
+    let job = team.job("a").semaphore("db").runs("1h").create().await;
+    job.is_running().await;
+    job.has_event("SlotGranted").await;
+
+    api.faults(|call| call.path.ends_with("/events").then_some(Fault::Held));
+    job.finish().await;
+    says(" released").await;
+    api.faults(|call| {
+        let held = call.path.ends_with("/events") || call.path.contains("/leases");
+        held.then_some(Fault::Held)
+    });
+    says("lost the lead").await;
+    api.heal();
+    job.has_event("SlotReleased").await;
 }

@@ -29,7 +29,7 @@ pub(super) use self::{
     strangers::Strangers,
     writes::Writes,
 };
-use super::{Context, home::Home, index::LineRef, overseer::Feed};
+use super::{Context, feed::Feed, home::Home, index::LineRef};
 use crate::{
     clock::Moment,
     consul::SessionId,

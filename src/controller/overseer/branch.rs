@@ -8,13 +8,14 @@ use tokio::{
     time::sleep,
 };
 
-use super::{access::Stated, feed::Feed, finalizer, passes::Passes, report::Shown};
+use super::{access::Stated, finalizer, passes::Passes, report::Shown};
 use crate::{
     api::conditions::Finding,
     clock::Moment,
     consul,
     controller::{
         Context,
+        feed::Feed,
         grantor::{Conclusion, Grantor},
         home::Home,
         index::LineRef,

@@ -4,11 +4,10 @@
 use super::{
     AtWork, Overseer,
     branch::{Account, Branch},
-    feed::Concerned,
 };
 use crate::{
     consul::{self, Listing},
-    controller::index::LineRef,
+    controller::{feed::Concerned, index::LineRef},
     semaphore::Key,
 };
 

@@ -7,7 +7,6 @@
 mod access;
 mod branch;
 mod branches;
-mod feed;
 mod finalizer;
 mod orphans;
 mod passes;
@@ -26,7 +25,6 @@ use tokio::{
     time::sleep,
 };
 
-pub(super) use self::feed::Feed;
 use self::{
     access::Access,
     branch::{Account, Branch, Orders, SpecOf, give},
@@ -40,6 +38,7 @@ use self::{
 };
 use super::{
     Context, events,
+    feed::Feed,
     grantor::Moved,
     home::Home,
     index::{LineRef, SemaphoreRef},

@@ -28,7 +28,7 @@ const TURNS: usize = 32;
 
 /// The last of what a watch brought; clones share one.
 #[derive(Clone)]
-pub(in crate::controller) struct Feed {
+pub(super) struct Feed {
     state: Arc<Mutex<State>>,
     turns: Arc<Semaphore>,
 }
@@ -118,7 +118,7 @@ impl Feed {
     }
 
     /// What was brought for a key since `heard`, which is what counts now.
-    pub(in crate::controller) fn news(
+    pub(super) fn news(
         &self,
         key: &Option<Key>,
         heard: &mut u64,
@@ -143,7 +143,7 @@ impl Feed {
     }
 
     /// What is below a key, as the watch showed it last.
-    pub(in crate::controller) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
+    pub(super) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
         self.state().entries(key)
     }
 
