@@ -16,7 +16,7 @@ use std::{
 
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
-    builder::NonEmptyStringValueParser,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use consul_semaphore_operator::{
@@ -107,6 +107,11 @@ pub(crate) struct Run {
     /// What is logged: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
+
+    /// How many prefixes in Consul are watched at once, each over a connection of its own; those beyond are read again
+    /// every second while a Job waits there, and now and then else
+    #[arg(long, env, value_name = "NUMBER", default_value_t = consul::Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
+    pub(crate) consul_max_watches: u32,
 
     #[command(flatten)]
     pub(crate) election: ElectionFlags,

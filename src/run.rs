@@ -21,6 +21,10 @@ const THREADS: usize = 2;
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    let consul = consul::Config {
+        max_watches: flags.consul_max_watches,
+        ..consul
+    };
     telemetry::init_logs(
         flags.log_format.into(),
         telemetry::parse_filter(&flags.log_filter)?,

@@ -11,7 +11,7 @@ use std::{
 
 use reqwest::StatusCode;
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
+    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
 };
 
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     observer: Option<Arc<dyn Observer>>,
     /// Bounds the connections: an agent takes 200 from one address. Watches are not counted.
     calls: Semaphore,
+    /// Turns to wait for changes.
+    watches: Arc<Semaphore>,
     /// How many operations a transaction may have, as far as is known.
     pub(super) capacity: AtomicUsize,
     /// Consul has accepted a namespace or a partition.
@@ -82,6 +84,7 @@ impl Client {
             login,
             http_auth,
             timeout,
+            max_watches,
             observer,
             ..
         } = config;
@@ -91,6 +94,7 @@ impl Client {
             timeout,
             observer,
             calls: Semaphore::new(CALLS),
+            watches: Arc::new(Semaphore::new(max_watches as usize)),
             capacity: AtomicUsize::new(super::txn::CAPACITY),
             enterprise: AtomicBool::new(false),
         };
@@ -231,6 +235,11 @@ impl Client {
         timeout_at(until, self.token.current())
             .await
             .map_err(late)?
+    }
+
+    /// A turn to wait for changes; `None` while others have all of them.
+    pub(super) fn watch_turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.shared.watches.clone().try_acquire_owned().ok()
     }
 
     /// Whom to ask, and the permission to do so.

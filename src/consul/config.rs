@@ -70,6 +70,10 @@ pub struct Config {
     pub partition: Option<String>,
     /// How long a call may take, with all that is done again. A blocking query adds its wait.
     pub timeout: Duration,
+    /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond
+    /// that read again now and then. Consul takes 200 connections from one address
+    /// (`limits.http_max_conns_per_client`).
+    pub max_watches: u32,
     /// Is told of every request.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -212,6 +216,7 @@ impl Default for Config {
             namespace: None,
             partition: None,
             timeout: Duration::from_secs(10),
+            max_watches: Self::MAX_WATCHES,
             observer: None,
         }
     }
@@ -230,6 +235,7 @@ impl fmt::Debug for Config {
             namespace,
             partition,
             timeout,
+            max_watches,
             observer,
         } = self;
         f.debug_struct("Config")
@@ -243,6 +249,7 @@ impl fmt::Debug for Config {
             .field("namespace", namespace)
             .field("partition", partition)
             .field("timeout", timeout)
+            .field("max_watches", max_watches)
             .field("observer", &observer.is_some())
             .finish()
     }
@@ -280,6 +287,10 @@ const VARIABLES: [&str; 13] = [
 ];
 
 impl Config {
+    /// How many blocking queries there may be at once where nothing else is said: with the other calls
+    /// they stay below what Consul takes from one address.
+    pub const MAX_WATCHES: u32 = 128;
+
     /// The settings of the environment variables that Consul's own tools read, with their meaning
     /// there. One that is empty is as one that is not set.
     pub fn from_env() -> Result<Self, ConfigError> {

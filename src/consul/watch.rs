@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 };
 
 /// How a prefix is watched.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct WatchOptions {
     /// After which time without a change there is a new reading all the same, at most 10 min.
     /// Consul adds up to a sixteenth.
@@ -29,6 +29,9 @@ pub struct WatchOptions {
     /// faster share a reading. One of more than 25 entries counts as many times as it has 25: Consul
     /// sends all of them for each change. It delays the next by half of `wait` at the most.
     pub rate: f64,
+    /// Whether somebody waits for a change. If nobody does, a watch that has no turn to wait for changes
+    /// ([`Config::max_watches`](super::Config::max_watches)) reads again after `wait`; else after a second.
+    pub urgent: watch::Receiver<bool>,
 }
 
 impl Default for WatchOptions {
@@ -37,12 +40,16 @@ impl Default for WatchOptions {
             wait: Duration::from_mins(5),
             burst: 200,
             rate: 100.0,
+            urgent: watch::channel(true).1,
         }
     }
 }
 
 /// How many entries a reading may have that counts once.
 const ENTRIES: u32 = 25;
+
+/// Between readings without a turn to wait for changes that somebody waits for, shortened by up to a half.
+const POLL: Duration = Duration::from_millis(1500);
 
 /// The longest that Consul waits.
 const LONGEST: Duration = Duration::from_mins(10);
@@ -70,6 +77,7 @@ impl Client {
             client: self.clone(),
             prefix: prefix.to_owned(),
             wait: options.wait.min(LONGEST),
+            urgent: options.urgent.clone(),
             since: None,
             seen: 0,
             cost: 1.0,
@@ -115,6 +123,7 @@ struct Watch {
     client: Client,
     prefix: String,
     wait: Duration,
+    urgent: watch::Receiver<bool>,
     /// The index that a change must pass, and the server that it is from; `None`: do not wait.
     since: Option<(u64, Arc<Target>)>,
     /// The index of the last reading.
@@ -148,9 +157,13 @@ impl Watch {
     }
 
     async fn read(&mut self) -> Result<Listing, Error> {
-        let waited = match self.since.take() {
-            Some((index, server)) => Some(self.wait_for_change(index, server).await),
-            None => None,
+        let waited = match (self.since.take(), self.client.watch_turn()) {
+            (Some((index, server)), Some(_turn)) => Some(self.wait_for_change(index, server).await),
+            (Some(_), None) => {
+                self.pause().await;
+                None
+            }
+            (None, _) => None,
         };
         let (mut listing, server) = match waited {
             Some(Ok(reading)) if reading.0.index >= self.seen => {
@@ -184,6 +197,18 @@ impl Watch {
     async fn list_now(&self) -> Result<(Listing, Arc<Target>), Error> {
         let call = self.call()?.consistent();
         self.client.list_with(&self.prefix, call).await
+    }
+
+    /// Waits for as long as nothing need be known.
+    async fn pause(&mut self) {
+        let shortened = |pause: Duration| pause.mul_f64(1.0 - fastrand::f64() / 2.0);
+        let poll = POLL.min(self.wait);
+        let rest = async {
+            // An error says that nobody tells any more whether somebody waits.
+            let _ = self.urgent.wait_for(|urgent| *urgent).await;
+            sleep(shortened(poll)).await;
+        };
+        let _ = timeout(shortened(self.wait), rest).await;
     }
 
     /// The blocking query.

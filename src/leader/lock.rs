@@ -123,6 +123,7 @@ impl LockCandidate {
             // While there is no key, every write to Consul is a change of it.
             burst: 5,
             rate: 2.0,
+            ..WatchOptions::default()
         };
         self.consul.readings(&self.key, options)
     }

@@ -2,12 +2,12 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{Error, Listing, PutMode, WatchOptions};
+use consul_semaphore_operator::consul::{Client, Error, Listing, PutMode, WatchOptions};
 use futures::{Stream, StreamExt};
-use testbed::Folder;
-use tokio::time::timeout;
+use testbed::{Consul, Folder};
+use tokio::{sync::watch, time::timeout};
 
-use crate::server::{DEADLINE, client, kill, on_server, socket, start, start_at};
+use crate::server::{DEADLINE, client, config, kill, on_server, socket, start, start_at};
 
 /// The first reading that is as wanted.
 async fn until(
@@ -93,4 +93,28 @@ async fn a_watch_tells_that_consul_is_away_and_that_there_is_one_without_its_dat
     client.put("p/b", b"1", 0, PutMode::Set).await.unwrap();
     let filled = until(&mut readings, |l| l.entries.len() == 1).await;
     assert!(!filled.reset);
+}
+
+/// Beyond so many watches at once the others read again, soon where somebody waits for a change.
+#[tokio::test]
+async fn a_watch_that_may_not_wait_for_changes_reads_again_when_it_is_urgent() {
+    let consul = Consul::start().await;
+    let mut config = config(&[("CONSUL_HTTP_ADDR", consul.address())]);
+    config.max_watches = 0;
+    let client = Client::new(config).unwrap();
+    let (urgent, is_urgent) = watch::channel(false);
+    let options = WatchOptions {
+        wait: Duration::from_mins(10),
+        urgent: is_urgent,
+        ..WatchOptions::default()
+    };
+    let mut readings = client.readings("p/", options);
+    let first = readings.recv().await.unwrap().unwrap();
+    assert!(first.entries.is_empty());
+    client.put("p/a", b"1", 0, PutMode::Set).await.unwrap();
+    urgent.send(true).unwrap();
+    let second = timeout(DEADLINE, readings.recv()).await;
+    let second = second.expect("soon").unwrap().unwrap();
+    assert_eq!(second.entries.len(), 1);
+    assert!(second.index > first.index);
 }

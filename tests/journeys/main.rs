@@ -33,6 +33,7 @@ mod deleted;
 mod deletion;
 mod elsewhere_in_consul;
 mod fair;
+mod few_watches;
 mod hand_over;
 mod hold;
 mod hostile;

@@ -75,6 +75,8 @@ pub(super) struct Overseer {
     settings: Settings,
     feed: Feed,
     orders: watch::Sender<Arc<Orders>>,
+    /// Whether a Job waits for what others may do at the prefix.
+    awaited: watch::Sender<bool>,
     branches: HashMap<Option<Key>, AtWork>,
     tasks: JoinSet<()>,
     accounts: (mpsc::Sender<Account>, mpsc::Receiver<Account>),
@@ -166,6 +168,7 @@ impl Overseer {
             settings,
             feed,
             orders,
+            awaited: watch::channel(false).0,
             branches: HashMap::new(),
             tasks: JoinSet::new(),
             accounts: mpsc::channel(ACCOUNTS),
@@ -251,6 +254,7 @@ impl Overseer {
     fn watch(&self, wait: Duration) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait,
+            urgent: self.awaited.subscribe(),
             ..WatchOptions::default()
         };
         match &self.home {
@@ -368,6 +372,9 @@ impl Overseer {
 
     /// Does for the object what the passes came to.
     async fn conclude(&mut self) {
+        let waits = self.sums.waiting > 0;
+        self.awaited
+            .send_if_modified(|awaited| std::mem::replace(awaited, waits) != waits);
         self.reported |= self.knows_all();
         if !self.reported {
             return;
