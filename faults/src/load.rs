@@ -248,7 +248,9 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
     while !load.is_over() {
         let unfinished = world.timeline.look(|view| {
             let jobs = view.jobs.values();
-            jobs.filter(|job| job.prefix == prefix && job.state != JobState::Finished)
+            // One that a fault has left on hold is no load.
+            let over = [JobState::Finished, JobState::Held];
+            jobs.filter(|job| job.prefix == prefix && !over.contains(&job.state))
                 .count()
         });
         if unfinished <= rng.usize(0..4) {

@@ -19,12 +19,12 @@ use crate::{
     consul::{self, Client, Listing, SessionId, WatchOptions},
     holding::{News, Renewal, View},
     semaphore::{
-        Agreement, Cluster, ContenderBody, Coolings, Evidence, Granted, Job, LimitPolicy, Lock,
-        OnSlotLost, Reading, Standing, Turns, Uid,
+        Agreement, Cluster, Coolings, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost,
+        Reading, Standing, Turns, Uid,
         evidence::LATE,
         identity,
         lock::Unreadable,
-        plan::{Slot, Suspended},
+        plan::{Slot, Suspended, Taker},
         settings,
         turns::WINDOW,
     },
@@ -235,7 +235,13 @@ impl Contender {
         match self.view.reading.as_ref().map(Reading::lock) {
             // What is left over is removed once it has rested.
             Some(Lock::Unreadable(why)) if !matches!(why, Unreadable::LeftOver { .. }) => {
-                return Some(Failure::Conflict(format!("{prefix}/.lock: {why}")));
+                let remedy = match why {
+                    Unreadable::Mutex => "Give --mode mutex, or another --prefix",
+                    Unreadable::Semaphore => "Leave --mode mutex out, or give another --prefix",
+                    _ => "Give another --prefix, or delete the key if nobody needs it",
+                };
+                let text = format!("{prefix}/.lock: {why}. {remedy}");
+                return Some(Failure::Conflict(text));
             }
             _ => {}
         }
@@ -243,7 +249,7 @@ impl Contender {
             let ours = self.settings.limit;
             return Some(Failure::Conflict(format!(
                 "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use it must have \
-                 the same"
+                 the same. Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"
             )));
         }
         (once && !self.rests()).then(|| self.taken())
@@ -289,20 +295,14 @@ impl Contender {
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
             Lock::Absent { .. } | Lock::Unreadable(_) => return "nobody holds one".to_owned(),
         };
-        let name = |session: &SessionId| {
-            let contender = reading.contender(session);
-            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
-            match body.as_ref().map(ContenderBody::holder) {
-                Some(holder) => format!("{holder} (session {session})"),
-                None => format!("session {session}"),
-            }
-        };
+        let name =
+            |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
         let held = holders.len();
         let mut named: Vec<_> = holders.into_iter().take(NAMED).map(name).collect();
         if held > NAMED {
             named.push(format!("{} more", held - NAMED));
         }
-        format!("{held} of {limit} held, by {}", named.join(", "))
+        format!("{held} of {limit} held, by {}", named.join("; by "))
     }
 
     fn tell_waiting(&mut self) {

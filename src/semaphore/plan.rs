@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    identity::Identity,
+    identity::{ContenderBody, Identity},
     job::{CronJob, Job, Standing, Uid},
     limit::Agreement,
 };
@@ -178,6 +178,35 @@ pub struct Taker {
     pub rests: bool,
     /// Until when its slot cools, if its Job is done.
     pub cools_until: Option<jiff::Timestamp>,
+}
+
+impl Taker {
+    /// What a contender, if it is there, says of the session that it is for.
+    pub fn new(session: &SessionId, contender: Option<&Entry>) -> Self {
+        let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+        Self {
+            session: session.clone(),
+            holder: body.as_ref().map(ContenderBody::holder),
+            rests: contender.is_none(),
+            cools_until: body.and_then(|body| body.cools_until),
+        }
+    }
+
+    /// Who it is, and what is so about its slot, for people; by this name where it gives none itself.
+    pub fn describe(&self, name: Option<String>) -> String {
+        let session = &self.session;
+        let who = match self.holder.clone().or(name) {
+            Some(name) => format!("{name} (session {session})"),
+            None => format!("session {session}"),
+        };
+        match self.cools_until {
+            _ if self.rests => {
+                format!("{who}, which is dead and whose slot rests for the lock-delay")
+            }
+            Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
+            None => who,
+        }
+    }
 }
 
 /// A running Job whose annotation is to name the session that holds its slot now.

@@ -92,6 +92,10 @@ async fn a_slot_cools_when_its_command_has_ended() {
     .await;
     let said = stage.exec("--try", "note never").ends_with(75).await;
     assert!(said.contains("held, by vm-1 sh"), "{said}");
+    assert!(
+        said.contains("is done and whose slot cools until"),
+        "{said}"
+    );
     // One that comes right after the command's end is the command's.
     eventually("a signal ends the wait", async || {
         first.signal("TERM").await;

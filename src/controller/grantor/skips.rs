@@ -59,7 +59,10 @@ impl Grantor {
 fn explain(semaphore: &str, why: &Skipped, strangers: &Strangers) -> String {
     match why {
         Skipped::Taken { by, others } => {
-            let by: Vec<String> = by.iter().map(|taker| describe(taker, strangers)).collect();
+            let by = by
+                .iter()
+                .map(|taker| taker.describe(strangers.name(&taker.session)));
+            let by: Vec<String> = by.collect();
             let others = match others {
                 0 => String::new(),
                 others => format!("; and {others} more"),
@@ -75,24 +78,6 @@ fn explain(semaphore: &str, why: &Skipped, strangers: &Strangers) -> String {
              show any more",
             late.as_secs()
         ),
-    }
-}
-
-fn describe(taker: &Taker, strangers: &Strangers) -> String {
-    let Taker {
-        session,
-        holder,
-        rests,
-        cools_until,
-    } = taker;
-    let who = match holder.clone().or_else(|| strangers.name(session)) {
-        Some(name) => format!("{name} (session {session})"),
-        None => format!("session {session}"),
-    };
-    match cools_until {
-        _ if *rests => format!("{who}, which is dead and whose slot rests for the lock-delay"),
-        Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
-        None => who,
     }
 }
 

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use super::Pass;
-use crate::{
-    consul::SessionId,
-    semaphore::{
-        identity::ContenderBody,
-        job::Job,
-        limit::Agreement,
-        lock::Lock,
-        plan::{Skip, Skipped, Taker},
-    },
+use super::{Pass, SessionId};
+use crate::semaphore::{
+    job::Job,
+    limit::Agreement,
+    lock::Lock,
+    plan::{Skip, Skipped, Taker},
 };
 
 /// How many of those that take the slots are named.
@@ -95,19 +91,10 @@ impl Pass<'_> {
         });
         let named = holders.iter().take(NAMED);
         Skipped::Taken {
-            by: named.map(|session| self.taker(session)).collect(),
+            by: named
+                .map(|session| Taker::new(session, self.reading.contender(session)))
+                .collect(),
             others: holders.len().saturating_sub(NAMED),
-        }
-    }
-
-    fn taker(&self, session: &SessionId) -> Taker {
-        let contender = self.reading.contender(session);
-        let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
-        Taker {
-            session: session.clone(),
-            holder: body.as_ref().map(ContenderBody::holder),
-            rests: contender.is_none(),
-            cools_until: body.and_then(|body| body.cools_until),
         }
     }
 }

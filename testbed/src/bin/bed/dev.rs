@@ -40,27 +40,36 @@ async fn explain(bed: &Bed) -> Result<()> {
         .address()
         .await
         .context("the operator does not run")?;
+    let program = std::env::current_exe()?;
+    let programs = program.parent().context("this program is in a folder")?;
     println!(
         "
 In another terminal:
 
   export KUBECONFIG={kubeconfig}
   export CONSUL_HTTP_ADDR={consul}
-  export PATH={servers}:$PATH
+  export PATH={programs}:{servers}:$PATH
 
 There is a ConsulSemaphore `database` with two slots in the namespace `demo`. Try:
 
   kubectl apply -f testbed/demo/jobs.yaml
-  kubectl get csem,jobs -n demo --watch
+  kubectl get csem,jobs -n demo
+  kubectl get jobs -n demo --watch
   kubectl describe csem database -n demo
   consul kv get -recurse semaphores/
+  consul lock -n 2 semaphores/demo/database 'echo has a slot; sleep 10'
+  consul-semaphore-operator exec --prefix semaphores/demo/database --limit 2 -- sleep 10
   curl -s http://{metrics}/metrics
   tail -f {logs}/operator.log
+
+A pod of these runs for a second, or as long as its annotation bed.consul-semaphore.io/runs says, such as
+30s. Semaphores of all namespaces may live anywhere in Consul (--trusted-namespaces='*').
 
 All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
         pid = std::process::id(),
         kubeconfig = bed.kubeconfig().display(),
         consul = bed.consul().address(),
+        programs = programs.display(),
         servers = testbed::servers().display(),
         logs = bed.folder().path().display(),
     );
