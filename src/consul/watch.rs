@@ -157,13 +157,16 @@ impl Watch {
     }
 
     async fn read(&mut self) -> Result<Listing, Error> {
-        let waited = match (self.since.take(), self.client.watch_turn()) {
-            (Some((index, server)), Some(_turn)) => Some(self.wait_for_change(index, server).await),
-            (Some(_), None) => {
-                self.pause().await;
-                None
+        let waited = match self.since.take() {
+            None => None,
+            Some((index, server)) => {
+                if let Some(_turn) = self.client.watch_turn() {
+                    Some(self.wait_for_change(index, server).await)
+                } else {
+                    self.pause().await;
+                    None
+                }
             }
-            (None, _) => None,
         };
         let (mut listing, server) = match waited {
             Some(Ok(reading)) if reading.0.index >= self.seen => {
