@@ -11,7 +11,7 @@ use std::{
 
 use reqwest::StatusCode;
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit},
+    sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout_at},
 };
 
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     /// Bounds the connections: an agent takes 200 from one address. Watches are not counted.
     calls: Semaphore,
     /// Turns to wait for changes.
-    watches: Arc<Semaphore>,
+    watches: Semaphore,
     /// How many operations a transaction may have, as far as is known.
     pub(super) capacity: AtomicUsize,
     /// Consul has accepted a namespace or a partition.
@@ -94,7 +94,7 @@ impl Client {
             timeout,
             observer,
             calls: Semaphore::new(CALLS),
-            watches: Arc::new(Semaphore::new(max_watches as usize)),
+            watches: Semaphore::new(max_watches as usize),
             capacity: AtomicUsize::new(super::txn::CAPACITY),
             enterprise: AtomicBool::new(false),
         };
@@ -238,8 +238,8 @@ impl Client {
     }
 
     /// A turn to wait for changes; `None` while others have all of them.
-    pub(super) fn watch_turn(&self) -> Option<OwnedSemaphorePermit> {
-        self.shared.watches.clone().try_acquire_owned().ok()
+    pub(super) fn watch_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.shared.watches.try_acquire().ok()
     }
 
     /// Whom to ask, and the permission to do so.

@@ -77,11 +77,11 @@ impl Client {
             client: self.clone(),
             prefix: prefix.to_owned(),
             wait: options.wait.min(LONGEST),
-            urgent: options.urgent.clone(),
             since: None,
             seen: 0,
             cost: 1.0,
-            bucket: Bucket::new(options),
+            bucket: Bucket::new(options.burst, options.rate),
+            urgent: options.urgent,
             failures: None,
             lost_waits: None,
         };
@@ -236,22 +236,20 @@ impl Watch {
 
 /// A token bucket: `burst` readings at once, then `rate` a second.
 struct Bucket {
-    options: WatchOptions,
+    burst: f64,
+    rate: f64,
     tokens: f64,
     filled: Instant,
 }
 
 impl Bucket {
-    fn new(options: WatchOptions) -> Self {
-        let rate = if options.rate > 0.0 {
-            options.rate
-        } else {
-            1.0
-        };
+    fn new(burst: u32, rate: f64) -> Self {
+        let burst = f64::from(burst.max(1));
         Self {
-            tokens: f64::from(options.burst.max(1)),
+            burst,
+            rate: if rate > 0.0 { rate } else { 1.0 },
+            tokens: burst,
             filled: Instant::now(),
-            options: WatchOptions { rate, ..options },
         }
     }
 
@@ -259,7 +257,7 @@ impl Bucket {
     /// readings are evidence, and there is to be one after each `wait`.
     fn cost(&self, entries: u32, wait: Duration) -> f64 {
         let size = f64::from(entries) / f64::from(ENTRIES);
-        let most = self.options.rate * wait.as_secs_f64() / 2.0;
+        let most = self.rate * wait.as_secs_f64() / 2.0;
         size.min(most).max(1.0)
     }
 
@@ -272,11 +270,10 @@ impl Bucket {
 
     /// Takes so many tokens, which may have to be waited for.
     fn pause(&mut self, now: Instant, cost: f64) -> Duration {
-        let WatchOptions { burst, rate, .. } = self.options;
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * rate).min(f64::from(burst.max(1))) - cost;
+        self.tokens = (self.tokens + since * self.rate).min(self.burst) - cost;
         self.filled = now;
-        Duration::try_from_secs_f64(-self.tokens / rate).unwrap_or_default()
+        Duration::try_from_secs_f64(-self.tokens / self.rate).unwrap_or_default()
     }
 }
 
@@ -286,21 +283,17 @@ mod tests {
 
     #[test]
     fn a_large_reading_counts_by_its_size_but_delays_no_evidence() {
-        let bucket = Bucket::new(WatchOptions::default());
+        let WatchOptions { burst, rate, .. } = WatchOptions::default();
+        let bucket = Bucket::new(burst, rate);
         let wait = Duration::from_secs(2);
         let costs = [0, 25, 250, 25_000].map(|entries| bucket.cost(entries, wait));
-        let pause = |cost| Duration::from_secs_f64(cost / bucket.options.rate).as_millis();
+        let pause = |cost| Duration::from_secs_f64(cost / bucket.rate).as_millis();
         assert_eq!(costs.map(pause), [10, 10, 100, 1000]);
     }
 
     #[test]
     fn a_burst_is_free_and_then_there_is_a_rate() {
-        let options = WatchOptions {
-            burst: 3,
-            rate: 10.0,
-            ..WatchOptions::default()
-        };
-        let mut bucket = Bucket::new(options);
+        let mut bucket = Bucket::new(3, 10.0);
         let start = bucket.filled;
         let pauses: Vec<_> = (0..5)
             .map(|_| bucket.pause(start, 1.0).as_millis())

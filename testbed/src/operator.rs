@@ -91,10 +91,8 @@ impl Operator {
     #[track_caller]
     pub fn pause(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
-            match &*self.0.running.lock().await {
-                Some(running) => running.process.pause().await,
-                None => bail!("{} does not run", self.0.name),
-            }
+            self.signal("STOP").await?;
+            self.paused().await
         })
     }
 
@@ -107,13 +105,15 @@ impl Operator {
     /// Waits until it is stopped, as by [`Self::pause`] or by itself.
     #[track_caller]
     pub fn is_paused(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            wait::until(&format!("{} is paused", self.0.name), PATIENCE, || async {
-                let [id, _] = self.ids().await.ok_or("it does not run")?;
-                is_stopped(id)
-            })
-            .await
+        story(Location::caller(), self.paused())
+    }
+
+    async fn paused(&self) -> Result<()> {
+        wait::until(&format!("{} is paused", self.0.name), PATIENCE, || async {
+            let [id, _] = self.ids().await.ok_or("it does not run")?;
+            is_stopped(id)
         })
+        .await
     }
 
     /// The text of `GET <path>` on its own HTTP address, such as `/metrics`.

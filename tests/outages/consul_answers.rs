@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     proof::{is_warned, nothing_is_left, runs_in_a_slot},
-    stage::{Held, LONG, calls, most_calls, times_told},
+    stage::{Held, LONG, calls, is_told_again, most_calls, times_told},
 };
 
 struct Stage {
@@ -54,7 +54,7 @@ impl Stage {
         let told = [
             self.reacquires.times_suspended().await,
             self.suspends.times_suspended().await,
-            times_told(&self.goes_on.job, "SlotLost", "it goes on").await,
+            times_told(&self.goes_on.job, "it goes on").await,
         ];
         let before = self.proxy.calls().len();
         let began = Instant::now();
@@ -64,11 +64,7 @@ impl Stage {
             .await;
         self.reacquires.is_suspended(told[0]).await;
         self.suspends.is_suspended(told[1]).await;
-        eventually("it is told that it goes on", || async {
-            let now = times_told(&self.goes_on.job, "SlotLost", "it goes on").await;
-            (now > told[2]).then_some(()).ok_or(now)
-        })
-        .await;
+        is_told_again(&self.goes_on.job, "it goes on", told[2]).await;
         if !reasons.is_empty() {
             for held in self.all() {
                 held.shows("ConsulReachable", "False", reasons).await;
@@ -127,11 +123,10 @@ async fn evidence_ends_and_all_comes_back_by_itself() {
     let renewals = asked.iter().filter(|call| call.is_renewal()).count();
     let readings = asked.iter().filter(|call| call.is_reading()).count();
     assert!(readings < 25 * renewals, "{readings} while {renewals}");
-    stage.goes_on.goes_on().await;
-    stage.proxy.heal();
-    for held in [&mut stage.reacquires, &mut stage.suspends] {
-        held.runs_again(&stage.bed).await;
+    for held in stage.all() {
+        held.goes_on().await;
     }
+    stage.proxy.heal();
 
     // Renewals fail for good while the watch works, and the reverse.
     stage

@@ -66,7 +66,7 @@ impl Held {
 
     /// How often it was told up to now that its Job is suspended.
     pub(crate) async fn times_suspended(&self) -> i32 {
-        times_told(&self.job, "SlotLost", SUSPENDED).await
+        times_told(&self.job, SUSPENDED).await
     }
 
     /// Waits until its Job is suspended, which was told so often before, and all its pods are gone.
@@ -76,11 +76,7 @@ impl Held {
             same(job.and_then(|spec| spec.suspend), Some(true))
         })
         .await;
-        eventually("it is told that it is suspended", || async {
-            let now = self.times_suspended().await;
-            (now > before).then_some(()).ok_or(now)
-        })
-        .await;
+        is_told_again(&self.job, SUSPENDED, before).await;
         self.job.is_waiting().await;
     }
 
@@ -118,15 +114,24 @@ impl Held {
     }
 }
 
-/// How often a Job was told this, up to now: the same text is one event that is counted.
-pub(crate) async fn times_told(job: &Job, reason: &str, says: &str) -> i32 {
+/// How often a Job was told this of a lost slot, up to now: the same text is one event that is counted.
+pub(crate) async fn times_told(job: &Job, says: &str) -> i32 {
     let events = job.events().await;
     let about = events.iter().filter(|event| {
         let message = event.message.as_deref().unwrap_or_default();
-        event.reason.as_deref() == Some(reason) && message.contains(says)
+        event.reason.as_deref() == Some("SlotLost") && message.contains(says)
     });
     let counts = about.map(|event| event.series.as_ref().and_then(|series| series.count));
     counts.map(|count| count.unwrap_or(1)).sum()
+}
+
+/// Waits until a Job was told this of a lost slot more often than so.
+pub(crate) async fn is_told_again(job: &Job, says: &str, before: i32) {
+    eventually(&format!("it is told once more: {says}"), || async {
+        let now = times_told(job, says).await;
+        (now > before).then_some(()).ok_or(now)
+    })
+    .await;
 }
 
 /// Waits until the operator has made so many more calls of a kind that had this result.

@@ -86,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::consul::{Behavior, Session};
+    use crate::controller::grantor::strangers::tests::session;
 
     fn taker(session: &str, holder: Option<&str>) -> Taker {
         Taker {
@@ -108,16 +108,7 @@ mod tests {
             ..taker("s2", None)
         };
         let mut strangers = Strangers::default();
-        let backup = Session {
-            id: "s3".into(),
-            name: "backup".into(),
-            node: "web-1".into(),
-            ttl: None,
-            lock_delay: Duration::ZERO,
-            behavior: Behavior::Release,
-            create_index: 1,
-        };
-        strangers.settle((backup.id.clone(), Ok(Some(backup))));
+        strangers.settle(("s3".into(), Ok(Some(session("backup")))));
         strangers.settle(("s2".into(), Ok(None)));
         let by = vec![cools, rests, taker("s3", None)];
         let note = explain("db", &Skipped::Taken { by, others: 2 }, &strangers);

@@ -130,11 +130,11 @@ impl Grantor {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::consul::Behavior;
 
-    fn session(name: &str) -> Session {
+    pub(in crate::controller) fn session(name: &str) -> Session {
         Session {
             id: "s".into(),
             name: name.into(),
