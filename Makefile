@@ -1,9 +1,13 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop model bench lint deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop soak model bench bench-micro valgrind lint deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
+
+# The same version as the crate gungraun.
+GUNGRAUN_VERSION := 0.20.0
+GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
 demo dev: servers
 	@cargo build --locked --workspace --bins
@@ -37,14 +41,34 @@ interop: servers
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/interop"
 
+# A steady load for MINUTES: what the operator takes must stay as it is. The figures and their picture go
+# into FOLDER.
+soak: servers
+	cargo build --locked --release --bins
+	@cargo build --locked --package faults --bin soak
+	@OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator "$${CARGO_TARGET_DIR:-target}/debug/soak"
+
 # The larger worlds of the model, each looked at to its end: docs/reliability.md has the figures.
 model:
 	cargo test --locked --workspace --lib exhaustive -- --ignored --nocapture --test-threads=1 --skip as_asked
 
-# Of the release build, as ratios to a floor that is measured in the same run.
+# Of what is shipped, as ratios to a floor or a peer that is measured in the same run; ROWS names some parts
+# only, RUNS says how often each is measured: docs/performance.md.
 bench: servers
+	@testbed/servers/build kueue
 	cargo build --locked --release --bins
-	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator cargo bench --locked --bench hand_over
+	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator cargo bench --locked --profile measure --bench table
+
+# What a pass takes that waits for nobody, in time and in instructions. It needs no servers.
+bench-micro: valgrind $(GUNGRAUN)
+	cargo bench --locked --profile measure --features bench --bench micro
+	PATH="$(CURDIR)/$(dir $(GUNGRAUN)):$$PATH" cargo bench --locked --profile measure --features bench --bench instructions
+
+valgrind:
+	@command -v valgrind >/dev/null || { echo "valgrind counts the instructions, and is not there: apt-get install valgrind" >&2; exit 1; }
+
+$(GUNGRAUN):
+	cargo install --locked --debug --version $(GUNGRAUN_VERSION) --root .tools/gungraun-runner-$(GUNGRAUN_VERSION) gungraun-runner
 
 lint:
 	cargo fmt --all --check

@@ -21,10 +21,12 @@ use clap::{
 };
 use consul_semaphore_operator::{
     api::{
-        Seconds,
+        Seconds, SemaphoreSelector,
+        scope::{Namespaces, Scope},
         tenancy::{TenantPrefix, TrustedNamespaces},
     },
-    consul, leader,
+    consul,
+    leader::{self, LeaseName},
     telemetry::{self, LogFormat},
 };
 
@@ -114,10 +116,27 @@ pub(crate) struct Run {
     pub(crate) consul_max_watches: u32,
 
     #[command(flatten)]
+    pub(crate) scope: ScopeFlags,
+
+    #[command(flatten)]
     pub(crate) election: ElectionFlags,
 
     #[command(flatten)]
     pub(crate) consul: ConsulFlags,
+}
+
+/// Which part of the cluster the operator works for.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Scope (several operators share the work of one cluster)")]
+pub(crate) struct ScopeFlags {
+    /// The namespaces to work in, joined by commas: nothing elsewhere is read; * for all
+    #[arg(long, env, value_name = "NAMES", default_value_t)]
+    pub(crate) namespaces: Namespaces,
+
+    /// Which ConsulSemaphores to look after, by their labels: a selector such as shard=a or 'shard in (a,b)'. The others
+    /// are another operator's [default: all]
+    #[arg(long, env, value_name = "SELECTOR")]
+    pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
 
 /// Which of several replicas works.
@@ -131,6 +150,11 @@ pub(crate) struct ElectionFlags {
     /// The namespace of the Lease [default: the one that this process runs in, or the kubeconfig's]
     #[arg(long, env, value_name = "NAMESPACE", value_parser = name)]
     pub(crate) leader_election_namespace: Option<String>,
+
+    /// What the Lease is called, and with --leader-election=consul the key: the same for all replicas of an operator,
+    /// another one for each of several operators of a cluster
+    #[arg(long, env, value_name = "NAME", default_value = LeaseName::DEFAULT)]
+    pub(crate) lease_name: LeaseName,
 
     /// What this replica is called: different for each, and the same after a restart if it can be, for then it need
     /// not wait for its own lease to run out [default: the host's name and something random]
@@ -148,7 +172,7 @@ pub(crate) enum LeaderElection {
     /// By a Lease in Kubernetes
     #[default]
     Kubernetes,
-    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader
+    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or with the --lease-name in place of leader
     Consul,
     /// Nowhere: this is the only replica
     Off,
@@ -166,6 +190,7 @@ impl ElectionFlags {
             mode,
             identity: self.leader_election_identity.unwrap_or_else(some_identity),
             namespace: self.leader_election_namespace,
+            lease_name: self.lease_name,
             lease: self.lease_duration.get(),
         }
     }
@@ -243,6 +268,26 @@ impl Cli {
             }
             process::exit(error.exit_code())
         })
+    }
+}
+
+impl Run {
+    /// The part of the cluster that is asked for. The operators of two parts can't share an election: one of them would
+    /// stand by for ever, and nobody would look after its part.
+    pub(crate) fn scope(&self) -> Result<Scope, clap::Error> {
+        let scope = Scope {
+            namespaces: self.scope.namespaces.clone(),
+            semaphores: self.scope.semaphore_selector.clone().unwrap_or_default(),
+        };
+        let elects = !matches!(self.election.leader_election, LeaderElection::Off);
+        if !scope.is_whole() && elects && self.election.lease_name.is_default() {
+            let problem = "with --namespaces or --semaphore-selector an operator looks after a part of the cluster only, \
+                 and by the default --lease-name it would stand by while the operator of another part leads: give each \
+                 operator a --lease-name of its own, the same for all its replicas (or run one replica with \
+                 --leader-election=off)";
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
+        }
+        Ok(scope)
     }
 }
 

@@ -20,6 +20,7 @@ const THREADS: usize = 2;
 
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
+    let scope = flags.scope().unwrap_or_else(|error| error.exit());
     let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         max_watches: flags.consul_max_watches,
@@ -34,6 +35,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let settings = controller::Settings {
         cluster_name: flags.cluster_name,
         consul_node: flags.consul_node,
+        scope,
         election: flags.election.settings(),
         tenancy: Tenancy {
             prefix: flags.tenant_prefix,

@@ -71,6 +71,11 @@ fn bad_values_say_what_is_allowed() {
         ("--consul-address=ftp://consul", "https://host:port"),
         ("--consul-auth-method=", "value is required"),
         ("--consul-login-meta=pod", "KEY=VALUE"),
+        ("--namespaces=", "or * for all"),
+        ("--namespaces=team-a,Team", "\"Team\" is not the name"),
+        ("--semaphore-selector=", "key in (a,b)"),
+        ("--semaphore-selector=shard in a", "\"shard in a\" is not"),
+        ("--lease-name=leader", "not \"leader\""),
     ];
     for (argument, allowed) in cases {
         let said = refusal(&["run", argument], &[]);
@@ -87,6 +92,8 @@ fn a_bad_value_of_the_environment_names_its_variable() {
         ("HTTP_ADDRESS", "localhost", "--http-address"),
         ("CLUSTER_NAME", "prod eu", "1 to 63 letters"),
         ("CONSUL_NODE", "..", "not only dots"),
+        ("NAMESPACES", "", "or * for all"),
+        ("SEMAPHORE_SELECTOR", "shard=a b", "\"shard=a b\" is not"),
     ];
     for (variable, value, allowed) in cases {
         let said = refusal(&["run"], &[(variable, value)]);
@@ -136,6 +143,26 @@ fn flags_that_contradict_each_other_say_what_to_do() {
         &[("CONSUL_HTTP_ADDR", "unix:///run/consul.sock")],
     );
     assert_says(&said, &advice);
+}
+
+/// The operator of one part would stand by while that of another part leads.
+#[test]
+fn operators_of_parts_of_a_cluster_do_not_share_an_election() {
+    // What is not refused gets as far as the address, which is taken.
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let address = taken.local_addr().expect("an address");
+    let address = format!("--http-address={address}");
+    for part in ["--namespaces=team-a", "--semaphore-selector=shard=a"] {
+        let said = refusal(&["run", part], &[]);
+        assert_says(&said, &["--lease-name of its own", "--leader-election=off"]);
+        refusal(&["run", part, "--leader-election=consul"], &[]);
+        for allowed in ["--lease-name=shard-a", "--leader-election=off"] {
+            let output = operator(&["run", part, allowed, &address], &[]);
+            let said = text(output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert_says(&said, &["cannot listen on"]);
+        }
+    }
 }
 
 #[test]

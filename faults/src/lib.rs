@@ -16,6 +16,7 @@
 //! | `report`, `picture` | what is told of it |
 //! | [`campaign`] | all of it, in order |
 //! | [`interop`] | no faults, but two clusters and programs of others on one prefix, seen and judged alike |
+//! | [`soak`] | no faults, but a steady load for long: what the operator takes must stay as it is |
 //!
 //! The judge reads nothing but the timeline, so a campaign can be judged again.
 
@@ -37,6 +38,7 @@ mod proxy;
 pub mod record;
 mod report;
 mod server;
+pub mod soak;
 pub mod timeline;
 mod tls;
 mod told;

@@ -11,6 +11,7 @@
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
 //! | [`Prefix`], [`Key`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
 
 pub mod advice;
@@ -20,7 +21,9 @@ pub mod crd;
 mod key;
 mod prefix;
 mod schema;
+pub mod scope;
 mod seconds;
+mod selector;
 mod spec;
 mod status;
 pub mod tenancy;
@@ -30,6 +33,7 @@ pub use crd::crd_yaml;
 pub use key::{InvalidKey, Key};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use seconds::{InvalidSeconds, Seconds};
+pub use selector::{InvalidSelector, SemaphoreSelector};
 pub use spec::{
     ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LimitPolicy, LockDelay, Mode,
     OnSlotLost, SessionSpec, TokenSecretRef,

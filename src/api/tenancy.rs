@@ -8,7 +8,7 @@ use super::Prefix;
 const NAMESPACE: &str = "{namespace}";
 
 /// What stands for all namespaces.
-const ALL: &str = "*";
+pub(super) const ALL: &str = "*";
 
 /// The folder of Consul's that belongs to a namespace: a [`Prefix`] in which `{namespace}` stands
 /// for the namespace's name, such as `semaphores/{namespace}/`. The slash at its end may be left out.
@@ -57,10 +57,10 @@ impl fmt::Display for TenantPrefix {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedNamespaces(BTreeSet<String>);
 
-/// The text names no [`TrustedNamespaces`].
+/// The text names no namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not the name of a namespace: give names joined by commas, or * for all")]
-pub struct InvalidNamespace(String);
+pub struct InvalidNamespace(pub(super) String);
 
 impl TrustedNamespaces {
     fn contains(&self, namespace: &str) -> bool {
@@ -72,19 +72,24 @@ impl FromStr for TrustedNamespaces {
     type Err = InvalidNamespace;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let names = text
-            .split(',')
-            .map(str::trim)
-            .filter(|name| !name.is_empty());
-        let name = |name: &str| {
-            if name == ALL || is_namespace(name) {
-                Ok(name.to_owned())
-            } else {
-                Err(InvalidNamespace(name.to_owned()))
-            }
-        };
-        names.map(name).collect::<Result<_, _>>().map(Self)
+        namespaces(text).map(Self)
     }
+}
+
+/// Names joined by commas, one of which may be [`ALL`].
+pub(super) fn namespaces(text: &str) -> Result<BTreeSet<String>, InvalidNamespace> {
+    let names = text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let name = |name: &str| {
+        if name == ALL || is_namespace(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(InvalidNamespace(name.to_owned()))
+        }
+    };
+    names.map(name).collect()
 }
 
 /// Whether this is a label of DNS, as the names of namespaces are.

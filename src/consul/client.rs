@@ -63,8 +63,9 @@ pub(super) struct Shared {
     pub(super) enterprise: AtomicBool,
 }
 
-/// Calls at the same time, without watches.
-const CALLS: usize = 32;
+/// Calls at the same time, each over a connection of its own, without watches. With the election's own
+/// watch they are 16.
+const CALLS: usize = 15;
 
 /// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
 const LONGEST: usize = 64 << 20;

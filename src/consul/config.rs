@@ -289,7 +289,7 @@ const VARIABLES: [&str; 13] = [
 impl Config {
     /// How many blocking queries there may be at once where nothing else is said: with the other calls
     /// they stay below what Consul takes from one address.
-    pub const MAX_WATCHES: u32 = 128;
+    pub const MAX_WATCHES: u32 = 100;
 
     /// The settings of the environment variables that Consul's own tools read, with their meaning
     /// there. One that is empty is as one that is not set.

@@ -1,13 +1,15 @@
 //! Plain data of the KV store. No IO.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Moment;
 
-/// The id of a session, as Consul made it (a UUID in text).
+/// The id of a session, as Consul made it (a UUID in text). Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct SessionId(String);
+pub struct SessionId(Arc<str>);
 
 impl SessionId {
     /// The id as text.
@@ -30,13 +32,13 @@ impl AsRef<str> for SessionId {
 
 impl From<String> for SessionId {
     fn from(id: String) -> Self {
-        Self(id)
+        Self(id.into())
     }
 }
 
 impl From<&str> for SessionId {
     fn from(id: &str) -> Self {
-        Self(id.to_owned())
+        Self(id.into())
     }
 }
 

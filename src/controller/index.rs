@@ -10,27 +10,32 @@
 )]
 
 mod contenders;
+mod lists;
 mod places;
 mod refs;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound::{Excluded, Unbounded},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::Notify;
 
-use self::contenders::Contenders;
 pub(super) use self::refs::{LineRef, SemaphoreRef};
-use super::job::Kept;
-use crate::semaphore::{Job, Key, Place, Prefix, Uid};
+use self::{contenders::Contenders, lists::Lists};
+use super::{job::Kept, reach::Reach};
+use crate::semaphore::{Job, Key, Place, Prefix, Standing, Uid};
+
+/// How many that are not to wait are looked at behind the head of a line.
+const IMPATIENT: usize = 64;
 
 /// What a grantor takes out of the index for a pass.
 #[derive(Debug, Default)]
 pub(super) struct Slice {
     /// The Jobs that were started here and have not ended.
     pub(super) bound: Vec<Job>,
-    /// The head of the line, in order.
+    /// The head of the line, in order, and some of those behind it that are not to wait.
     pub(super) line: Vec<Job>,
     /// How many are in line.
     pub(super) waiting: usize,
@@ -57,17 +62,14 @@ struct State {
     /// The Jobs that run though no grant started them, and ask for a slot.
     ungranted: BTreeSet<Uid>,
     contenders: Contenders,
-    /// Whether all semaphores are known: until then, that one is missing means nothing.
-    semaphores_known: bool,
-    /// While the Jobs are listed anew: those that were seen.
-    listed: Option<BTreeSet<Uid>>,
+    lists: Lists,
 }
 
 struct Semaphore {
     prefix: Prefix,
     keyed: bool,
-    /// Wakes the overseer when there is a new line.
-    wake: Arc<Notify>,
+    /// Wakes the overseer when there is a new line; `None` for one that another operator looks after.
+    wake: Option<Arc<Notify>>,
     lines: HashMap<Option<Key>, Line>,
     /// Those of them that came to be since the overseer last asked.
     fresh: BTreeSet<Option<Key>>,
@@ -80,7 +82,9 @@ impl Semaphore {
     fn line(&mut self, key: &Option<Key>) -> &mut Line {
         if !self.lines.contains_key(key) {
             self.fresh.insert(key.clone());
-            self.wake.notify_one();
+            if let Some(wake) = &self.wake {
+                wake.notify_one();
+            }
         }
         self.lines.entry(key.clone()).or_default()
     }
@@ -91,6 +95,8 @@ struct Line {
     /// Wakes its grantor.
     wake: Arc<Notify>,
     waiting: BTreeMap<Place, Uid>,
+    /// Those of them that are not to wait: they are judged wherever they stand.
+    impatient: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
     /// Jobs that came in line since the grantor last asked.
     newcomers: BTreeSet<Uid>,
@@ -104,21 +110,19 @@ impl Index {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A list of all Jobs begins; those that are not in it are gone when it ends.
-    pub(super) fn list_begins(&self) {
-        self.state().listed = Some(BTreeSet::new());
+    /// A list of all Jobs there begins; those that are not in it are gone when it ends.
+    pub(super) fn list_begins(&self, reach: &Reach) {
+        self.state().lists.begin(reach);
     }
 
-    /// The list of all Jobs is complete.
-    pub(super) fn list_ends(&self) {
+    /// The list of all Jobs there is complete.
+    pub(super) fn list_ends(&self, reach: &Reach) {
         let mut state = self.state();
-        if let Some(listed) = state.listed.take() {
-            let gone: Vec<Uid> = state
-                .jobs
-                .keys()
-                .filter(|uid| !listed.contains(uid))
-                .cloned()
-                .collect();
+        if let Some(listed) = state.lists.end(reach) {
+            let there = state.jobs.iter();
+            let there = there.filter(|(_, kept)| reach.covers(&kept.namespace));
+            let gone = there.map(|(uid, _)| uid.clone());
+            let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
             for uid in &gone {
                 state.remove(uid);
             }
@@ -130,13 +134,11 @@ impl Index {
     /// A Job as the watch shows it; `None` if it does not concern the operator (any more).
     pub(super) fn put(&self, uid: &Uid, kept: Option<Kept>) {
         let mut state = self.state();
-        let listing = state
-            .listed
-            .as_mut()
-            .map(|listed| listed.insert(uid.clone()))
-            .is_some();
         match kept {
-            Some(kept) => state.put(kept, !listing),
+            Some(kept) => {
+                let listing = state.lists.note(&kept.namespace, uid);
+                state.put(kept, !listing);
+            }
             None => state.remove(uid),
         }
         self.tell(&state, uid);
@@ -174,9 +176,14 @@ impl Index {
         }
     }
 
-    /// A pod of a Job has ended, or is gone.
+    /// A pod of a Job has ended, or is gone. While the Job runs that proves nothing: its end is told by
+    /// the Job itself.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, job: &Uid) {
         let mut state = self.state();
+        let known = state.jobs.get(job);
+        if known.is_some_and(|kept| kept.job.standing == Standing::Running) {
+            return;
+        }
         for line in state.lines_at(&namespace.into(), lock_key) {
             if let Some(line) = state.line_mut(&line) {
                 line.touched.insert(job.clone());
@@ -185,20 +192,26 @@ impl Index {
         }
     }
 
-    /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines.
+    /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines;
+    /// `None`: another operator looks after it.
     pub(super) fn add_semaphore(
         &self,
         reference: SemaphoreRef,
         prefix: Prefix,
         keyed: bool,
-        wake: Arc<Notify>,
+        wake: Option<Arc<Notify>>,
     ) {
         let mut state = self.state();
+        if wake.is_none() && state.is_others(&reference, &prefix, keyed) {
+            return;
+        }
+        state.forget_semaphore(&reference);
         let namespace = reference.namespace.clone();
         let by_prefix = state
             .by_prefix
             .entry((namespace.clone(), prefix.as_str().to_owned()));
         by_prefix.or_default().insert(reference.clone());
+        let ours = wake.is_some();
         let mut semaphore = Semaphore {
             prefix,
             keyed,
@@ -207,13 +220,11 @@ impl Index {
             fresh: BTreeSet::new(),
             queue: BTreeMap::new(),
         };
-        if !keyed {
+        if ours && !keyed {
             semaphore.line(&None);
         }
         state.semaphores.insert(reference, semaphore);
-        state.rearrange(&namespace);
-        drop(state);
-        self.0.strays_changed.notify_one();
+        self.rearrange(state, &namespace);
     }
 
     /// The keys of the lines that came to be since this was last asked.
@@ -252,42 +263,49 @@ impl Index {
         empty
     }
 
-    /// All semaphores that there are have been added.
-    pub(super) fn semaphores_are_known(&self) {
-        self.state().semaphores_known = true;
+    /// All semaphores that are there have been added.
+    pub(super) fn semaphores_are_known(&self, reach: &Reach) {
+        self.state().lists.know_semaphores(reach);
+        self.places_changed();
     }
 
     /// A semaphore is gone.
     pub(super) fn remove_semaphore(&self, reference: &SemaphoreRef) {
         let mut state = self.state();
-        if let Some(semaphore) = state.semaphores.remove(reference) {
-            for key in semaphore.lines.into_keys() {
-                state.contenders.forget(&LineRef::new(reference, key));
-            }
-            let prefix = semaphore.prefix.as_str().to_owned();
-            let place = (reference.namespace.clone(), prefix);
-            if let Some(references) = state.by_prefix.get_mut(&place) {
-                references.remove(reference);
-                if references.is_empty() {
-                    state.by_prefix.remove(&place);
-                }
-            }
-        }
-        state.rearrange(&reference.namespace);
-        drop(state);
-        self.0.strays_changed.notify_one();
+        state.forget_semaphore(reference);
+        self.rearrange(state, &reference.namespace);
     }
 
-    /// The Jobs of a line, with at most `head` of those that wait.
+    /// Finds the places of a namespace's Jobs anew, and tells those who look after the others.
+    fn rearrange(&self, mut state: MutexGuard<'_, State>, namespace: &str) {
+        state.rearrange(namespace);
+        drop(state);
+        self.places_changed();
+    }
+
+    /// Who has no place, or had none, may have changed.
+    fn places_changed(&self) {
+        self.0.strays_changed.notify_one();
+        self.0.ungranted_changed.notify_one();
+    }
+
+    /// The Jobs of a line: `head` of those that wait, and some of those behind them that are not to wait.
     pub(super) fn slice(&self, line: &LineRef, head: usize) -> Slice {
         let state = self.state();
         let Some(line) = state.line(line) else {
             return Slice::default();
         };
         let job = |uid| state.jobs.get(uid).map(|kept| kept.job.clone());
+        let first = line.waiting.iter().take(head);
+        let last = first.clone().next_back().map(|(place, _)| place);
+        let behind = last.map(|last| line.impatient.range((Excluded(last), Unbounded)));
+        let behind = behind.into_iter().flatten().take(IMPATIENT);
         Slice {
             bound: line.bound.iter().filter_map(job).collect(),
-            line: line.waiting.values().take(head).filter_map(job).collect(),
+            line: first
+                .chain(behind)
+                .filter_map(|(_, uid)| job(uid))
+                .collect(),
             waiting: line.waiting.len(),
         }
     }
@@ -344,20 +362,20 @@ impl Index {
         wanted.is_some_and(|semaphore| semaphore.keyed && kept.job.key.is_none())
     }
 
-    /// The Jobs that no grantor looks after.
+    /// The Jobs that no grantor looks after, where all semaphores are known.
     pub(super) fn strays(&self) -> Vec<Kept> {
         let state = self.state();
-        let strays = state.strays.iter().filter_map(|uid| state.jobs.get(uid));
+        let strays = state.strays.iter().filter_map(|uid| state.placed(uid));
         strays.cloned().collect()
     }
 
     /// Some of the Jobs that run though no grant started them, whether a grantor looks after them or
-    /// not: at most so many, of those whose turn it is.
+    /// not, where all semaphores are known: at most so many, of those whose turn it is.
     pub(super) fn ungranted(&self, most: usize, its_turn: impl Fn(&Uid) -> bool) -> Vec<Kept> {
         let state = self.state();
         let due = state.ungranted.iter().filter(|uid| its_turn(uid));
-        let kept = due.take(most).filter_map(|uid| state.jobs.get(uid));
-        kept.cloned().collect()
+        let kept = due.filter_map(|uid| state.placed(uid));
+        kept.take(most).cloned().collect()
     }
 
     /// Whether a Job runs though no grant started it.

@@ -33,6 +33,8 @@ pub(super) enum Obstacle {
 pub(super) struct Kept {
     pub(super) namespace: Arc<str>,
     pub(super) job: Job,
+    /// The semaphore that it names, also where an obstacle keeps it out of its line.
+    pub(super) names: Option<Arc<str>>,
     pub(super) obstacle: Option<Obstacle>,
     /// Why what it gives as its key can't be one: an obstacle where there are keys.
     pub(super) no_key: Option<AnnotationError>,
@@ -64,14 +66,15 @@ impl Kept {
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };
+        let names = annotations.get(annotations::SEMAPHORE);
+        let names = names.filter(|name| annotations::is_object_name(name));
+        let names: Option<Arc<str>> = names.map(|name| name.as_str().into());
         let job = Job {
             name: metadata.name.as_deref()?.into(),
             uid: uid.into(),
-            version: metadata.resource_version.clone()?,
+            version: metadata.resource_version.as_deref()?.into(),
             seen,
-            wants: request
-                .as_ref()
-                .map(|request| request.semaphore.as_str().into()),
+            wants: names.clone().filter(|_| request.is_some()),
             key,
             on_contention: request
                 .as_ref()
@@ -93,9 +96,34 @@ impl Kept {
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
             job,
+            names,
             obstacle,
             no_key,
         })
+    }
+}
+
+impl Kept {
+    /// Whether a later version says nothing else: most changes of a Job mean nothing to its slot.
+    pub(super) fn says_the_same(&self, later: &Self) -> bool {
+        let Job { version, seen, .. } = self.job.clone();
+        let job = Job {
+            version,
+            seen,
+            ..later.job.clone()
+        };
+        let Self {
+            namespace,
+            names,
+            job: _,
+            obstacle,
+            no_key,
+        } = later;
+        self.job == job
+            && self.namespace == *namespace
+            && self.names == *names
+            && self.obstacle == *obstacle
+            && self.no_key == *no_key
     }
 }
 
@@ -470,6 +498,7 @@ mod tests {
                 "{field}"
             );
             assert!(!kept.job.in_line());
+            assert_eq!(kept.names.as_deref(), Some("db"), "{field}");
         }
         let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
         assert_eq!(read(job).unwrap().obstacle, None);
@@ -483,5 +512,6 @@ mod tests {
         let kept = read(job).unwrap();
         assert!(matches!(kept.obstacle, Some(Obstacle::Malformed(_))));
         assert!(!kept.job.in_line());
+        assert_eq!(kept.names.as_deref(), Some("db"));
     }
 }

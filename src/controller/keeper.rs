@@ -26,8 +26,9 @@ use crate::{
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
 
-/// How many calls about sessions are under way at once, over all semaphores.
-const CONCURRENCY: usize = 32;
+/// How many calls about sessions are under way at once, over all semaphores: half of all that the client
+/// makes, so that no transaction waits behind them.
+const CONCURRENCY: usize = 8;
 
 /// How long a replica that leads again renews what it left before and has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);

@@ -8,12 +8,15 @@
 //! again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status, the watch
-//! of its prefix, a task for each grantor), `keeper` renews sessions, `events` writes events, `intake` tells Jobs that no semaphore wants,
-//! `advisor` those whose annotations nobody reads, and `ungranted` suspends what runs without a
-//! grant. `home` says where in Consul a semaphore lives, and `secret` reads the token of one that
-//! brings its own. `watching` says how the watches do. `call` bounds all of it.
+//! of its prefix, a task for each grantor), `keeper` renews sessions, `events` writes events, `intake`
+//! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
+//! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
+//! the token of one that brings its own. `reach` says how far the watches of the API server see, and
+//! `watching` how they do. `call` bounds all of it. `bench` shows the index to benchmarks.
 
 mod advisor;
+#[cfg(feature = "bench")]
+pub mod bench;
 mod call;
 mod events;
 mod feed;
@@ -25,6 +28,7 @@ mod job;
 mod keeper;
 mod overseer;
 mod patch;
+mod reach;
 mod secret;
 mod ungranted;
 mod watches;
@@ -39,7 +43,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use self::{call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
-    api::tenancy::Tenancy,
+    api::{scope::Scope, tenancy::Tenancy},
     consul::{self, Observer},
     holding::Setback,
     leader::{self, Standing, Term},
@@ -61,6 +65,8 @@ pub struct Settings {
     pub cluster_name: Option<String>,
     /// The external node that owns the sessions; `k8s-<cluster id>` without.
     pub consul_node: Option<String>,
+    /// Which part of the cluster it works for.
+    pub scope: Scope,
     /// Which of several replicas works.
     pub election: leader::Settings,
     /// Who may use which prefix with the operator's own token.
@@ -77,6 +83,7 @@ struct Context {
     /// The external node that owns the sessions made with the operator's own token, so that no
     /// restart of a Consul agent ends them.
     node: Arc<str>,
+    scope: Scope,
     tenancy: Tenancy,
     fair: Option<Duration>,
     /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
@@ -119,6 +126,13 @@ pub async fn run(
         .consul_node
         .unwrap_or_else(|| format!("k8s-{}", cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
+    if !settings.scope.is_whole() {
+        let Scope {
+            namespaces,
+            semaphores,
+        } = &settings.scope;
+        tracing::info!(%namespaces, %semaphores, "working for a part of it");
+    }
     let keeper = Keeper::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
@@ -142,6 +156,7 @@ pub async fn run(
         cluster,
         consul,
         node: node.into(),
+        scope: settings.scope,
         tenancy: settings.tenancy,
         fair: settings.fair,
         lease,
@@ -164,6 +179,7 @@ struct Posting {
     cluster: Cluster,
     consul: consul::Client,
     node: Arc<str>,
+    scope: Scope,
     tenancy: Tenancy,
     fair: Option<Duration>,
     lease: Option<Duration>,
@@ -175,7 +191,25 @@ struct Posting {
 impl Posting {
     /// Works until the process is asked to end, or the lead is lost: then all that was begun is
     /// dropped, and nothing more is written but events of what was done.
-    async fn work(&self, term: Term, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    fn work(
+        &self,
+        term: Term,
+        shutdown: impl Future<Output = ()>,
+    ) -> impl Future<Output = anyhow::Result<()>> {
+        // Before anybody hears that this replica leads, so that it is not taken for ready in between.
+        let Telemetry {
+            health, metrics, ..
+        } = &self.telemetry;
+        let begun = watches::begin(&self.scope.namespaces, health, metrics);
+        self.work_with(term, begun, shutdown)
+    }
+
+    async fn work_with(
+        &self,
+        term: Term,
+        begun: Vec<watches::Begun>,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
         let metrics = self.telemetry.metrics.clone();
         let client = term
             .kubernetes(self.kubernetes.clone())
@@ -185,6 +219,7 @@ impl Posting {
             cluster: self.cluster.clone(),
             consul: term.consul(&self.consul),
             node: self.node.clone(),
+            scope: self.scope.clone(),
             tenancy: self.tenancy.clone(),
             fair: self.fair,
             lease: self.lease,
@@ -203,7 +238,7 @@ impl Posting {
                 () = term.over() => self.keeper.leave(),
             }
         };
-        let worked = watches::run(context, &self.telemetry.health, stop).await;
+        let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {
             self.telemetry.metrics.forget_all();
         }

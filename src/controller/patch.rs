@@ -181,7 +181,7 @@ pub(super) async fn delete(
     let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), namespace);
     let params = DeleteParams::background().preconditions(Preconditions {
         uid: Some(job.uid.to_string()),
-        resource_version: Some(job.version.clone()),
+        resource_version: Some(job.version.to_string()),
     });
     let permit = context.job_writes.acquire().await;
     let end = Moment::now() + timeout;

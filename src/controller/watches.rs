@@ -28,14 +28,15 @@ use super::{
     intake,
     job::{Kept, controller_uid},
     overseer::Overseer,
+    reach::Reach,
     ungranted,
     watching::Watching,
 };
 use crate::{
-    api::{ConsulSemaphore, annotations},
+    api::{ConsulSemaphore, annotations, scope::Namespaces},
     clock::Moment,
     semaphore::lock_key_of,
-    telemetry::{Health, SemaphoreLabels},
+    telemetry::{Health, Metrics, SemaphoreLabels},
 };
 
 /// How many objects a list asks for at once.
@@ -52,19 +53,53 @@ impl SemaphoreRef {
     }
 }
 
+/// The watches of one reach, which are about to begin.
+pub(super) struct Begun {
+    reach: Reach,
+    jobs: Watching,
+    pods: Watching,
+    semaphores: Watching,
+}
+
+/// The watches that together see these namespaces. From now on the operator is not ready before all was
+/// listed.
+pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
+    let reaches = Reach::over(namespaces).into_iter();
+    let begun = reaches.map(|reach| {
+        let begin = |what| Watching::begin(what, &reach, health, metrics);
+        let (jobs, pods, semaphores) = (begin("jobs"), begin("pods"), begin("consulsemaphores"));
+        Begun {
+            reach,
+            jobs,
+            pods,
+            semaphores,
+        }
+    });
+    begun.collect()
+}
+
 /// Watches and works until `shutdown`; everything that was begun ends with it.
 pub(super) async fn run(
     context: Arc<Context>,
-    health: &Health,
+    watches: Vec<Begun>,
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let begin = |what| Watching::begin(what, health, &context.metrics);
-    let (jobs, pods, semaphores) = (begin("jobs"), begin("pods"), begin("consulsemaphores"));
-    let (synced, jobs_synced) = watch::channel(false);
-    tasks.spawn(watch_jobs(context.clone(), jobs, synced));
-    tasks.spawn(watch_pods(context.clone(), pods));
-    tasks.spawn(watch_semaphores(context, semaphores, jobs_synced));
+    for begun in watches {
+        let Begun {
+            reach,
+            jobs,
+            pods,
+            semaphores,
+        } = begun;
+        let (synced, jobs_synced) = watch::channel(false);
+        let context = || context.clone();
+        tasks.spawn(watch_jobs(context(), reach.clone(), jobs, synced));
+        tasks.spawn(watch_pods(context(), reach.clone(), pods));
+        tasks.spawn(watch_semaphores(context(), reach, semaphores, jobs_synced));
+    }
+    tasks.spawn(intake::run(context.clone()));
+    tasks.spawn(ungranted::run(context));
     let worked = tokio::select! {
         () = shutdown => Ok(()),
         // None of them ends by itself.
@@ -108,18 +143,23 @@ async fn next<K>(
 }
 
 /// Feeds the Jobs into the index. Only what concerns the operator is kept of them.
-async fn watch_jobs(context: Arc<Context>, mut watching: Watching, synced: watch::Sender<bool>) {
-    let jobs: Api<batch::Job> = Api::all(context.client.clone());
+async fn watch_jobs(
+    context: Arc<Context>,
+    reach: Reach,
+    mut watching: Watching,
+    synced: watch::Sender<bool>,
+) {
+    let jobs: Api<batch::Job> = reach.api(context.client.clone());
     let mut events = std::pin::pin!(watcher(jobs, config()).default_backoff());
     let mut advisor = Advisor::new(context.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
             Event::Init => {
-                context.index.list_begins();
+                context.index.list_begins(&reach);
                 advisor.list_begins();
             }
             Event::InitDone => {
-                context.index.list_ends();
+                context.index.list_ends(&reach);
                 advisor.list_ends();
                 synced.send_replace(true);
             }
@@ -143,8 +183,8 @@ async fn watch_jobs(context: Arc<Context>, mut watching: Watching, synced: watch
 
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
-async fn watch_pods(context: Arc<Context>, mut watching: Watching) {
-    let pods: Api<Pod> = Api::all(context.client.clone());
+async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
+    let pods: Api<Pod> = reach.api(context.client.clone());
     let holders = format!(
         "{}={}",
         annotations::HOLDER_LABEL,
@@ -172,20 +212,23 @@ struct AtWork {
     task: AbortHandle,
 }
 
-/// Has an overseer for each semaphore. They begin when all Jobs are known.
+/// Has an overseer for each semaphore that the operator looks after. They begin when all Jobs are
+/// known.
 async fn watch_semaphores(
     context: Arc<Context>,
+    reach: Reach,
     watching: Watching,
     mut jobs_synced: watch::Receiver<bool>,
 ) {
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
-    let semaphores: Api<DeserializeGuard<ConsulSemaphore>> = Api::all(context.client.clone());
+    let semaphores: Api<DeserializeGuard<ConsulSemaphore>> = reach.api(context.client.clone());
     let events = watcher(semaphores, config()).default_backoff();
     Overseers {
         context,
-        at_work: HashMap::new(),
+        reach,
+        known: HashMap::new(),
         tasks: JoinSet::new(),
     }
     .run(events, watching)
@@ -194,7 +237,9 @@ async fn watch_semaphores(
 
 struct Overseers {
     context: Arc<Context>,
-    at_work: HashMap<SemaphoreRef, AtWork>,
+    reach: Reach,
+    /// All semaphores that there are; `None` for those that another operator looks after.
+    known: HashMap<SemaphoreRef, Option<AtWork>>,
     tasks: JoinSet<()>,
 }
 
@@ -206,7 +251,6 @@ impl Overseers {
     ) {
         let mut events = std::pin::pin!(events);
         let mut listed: Option<Vec<SemaphoreRef>> = None;
-        let mut intake = false;
         loop {
             let event = tokio::select! {
                 event = next(&mut events, &mut watching) => event,
@@ -226,7 +270,7 @@ impl Overseers {
                 Some(Event::InitDone) => {
                     let listed = listed.take().unwrap_or_default();
                     let gone: Vec<_> = self
-                        .at_work
+                        .known
                         .keys()
                         .filter(|known| !listed.contains(known))
                         .cloned()
@@ -234,11 +278,7 @@ impl Overseers {
                     for reference in &gone {
                         self.remove(reference);
                     }
-                    self.context.index.semaphores_are_known();
-                    if !std::mem::replace(&mut intake, true) {
-                        self.tasks.spawn(intake::run(self.context.clone()));
-                        self.tasks.spawn(ungranted::run(self.context.clone()));
-                    }
+                    self.context.index.semaphores_are_known(&self.reach);
                 }
                 Some(Event::Apply(semaphore)) => self.put(semaphore),
                 Some(Event::Delete(semaphore)) => self.remove(&SemaphoreRef::of(&semaphore)),
@@ -253,37 +293,57 @@ impl Overseers {
             Err(invalid) => return self.tell_invalid(&invalid),
         };
         let reference = SemaphoreRef::of(semaphore.as_ref());
-        let uid = semaphore.uid();
-        if let Some(known) = self.at_work.get(&reference) {
-            if known.uid == uid {
-                known.specs.send_replace(semaphore);
-                return;
-            }
-            self.remove(&reference);
+        let ours = self.context.scope.semaphores.matches(semaphore.labels());
+        if ours
+            && let Some(Some(known)) = self.known.get(&reference)
+            && known.uid == semaphore.uid()
+        {
+            known.specs.send_replace(semaphore);
+            return;
         }
-        let wake = Arc::new(Notify::new());
+        if self.dismiss(&reference) && !ours {
+            tracing::info!(semaphore = %reference, "left to another operator: the selector does not match its labels any more");
+        }
+        let wake = ours.then(Arc::<Notify>::default);
         let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
         self.context
             .index
             .add_semaphore(reference.clone(), prefix, keyed, wake.clone());
+        let at_work = wake.map(|wake| self.oversee(semaphore, wake));
+        self.known.insert(reference, at_work);
+    }
+
+    fn oversee(&mut self, semaphore: Arc<ConsulSemaphore>, wake: Arc<Notify>) -> AtWork {
+        let uid = semaphore.uid();
         let (specs, changes) = watch::channel(semaphore);
         let overseer = Overseer::new(self.context.clone(), changes, wake);
         let task = self.tasks.spawn(overseer.run());
-        self.at_work.insert(reference, AtWork { uid, specs, task });
+        AtWork { uid, specs, task }
     }
 
     fn remove(&mut self, reference: &SemaphoreRef) {
-        if let Some(gone) = self.at_work.remove(reference) {
-            gone.task.abort();
-            self.context.index.remove_semaphore(reference);
-            let labels =
-                SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref());
-            self.context.metrics.forget(&labels);
-        }
+        self.dismiss(reference);
+        self.context.index.remove_semaphore(reference);
+    }
+
+    /// Ends the work on a semaphore; says whether there was any. What stands in Consul stays as it is, and
+    /// whoever takes the semaphore up finds it there.
+    fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
+        let Some(gone) = self.known.remove(reference).flatten() else {
+            return false;
+        };
+        gone.task.abort();
+        let labels = SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref());
+        self.context.metrics.forget(&labels);
+        true
     }
 
     /// The schema lets nothing through that can't be read, so this one was stored before it.
     fn tell_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
+        let labels = invalid.metadata.labels.clone().unwrap_or_default();
+        if !self.context.scope.semaphores.matches(&labels) {
+            return;
+        }
         let about = ObjectReference {
             api_version: Some(ConsulSemaphore::api_version(&()).into()),
             kind: Some(ConsulSemaphore::kind(&()).into()),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube::runtime::watcher;
 use tokio::time::sleep;
 
+use super::reach::Reach;
 use crate::{
     clock::{self, Moment},
     telemetry::{Health, Metrics, Part},
@@ -28,6 +29,8 @@ const SHOWN: usize = 400;
 pub(super) struct Watching {
     /// What is watched, as the API calls it.
     what: &'static str,
+    /// The same, with how far it is watched.
+    title: String,
     part: Part,
     metrics: Metrics,
     /// Whether all was listed once.
@@ -49,10 +52,17 @@ struct Trouble {
 
 impl Watching {
     /// A watch that begins. The operator is not ready before all was listed.
-    pub(super) fn begin(what: &'static str, health: &Health, metrics: &Metrics) -> Self {
+    pub(super) fn begin(
+        what: &'static str,
+        reach: &Reach,
+        health: &Health,
+        metrics: &Metrics,
+    ) -> Self {
+        let title = reach.of(what);
         Self {
             what,
-            part: health.part(what),
+            part: health.part(title.clone()),
+            title,
             metrics: metrics.clone(),
             synced: false,
             trouble: None,
@@ -69,7 +79,7 @@ impl Watching {
     /// Something was heard.
     pub(super) fn works(&mut self) {
         if self.trouble.take().is_some() {
-            tracing::info!(what = self.what, "the watch goes on");
+            tracing::info!(what = self.title, "the watch goes on");
             if self.synced {
                 self.part.ready();
             }
@@ -90,10 +100,10 @@ impl Watching {
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.metrics.watch_failed(self.what);
         let now = Moment::now();
-        let (code, why) = explain(self.what, error);
+        let (code, why) = explain(&self.title, error);
         let (since, telling) = Trouble::note(&mut self.trouble, code, now);
         if telling {
-            tracing::warn!(what = self.what, why, "the watch is to be started again");
+            tracing::warn!(what = self.title, why, "the watch is to be started again");
         }
         if self.synced {
             let remark = format!("the watch fails since {since:.0}, and is tried again: {why}");
@@ -144,7 +154,7 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
     let code = status.map(|status| status.code);
     let advice = match code {
         Some(401) => "; the API server does not know who this is: look at the ServiceAccount or the kubeconfig".into(),
-        Some(403) => format!("; let the operator list and watch {what}: config/rbac/role.yaml does"),
+        Some(403) => format!("; let the operator list and watch {what}: the rule is in config/rbac/role.yaml"),
         Some(404) => format!(
             "; this cluster has no {what}: install the CustomResourceDefinition with `kubectl apply -k crds`"
         ),
@@ -167,7 +177,7 @@ mod tests {
     #[test]
     fn before_it_was_listed_it_says_why_it_cannot_be() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &health, &metrics);
+        let mut jobs = Watching::begin("jobs", &Reach::Cluster, &health, &metrics);
         assert_eq!(health.obstacles(), "jobs: not synced yet\n");
         jobs.failed(&refusal(
             403,
@@ -176,7 +186,7 @@ mod tests {
         assert_eq!(
             health.obstacles(),
             "jobs: can't be listed: jobs.batch is forbidden: User \"x\" cannot list; let the operator list and watch \
-             jobs: config/rbac/role.yaml does\n"
+             jobs: the rule is in config/rbac/role.yaml\n"
         );
         jobs.failed(&refusal(404, "404 page not found"));
         assert!(health.obstacles().contains("kubectl apply -k crds"));
@@ -185,9 +195,31 @@ mod tests {
     }
 
     #[test]
+    fn of_several_namespaces_each_has_to_be_listed() {
+        let (health, metrics) = (Health::new(), Metrics::new());
+        let begin = |namespace: &str| {
+            let reach = Reach::Namespace(namespace.into());
+            Watching::begin("jobs", &reach, &health, &metrics)
+        };
+        let (mut a, mut b) = (begin("a"), begin("b"));
+        a.synced();
+        b.failed(&refusal(403, "forbidden"));
+        assert_eq!(
+            health.obstacles(),
+            "jobs in b: can't be listed: forbidden; let the operator list and watch jobs in b: the \
+             rule is in config/rbac/role.yaml\n"
+        );
+        b.synced();
+        a.failed(&refusal(500, "broken"));
+        assert!(health.is_ready() && health.remarks().starts_with("jobs in a: the watch fails"));
+        let failed = "watch_errors_total{resource=\"jobs\"} 2";
+        assert!(metrics.encode().contains(failed), "for each resource");
+    }
+
+    #[test]
     fn afterwards_it_stays_ready_and_says_what_is_wrong() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &health, &metrics);
+        let mut jobs = Watching::begin("jobs", &Reach::Cluster, &health, &metrics);
         jobs.synced();
         jobs.failed(&refusal(403, "forbidden"));
         assert!(health.is_ready());

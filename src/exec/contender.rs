@@ -114,7 +114,7 @@ impl Contender {
         let job = Job {
             name: identity::name_of(&program.to_string_lossy()).into(),
             uid: uid.as_str().into(),
-            version: String::new(),
+            version: Arc::default(),
             seen: Moment::now(),
             wants: Some(policy.name.as_str().into()),
             key: None,

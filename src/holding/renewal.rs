@@ -86,7 +86,7 @@ impl Renewer {
                 // A third of the TTL, at the most, with jitter so that sessions made together
                 // spread out.
                 Life::Renewed { ttl, .. } => {
-                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
+                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9))).await;
                 }
                 Life::Endless | Life::Gone => return,
             }

@@ -2,11 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::Term;
-use crate::{
-    clock::Moment,
-    telemetry::{Metrics, Part, Telemetry},
-};
+use crate::telemetry::{Metrics, Part, Telemetry};
 
 /// Where this replica stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,12 +48,11 @@ impl<F: Fn(&Standing)> Board<F> {
         }
     }
 
-    /// There is no election: a term without an end.
-    pub(super) fn works_alone(&self) -> Term {
+    /// There is no election: it leads.
+    pub(super) fn works_alone(&self) {
         self.metrics.leader(true);
         self.part.ready_and("off");
         (self.on)(&Standing::Leading);
-        Term::new(Moment::END)
     }
 
     /// It leads from now on.

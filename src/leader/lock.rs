@@ -79,7 +79,7 @@ impl LockCandidate {
         } = election;
         Self {
             consul,
-            key: format!("service/consul-semaphore-operator/{cluster}/leader"),
+            key: settings.lease_name.key(&cluster),
             node,
             me: Leader {
                 identity: settings.identity,

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `term` | one time of leading, and the gates that let nothing through after it |
+//! | `name` | what an election is called |
 //! | `board` | what is told of it: `/readyz`, the metric, the log |
 //! | `lease` | an election by a Lease in Kubernetes; `lease/record` has its rules, without IO |
 //! | `lock` | an election by a key in Consul that a session locks |
@@ -18,6 +19,7 @@
 mod board;
 mod lease;
 mod lock;
+mod name;
 mod term;
 
 use std::time::Duration;
@@ -30,6 +32,7 @@ use crate::{clock::Moment, consul, telemetry::Telemetry};
 
 pub use self::{
     board::Standing,
+    name::{InvalidLeaseName, LeaseName},
     term::{NotLeading, Term},
 };
 
@@ -61,6 +64,8 @@ pub struct Settings {
     pub identity: String,
     /// The Lease's namespace; the one that this process runs in without.
     pub namespace: Option<String>,
+    /// Which election it is.
+    pub lease_name: LeaseName,
     /// How long the others wait after the leader's last sign of life.
     pub lease: Duration,
 }
@@ -93,7 +98,7 @@ pub struct Election {
 impl Election {
     /// Has `work` done whenever this replica leads, until it ends by itself: when the process is
     /// asked to end, or has failed. It must end at once when its [`Term`] is over. `on` hears of
-    /// every change. At the end the lead is given back, so that another replica has it at once.
+    /// every change; what `work` does before it returns its future is done before that. At the end the lead is given back, so that another replica has it at once.
     ///
     /// A replica that lost the lead stands by in the same process: nothing of a term is left in
     /// memory when it is over, and a restart by Kubernetes would be delayed longer each time.
@@ -108,7 +113,11 @@ impl Election {
     ) -> anyhow::Result<()> {
         let board = Board::new(self.settings.identity.clone(), &self.telemetry, on);
         match self.settings.mode {
-            Mode::Off => work(board.works_alone()).await,
+            Mode::Off => {
+                let work = work(Term::new(Moment::END));
+                board.works_alone();
+                work.await
+            }
             Mode::Kubernetes => {
                 let candidate = LeaseCandidate::new(&self.settings, self.kubernetes)?;
                 campaign(candidate, &board, shutdown, work).await
@@ -146,8 +155,9 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
             () = shutdown.clone() => break Ok(()),
         };
         let term = Term::new(until);
-        board.leads();
+        // It says first what has to be ready.
         let mut work = std::pin::pin!(work(term.clone()));
+        board.leads();
         let lost = tokio::select! {
             worked = &mut work => break worked,
             lost = candidate.keep(&term) => lost,

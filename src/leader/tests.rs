@@ -103,6 +103,29 @@ async fn a_replica_that_lost_the_lead_drops_its_work_and_stands_for_election_aga
 }
 
 #[tokio::test]
+async fn a_replica_that_comes_to_lead_is_not_taken_for_ready_before_its_work_is() {
+    let telemetry = Telemetry::default();
+    let ready = RefCell::new(Vec::new());
+    let board = Board::new("me".to_owned(), &telemetry, |_: &Standing| {
+        ready.borrow_mut().push(telemetry.health.is_ready());
+    });
+    let puppet = Puppet {
+        acts: [Act::Wins].into(),
+        log: Rc::default(),
+    };
+    let work = |_| {
+        let part = telemetry.health.part("jobs");
+        async move {
+            drop(part);
+            Ok(())
+        }
+    };
+    let shutdown = futures::FutureExt::shared(pending::<()>());
+    campaign(puppet, &board, shutdown, work).await.unwrap();
+    assert_eq!(*ready.borrow(), [true, false], "stands by, leads");
+}
+
+#[tokio::test]
 async fn work_that_fails_ends_it_and_gives_the_lead_back() {
     let log = Rc::new(RefCell::new(Vec::new()));
     let puppet = Puppet {

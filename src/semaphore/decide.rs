@@ -9,7 +9,7 @@ mod unused;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
 };
 
 use self::turn::Others;
@@ -34,7 +34,7 @@ use crate::{
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
-const AHEAD: usize = 16;
+pub const AHEAD: usize = 16;
 
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
@@ -68,7 +68,8 @@ pub struct Observed<'a> {
     pub ours: &'a [Ours],
     /// The Jobs that this semaphore started, except those that have ended.
     pub bound: &'a [Job],
-    /// The head of the line, in order.
+    /// The head of the line, in order: at least [`AHEAD`] more than can be granted at once; and those
+    /// behind it that are not to wait.
     pub line: &'a [Job],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<Uid, SessionId>,
@@ -106,7 +107,7 @@ struct Pass<'a> {
     plan: &'a mut Plan,
     composer: Composer<'a>,
     /// The Jobs that have a slot, or have a contender that is not theirs to use again.
-    settled: BTreeSet<&'a Uid>,
+    settled: HashSet<&'a Uid>,
     /// The sessions of Jobs that wait with a contender.
     waiting: BTreeMap<&'a Uid, &'a SessionId>,
 }
@@ -119,7 +120,7 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
-            settled: BTreeSet::new(),
+            settled: HashSet::new(),
             waiting: BTreeMap::new(),
         }
     }
@@ -143,12 +144,20 @@ impl<'a> Pass<'a> {
 
     /// Applies the rule table to each contender of ours; of two for one Job, one stays.
     fn judge_contenders(&mut self) {
-        let mut of_job: BTreeMap<&Uid, Vec<&'a Ours>> = BTreeMap::new();
-        for ours in self.observed.ours {
-            of_job.entry(&ours.identity.uid).or_default().push(ours);
+        let ours = self.observed.ours;
+        let mut seen = HashSet::new();
+        let of_job = ours.iter().map(|ours| &ours.identity.uid);
+        let twice: BTreeSet<&Uid> = of_job.filter(|uid| !seen.insert(*uid)).collect();
+        for ours in ours
+            .iter()
+            .filter(|ours| !twice.contains(&ours.identity.uid))
+        {
+            self.judge(ours);
         }
-        for contenders in of_job.values_mut() {
-            contenders.sort_by_key(|ours| {
+        for uid in twice {
+            let of_job = ours.iter().filter(|ours| ours.identity.uid == *uid);
+            let mut of_job: Vec<&'a Ours> = of_job.collect();
+            of_job.sort_by_key(|ours| {
                 let named = ours
                     .job
                     .as_ref()
@@ -163,7 +172,7 @@ impl<'a> Pass<'a> {
                     age,
                 )
             });
-            for (position, ours) in contenders.iter().enumerate() {
+            for (position, ours) in of_job.into_iter().enumerate() {
                 if position == 0 {
                     self.judge(ours);
                 } else {

@@ -4,7 +4,7 @@
 //! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
 //! then on, whether or not this operator can see it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use super::{
     fate::Ours,
@@ -69,7 +69,7 @@ struct Held {
 /// The evidence for the slots of running Jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    slots: BTreeMap<Uid, Held>,
+    slots: HashMap<Uid, Held>,
     /// When they were last looked at.
     looked: Moment,
 }
@@ -93,6 +93,12 @@ impl Evidence {
         let looked = std::mem::replace(&mut self.looked, now);
         let mut before = std::mem::take(&mut self.slots);
         let reading = reading.filter(|reading| reading.is_readable());
+        let mut holding: HashMap<&Uid, &SessionId> = HashMap::new();
+        for ours in ours {
+            if reading.is_some_and(|reading| reading.holds(&ours.session)) {
+                holding.entry(&ours.identity.uid).or_insert(&ours.session);
+            }
+        }
         for job in running {
             let mut held = before.remove(&job.uid).unwrap_or(Held {
                 session: None,
@@ -106,7 +112,8 @@ impl Evidence {
                 held.woken = Some(now);
             }
             if let Some(reading) = reading {
-                held.look(now, job, reading, ours, &life);
+                let own = holding.get(&job.uid).copied();
+                held.look(now, job, reading, own, &life);
             }
             if held.session.as_ref().and_then(&life) == Some(Life::Gone) {
                 held.lost.get_or_insert(now);
@@ -144,18 +151,16 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows.
+    /// Takes note of what a reading shows: `own` is the session made for this Job that holds a slot there.
     fn look(
         &mut self,
         now: Moment,
         job: &Job,
         reading: &Reading,
-        ours: &[Ours],
+        own: Option<&SessionId>,
         life: impl Fn(&SessionId) -> Option<Life>,
     ) {
-        let mut own = ours.iter().filter(|ours| ours.identity.uid == job.uid);
-        let own = own.find(|ours| reading.holds(&ours.session));
-        let own = own.map(|ours| (&ours.session, life(&ours.session)));
+        let own = own.map(|session| (session, life(session)));
         let neighbours = || job.held_by().find(|session| reading.holds(session));
         let (session, renewed, ttl) = match own {
             Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),

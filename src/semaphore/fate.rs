@@ -44,7 +44,11 @@ impl Ours {
     /// What becomes of this contender. `held` says whether it holds a slot, and `may_start`
     /// whether its Job can still be started in it.
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
-        let gone = |then| if self.pods_gone { then } else { Fate::Keep };
+        self.fate_if(self.pods_gone, held, may_start)
+    }
+
+    fn fate_if(&self, pods_gone: bool, held: bool, may_start: bool) -> Fate {
+        let gone = |then| if pods_gone { then } else { Fate::Keep };
         let Some(job) = &self.job else {
             // Whether it was started can't be seen any more.
             return gone(Fate::Cool);
@@ -72,15 +76,8 @@ impl Ours {
 
     /// Whether what happens to this contender depends on a proof that no pod of its Job is left.
     pub fn needs_proof(&self, held: bool, may_start: bool) -> bool {
-        let proved = Self {
-            pods_gone: true,
-            ..self.clone()
-        };
-        let unproved = Self {
-            pods_gone: false,
-            ..self.clone()
-        };
-        proved.fate(held, may_start) != unproved.fate(held, may_start)
+        let fate = |pods_gone| self.fate_if(pods_gone, held, may_start);
+        fate(true) != fate(false)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Who a session and a contender key stand for.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::job::{Job, Place, Uid};
@@ -43,15 +45,15 @@ pub fn name_of(text: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The cluster's id.
-    pub cluster: String,
+    pub cluster: Arc<str>,
     /// The namespace of the Job and of its `ConsulSemaphore`.
-    pub namespace: String,
+    pub namespace: Arc<str>,
     /// The name of the `ConsulSemaphore`.
-    pub semaphore: String,
+    pub semaphore: Arc<str>,
     /// Which one it is, of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
     /// The name of the Job.
-    pub job: String,
+    pub job: Arc<str>,
     /// The Job's uid.
     pub uid: Uid,
 }
@@ -74,7 +76,7 @@ impl Identity {
 
     /// What it is that holds.
     fn kind(&self) -> &'static str {
-        if self.namespace == NONE {
+        if &*self.namespace == NONE {
             PROCESS
         } else {
             "Job"
@@ -218,10 +220,10 @@ impl ContenderBody {
             cluster: cluster.name.clone(),
             cluster_id: cluster.id.clone(),
             kind: identity.kind().into(),
-            namespace: identity.namespace.clone(),
-            name: identity.job.clone(),
+            namespace: identity.namespace.to_string(),
+            name: identity.job.to_string(),
             uid: identity.uid.to_string(),
-            semaphore: identity.semaphore.clone(),
+            semaphore: identity.semaphore.to_string(),
             time,
             endless,
             cooldown: 0,
@@ -277,11 +279,11 @@ mod tests {
     #[test]
     fn a_process_has_a_name_of_the_same_form() {
         let identity = Identity {
-            cluster: name_of("ci-7.example"),
+            cluster: name_of("ci-7.example").into(),
             namespace: NONE.into(),
             semaphore: NONE.into(),
             key: None,
-            job: name_of("back up/ö"),
+            job: name_of("back up/ö").into(),
             uid: "4711-0badcafe".into(),
         };
         let name = identity.session_name();

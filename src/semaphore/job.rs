@@ -54,7 +54,7 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The lock key of the semaphore that granted.
-    pub lock_key: String,
+    pub lock_key: Arc<str>,
     /// The session that held the slot.
     pub session: SessionId,
 }
@@ -64,7 +64,7 @@ impl Granted {
     /// key is beside it.
     pub fn by(key: &str, session: &str) -> Self {
         Self {
-            lock_key: lock_key_of(key),
+            lock_key: lock_key_of(key).into(),
             session: session.into(),
         }
     }
@@ -130,7 +130,7 @@ pub struct Job {
     /// Its uid.
     pub uid: Uid,
     /// The version that all of this was read from.
-    pub version: String,
+    pub version: Arc<str>,
     /// When that version was received: facts about Consul that are older can't be held against it.
     pub seen: Moment,
     /// The `ConsulSemaphore` that it asks for, if its annotations ask for one that can be.
@@ -195,7 +195,7 @@ impl Job {
     pub fn started_at(&self, lock_key: &str) -> bool {
         self.granted
             .as_ref()
-            .is_some_and(|granted| granted.lock_key == lock_key)
+            .is_some_and(|granted| *granted.lock_key == *lock_key)
     }
 
     /// Whether the grant of this session is what started it.

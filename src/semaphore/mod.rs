@@ -40,7 +40,7 @@ mod verbatim;
 
 pub use crate::api::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 pub use cooling::Coolings;
-pub use decide::{Observed, decide};
+pub use decide::{AHEAD, Observed, decide};
 pub use evidence::{Evidence, Life};
 pub use fate::Ours;
 pub use identity::{Claim, Cluster, ContenderBody, Identity};

@@ -20,7 +20,7 @@ pub struct Target {
     /// The Job's uid.
     pub uid: Uid,
     /// Its `resourceVersion`: the action is refused if the Job has changed since.
-    pub version: String,
+    pub version: Arc<str>,
 }
 
 impl From<&Job> for Target {

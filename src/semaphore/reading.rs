@@ -1,6 +1,6 @@
 //! A semaphore's prefix as it was read from Consul.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::lock::Lock;
 use crate::{
@@ -48,8 +48,9 @@ pub struct Reading {
     /// Direct children of the prefix, by name.
     entries: BTreeMap<String, Entry>,
     lock: Lock,
-    /// Who is in `Holders`, or has locked the mutex: asked of every contender, so it must not cost a search.
-    holders: HashSet<SessionId>,
+    /// Who is in `Holders`, or has locked the mutex, and whether their contender lives: asked of every
+    /// contender again and again, so it must not cost a search.
+    holders: HashMap<SessionId, bool>,
     /// Consul's index of this reading.
     pub index: u64,
     /// When the request for it was sent: it shows what was true then, or later.
@@ -62,7 +63,7 @@ impl Reading {
         let mut reading = Self {
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
-            holders: HashSet::new(),
+            holders: HashMap::new(),
             index: listing.index,
             sent: listing.sent,
             prefix,
@@ -124,7 +125,7 @@ impl Reading {
     /// The live contenders that hold no slot.
     pub fn waiting(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         self.contenders()
-            .filter(|(session, _)| !self.holders.contains(*session))
+            .filter(|(session, _)| !self.is_named(session))
     }
 
     /// The live contender of a session.
@@ -136,7 +137,7 @@ impl Reading {
 
     /// Whether a session is in `Holders`, dead or alive.
     pub fn is_named(&self, session: &SessionId) -> bool {
-        self.holders.contains(session)
+        self.holders.contains_key(session)
     }
 
     /// The key that a session locks: a contender key of its own, or the mutex.
@@ -154,19 +155,14 @@ impl Reading {
     /// Whether a session holds a slot: it is in `Holders` and its contender lives, or it has locked the
     /// mutex.
     pub fn holds(&self, session: &SessionId) -> bool {
-        self.contender(session).is_some() && self.holders.contains(session)
+        self.holders.get(session) == Some(&true)
     }
 
     /// The holders whose contender is gone or has no session, each with the check that fails a
     /// transaction if that has changed. A mutex has none: Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
-        let Lock::Semaphore { body, .. } = &self.lock else {
-            return BTreeMap::new();
-        };
-        let dead = body
-            .holders()
-            .filter(|session| self.contender(session).is_none());
-        dead.map(|session| {
+        let dead = self.holders.iter().filter(|(_, lives)| !**lives);
+        dead.map(|(session, _)| {
             let key = self.prefix.contender_key(session);
             let known = self.entries.get(session.as_ref());
             let index = known.map_or(0, |entry| entry.modify_index);
@@ -214,10 +210,11 @@ impl Reading {
 
     fn read_lock(&mut self) {
         self.lock = Lock::read(self.mode, self.entries.get(LOCK));
+        let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
         self.holders = match &self.lock {
-            Lock::Semaphore { body, .. } => body.holders().cloned().collect(),
-            Lock::Mutex { holder, .. } => holder.iter().cloned().collect(),
-            Lock::Absent { .. } | Lock::Unreadable(_) => HashSet::new(),
+            Lock::Semaphore { body, .. } => body.holders().map(lives).collect(),
+            Lock::Mutex { holder, .. } => holder.iter().map(lives).collect(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => HashMap::new(),
         };
     }
 

@@ -85,11 +85,11 @@ impl Settings {
     /// Whom a session of this Job stands for.
     pub fn identity(&self, job: &Target) -> Identity {
         Identity {
-            cluster: self.cluster.id.clone(),
-            namespace: self.namespace.clone(),
-            semaphore: self.name.clone(),
+            cluster: self.cluster.id.as_str().into(),
+            namespace: self.namespace.as_str().into(),
+            semaphore: self.name.as_str().into(),
             key: self.key.clone(),
-            job: job.name.as_ref().into(),
+            job: job.name.clone(),
             uid: job.uid.clone(),
         }
     }
@@ -102,9 +102,9 @@ impl Settings {
     /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
     /// semaphores that is.
     pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
-        identity.cluster == self.cluster.id
-            && identity.namespace == self.namespace
-            && identity.semaphore == self.name
+        *identity.cluster == *self.cluster.id
+            && *identity.namespace == *self.namespace
+            && *identity.semaphore == *self.name
     }
 
     /// Whether this Job can be started in a slot of this semaphore that it has.

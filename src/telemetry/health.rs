@@ -18,7 +18,7 @@ enum State {
 
 /// What `/readyz` answers: ready when every named part is. Clones share one state.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<watch::Sender<BTreeMap<&'static str, State>>>);
+pub struct Health(Arc<watch::Sender<BTreeMap<Cow<'static, str>, State>>>);
 
 impl Default for Health {
     fn default() -> Self {
@@ -33,9 +33,9 @@ impl Health {
     }
 
     /// Adds a part that has to be ready, and is not yet. Asked again for one name, it starts again.
-    pub fn part(&self, name: &'static str) -> Part {
+    pub fn part(&self, name: impl Into<Cow<'static, str>>) -> Part {
         let part = Part {
-            name,
+            name: name.into(),
             health: self.clone(),
         };
         part.not_ready(STARTING);
@@ -79,7 +79,7 @@ impl Health {
 /// One part of the operator that has to be ready, until it is dropped.
 #[derive(Debug)]
 pub struct Part {
-    name: &'static str,
+    name: Cow<'static, str>,
     health: Health,
 }
 
@@ -101,7 +101,7 @@ impl Part {
 
     fn set(&self, state: State) {
         self.health.0.send_modify(|parts| {
-            parts.insert(self.name, state);
+            parts.insert(self.name.clone(), state);
         });
     }
 }
@@ -109,7 +109,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         self.health.0.send_modify(|parts| {
-            parts.remove(self.name);
+            parts.remove(&self.name);
         });
     }
 }

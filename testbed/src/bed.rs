@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use kube::Client;
 
 use crate::{
-    bed_builder::BedBuilder,
+    bed_builder::{self, BedBuilder},
     consul::Consul,
     consul_server::ConsulServer,
     env::Env,
@@ -149,6 +149,23 @@ impl Bed {
     /// The operator's own kubeconfig: its `ServiceAccount`'s token.
     pub fn operator_kubeconfig(&self) -> &Path {
         &self.servers.place.kubeconfig
+    }
+
+    /// A kubeconfig for a `ServiceAccount` of this namespace.
+    #[track_caller]
+    pub fn kubeconfig_of(
+        &self,
+        namespace: &Namespace,
+        account: &str,
+    ) -> impl Future<Output = PathBuf> {
+        let namespace = namespace.name().to_owned();
+        story(Location::caller(), async move {
+            let kubeconfig =
+                bed_builder::kubeconfig_of(&self.client, self.kubeconfig(), &namespace, account)
+                    .await?;
+            let name = format!("{namespace}-{account}.kubeconfig");
+            self.folder().write(&name, kubeconfig)
+        })
     }
 
     /// A way to Kubernetes that can be cut, and the operator's kubeconfig that goes by it.

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
-use kube::{Api, api::PostParams};
+use kube::{Api, Client, api::PostParams};
 
 use crate::{
     bed::{Bed, Servers},
@@ -202,6 +202,17 @@ async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
     manifests::apply(&client, &objects).await?;
     let (namespace, name) = manifests::service_account(&objects)
         .context("config/rbac has no ServiceAccount for the operator")?;
+    let kubeconfig = kubeconfig_of(&client, admin, &namespace, &name).await?;
+    folder.write("operator.kubeconfig", kubeconfig)
+}
+
+/// A kubeconfig for a `ServiceAccount`, which is in its namespace, made of an admin's.
+pub(crate) async fn kubeconfig_of(
+    client: &Client,
+    admin: &Path,
+    namespace: &str,
+    name: &str,
+) -> Result<String> {
     let request = TokenRequest {
         spec: TokenRequestSpec {
             expiration_seconds: Some(TOKEN_SECONDS),
@@ -209,14 +220,11 @@ async fn install(folder: &Folder, admin: &Path) -> Result<PathBuf> {
         },
         ..Default::default()
     };
-    let token = Api::<ServiceAccount>::namespaced(client, &namespace)
-        .create_token_request(&name, &PostParams::default(), &request)
+    let token = Api::<ServiceAccount>::namespaced(client.clone(), namespace)
+        .create_token_request(name, &PostParams::default(), &request)
         .await?
         .status
         .context("no token in the answer")?
         .token;
-    folder.write(
-        "operator.kubeconfig",
-        kubeconfig::as_someone_else(admin, &token, &namespace)?.to_string(),
-    )
+    Ok(kubeconfig::as_someone_else(admin, &token, namespace)?.to_string())
 }

@@ -334,7 +334,8 @@ impl Consul {
         Ok((Some(Entry::parse(&entries[0])?), index))
     }
 
-    async fn try_list(&self, prefix: &str) -> Result<Vec<Entry>> {
+    /// As [`Self::list`], for a program that is no test.
+    pub async fn try_list(&self, prefix: &str) -> Result<Vec<Entry>> {
         let answer = self
             .send(self.request(Method::GET, &format!("kv/{prefix}?recurse")))
             .await?;

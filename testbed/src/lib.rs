@@ -29,6 +29,7 @@
 //! | [`AuthMethod`] | how a Consul comes to trust the tokens of a Kubernetes |
 //! | [`Link`] | a way to a server that can be cut |
 //! | [`Taker`] | a program of others that takes slots or locks: Consul's Go client, `consul lock` |
+//! | [`Kueue`] | a queue for Jobs that benchmarks hold the operator against |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
 //! | [`eventually`] | waits for a condition |
 //!
@@ -61,6 +62,7 @@ mod job;
 mod json;
 mod kubeconfig;
 mod kubernetes;
+mod kueue;
 mod limit_watch;
 mod link;
 mod login;
@@ -87,6 +89,7 @@ pub use consul_server::{ConsulBuilder, ConsulServer};
 pub use folder::Folder;
 pub use job::Job;
 pub use kubernetes::Kubernetes;
+pub use kueue::{Kueue, Queue};
 pub use limit_watch::{LimitWatch, Seen};
 pub use link::Link;
 pub use login::AuthMethod;

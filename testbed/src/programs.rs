@@ -16,12 +16,19 @@ pub(crate) fn workspace() -> &'static Path {
 
 /// A server's program: in `$SERVERS_DIR/bin`, by default `.servers/bin` in the workspace.
 pub(crate) fn server(name: &str) -> Result<PathBuf> {
+    built(name, "make servers")
+}
+
+/// Kueue, which only benchmarks need, and the folder of its CRDs.
+pub(crate) fn kueue() -> Result<(PathBuf, PathBuf)> {
+    let program = built("kueue", "testbed/servers/build kueue")?;
+    Ok((program, servers().with_file_name("kueue")))
+}
+
+fn built(name: &str, by: &str) -> Result<PathBuf> {
     let path = servers().join(name);
     if !path.is_file() {
-        bail!(
-            "{name} is not there ({}): run `make servers`",
-            path.display()
-        );
+        bail!("{name} is not there ({}): run `{by}`", path.display());
     }
     Ok(path)
 }

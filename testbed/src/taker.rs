@@ -26,6 +26,8 @@ pub struct TakerBuilder {
     hold: Duration,
     rest: Duration,
     times: u32,
+    /// What `consul lock` runs instead.
+    command: Option<Vec<String>>,
     /// Where Consul is, if not where the bed has it.
     address: Option<String>,
 }
@@ -84,6 +86,7 @@ impl TakerBuilder {
             hold: Duration::from_hours(1),
             rest: Duration::ZERO,
             times: 1,
+            command: None,
             address: None,
         }
     }
@@ -106,6 +109,13 @@ impl TakerBuilder {
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
+        self
+    }
+
+    /// Has `consul lock` run this command, once, as it is: it holds its grant for as long as that takes.
+    #[must_use]
+    pub fn running<A: Into<String>>(mut self, command: impl IntoIterator<Item = A>) -> Self {
+        self.command = Some(command.into_iter().map(Into::into).collect());
         self
     }
 
@@ -163,8 +173,15 @@ impl TakerBuilder {
             }
             What::GoLock { key } => go("lock", [&"-key", key]),
             What::ConsulLock { prefix, limit } => {
-                let recipe = self.again(log).arg(programs::consul()?);
-                Ok(recipe.args(["lock", "-n", &limit.to_string(), "-name", name, prefix]))
+                let consul = programs::consul()?;
+                let lock = ["lock", "-n", &limit.to_string(), "-name", name];
+                Ok(match &self.command {
+                    None => self.again(log).arg(consul).args(lock).arg(prefix),
+                    Some(command) => {
+                        let recipe = Recipe::new(log, consul).args(lock);
+                        recipe.args(["-shell=false", prefix]).args(command)
+                    }
+                })
             }
             What::Exec { prefix, limit } => {
                 let recipe = self.again(log).arg(programs::operator()?);

@@ -110,6 +110,7 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
     elected.start().await;
     a_semaphore_lives_and_goes(&stage).await;
     others_take_part(&stage).await;
+    others_take_part_in_one_of_many(&stage).await;
     assert!(elected.stop().await.success());
 }
 
@@ -211,4 +212,21 @@ async fn others_take_part(stage: &Stage) {
     assert_eq!(said.trim(), "has a slot");
     db.shows(json!({ "held": 1, "heldHere": 1 })).await;
     db.is_ready().await;
+}
+
+/// Somebody else holds the slot of one key by a session that the operator's token may not read.
+async fn others_take_part_in_one_of_many(stage: &Stage) {
+    let (team, consul) = (&stage.team, stage.bed.consul());
+    let tasks = team.semaphore("tasks").limit(1);
+    let tasks = tasks.spec(json!({ "keyed": true })).create().await;
+    let prefix = format!("{}/k", tasks.lock_prefix());
+    let other = consul.take_slot(&prefix, 1).await;
+    let job = team.job("of-a-key").semaphore("tasks");
+    let job = job.annotation("consul-semaphore.io/key", "k");
+    let job = job.create().await;
+    job.has_event("SlotWaiting").await;
+    tasks.shows(json!({ "held": 1, "heldHere": 0 })).await;
+    tasks.is_ready().await;
+    consul.give_back(&prefix, &other).await;
+    job.is_complete().await;
 }

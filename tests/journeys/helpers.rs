@@ -48,6 +48,32 @@ pub(crate) fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String
     block.expect(file).lines().map(rename).collect()
 }
 
+/// Applies the objects that a block of docs/scope.md describes, in which each name of the page stands
+/// for another one. The block is found by the name of its file.
+pub(crate) async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/scope.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let begin = format!("yaml\n# {file}\n");
+    let mut blocks = page.split("```");
+    let block = blocks.find_map(|block| block.strip_prefix(&begin));
+    let mut objects = block.expect(file).to_owned();
+    for (from, to) in names {
+        objects = objects.replace(from, to);
+    }
+    let path = bed.folder().path().join(file);
+    fs::write(&path, objects).expect("the objects' file");
+    bed.kubectl(["apply", "-f", &path.display().to_string()])
+        .await;
+}
+
+/// The reasons of what the operators have told a Job, in no order.
+pub(crate) async fn told(job: &Job) -> Vec<String> {
+    let events = job.events().await.into_iter();
+    let ours =
+        events.filter(|event| event.reporting_component.as_deref() == Some("consul-semaphore.io"));
+    ours.filter_map(|event| event.reason).collect()
+}
+
 /// A figure on a page of metrics, by its name without this program's prefix, with its labels.
 pub(crate) fn metric(page: &str, name: &str) -> Option<f64> {
     let line = format!("consul_semaphore_operator_{name} ");

@@ -116,6 +116,10 @@ impl Grantor {
 
     fn committed(&mut self, transaction: &Transaction, answer: &[Entry]) {
         self.fenced |= transaction.writes_lock();
+        // Before all that others do not wait for.
+        for start in transaction.starts(answer) {
+            self.start(start);
+        }
         for release in &transaction.releases {
             self.released(release);
         }
@@ -134,9 +138,6 @@ impl Grantor {
             self.fencing_token = self.fencing_token.max(Some(slot.fencing_token()));
         }
         transaction.grants.iter().for_each(|g| self.granted(g));
-        for start in transaction.starts(answer) {
-            self.start(start);
-        }
     }
 
     fn granted(&mut self, grant: &Grant) {

@@ -35,8 +35,8 @@ use crate::{
     consul::SessionId,
     holding::{self, IDLE, SOONEST},
     semaphore::{
-        Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns, Uid,
-        decide, plan::Target,
+        AHEAD, Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns,
+        Uid, decide, plan::Target,
     },
     telemetry::SemaphoreLabels,
 };
@@ -47,8 +47,16 @@ const ROUNDS: usize = 32;
 /// When to try again what waits for something that wakes nobody.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How many Jobs more than can be granted at once are looked at in the line.
-const SPARE: usize = 32;
+/// How many more of those in line are looked at than need be: as many may come in before those that
+/// sessions were made ahead for, and these are kept.
+const SPARE: usize = 8;
+
+/// How many of those in line a pass looks at that can write so many operations: all who may be granted a
+/// slot at once, those for whom sessions are made ahead, and as many as may be `passed` by.
+pub(super) fn head(limit: u32, operations: usize, passed: usize) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
+}
 
 /// What a grantor sees of Consul.
 pub(super) type View = holding::View<Home>;

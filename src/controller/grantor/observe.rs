@@ -1,6 +1,6 @@
 //! The first part of a pass: gathers the facts that it decides on.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use super::{Grantor, refusals::Withheld, sessions::Whose};
 use crate::{
@@ -90,12 +90,9 @@ impl Grantor {
             self.writes.refusals.answered(may_write, Moment::now());
         }
         let withheld = self.writes.withheld(now);
-        let passed = ours.len() + withheld.busy.len() + withheld.barred.len();
-        let head = self.view.capacity() + passed;
-        let slice = self
-            .context
-            .index
-            .slice(&self.reference, head + super::SPARE);
+        let capacity = self.view.capacity();
+        let head = super::head(self.settings.limit, capacity, passed(&ours, &withheld));
+        let slice = self.context.index.slice(&self.reference, head);
         self.waiting = slice.waiting;
         self.weigh(now, &slice.bound, &ours);
         Facts {
@@ -143,9 +140,15 @@ impl Grantor {
         });
         let mut ours: Vec<Ours> = ours.collect();
         self.prove(&mut ours).await;
-        let sessions: BTreeSet<_> = ours.iter().map(|ours| &ours.session).collect();
+        let sessions: HashSet<_> = ours.iter().map(|ours| &ours.session).collect();
         self.proofs.retain(|session, _| sessions.contains(session));
         self.starts.retain(|session, _| sessions.contains(session));
         ours
     }
+}
+
+/// How many of those in line a pass may have to pass by.
+fn passed(ours: &[Ours], withheld: &Withheld) -> usize {
+    let in_line = |ours: &&Ours| ours.job.as_ref().is_some_and(Job::in_line);
+    ours.iter().filter(in_line).count() + withheld.busy.len() + withheld.barred.len()
 }

@@ -1,7 +1,7 @@
 //! Proofs that no pod of a Job is left: a GET of the Job and a LIST of its pods, both sent after its
 //! contender was read. Never a cache.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -43,7 +43,7 @@ const NAMED: u32 = 10;
 /// What was asked about a Job, and answered.
 pub(in crate::controller) struct Proof {
     /// The version of the Job that it was asked for.
-    of: Option<String>,
+    of: Option<Arc<str>>,
     job: Option<Job>,
     /// The pods that are left, with their nodes; `None` if there was no answer.
     pods: Option<Vec<String>>,
@@ -72,8 +72,8 @@ impl Proof {
     }
 
     fn is_current(&self, ours: &Ours) -> bool {
-        let version = ours.job.as_ref().map(|job| job.version.as_str());
-        self.of.as_deref() == version && self.due().is_none_or(|due| due > Moment::now())
+        let version = ours.job.as_ref().map(|job| &job.version);
+        self.of.as_ref() == version && self.due().is_none_or(|due| due > Moment::now())
     }
 
     fn tell(&self, ours: &mut Ours) {
@@ -166,7 +166,7 @@ impl Grantor {
             }
             Err(error) => {
                 let job = &contender.identity.job;
-                tracing::warn!(job, %error, "it can't be seen whether pods are left");
+                tracing::warn!(%job, %error, "it can't be seen whether pods are left");
             }
         }
         self.warn_if_overdue(&contender.identity, &mut proof);
@@ -202,9 +202,9 @@ async fn ask(context: &Context, identity: &Identity) -> Answer {
         ..
     } = identity;
     let target = Target {
-        name: job.as_str().into(),
+        name: job.clone(),
         uid: uid.clone(),
-        version: String::new(),
+        version: Arc::default(),
     };
     let found = patch::read(context, namespace, &target).await?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);

@@ -107,7 +107,7 @@ impl Sessions {
     }
 }
 
-/// How many sessions of one key are asked about one by one.
+/// How many sessions are asked about one by one.
 const ASKED_APART: usize = 8;
 
 /// Those of these sessions that are there and belong to our node.
@@ -126,25 +126,27 @@ impl Grantor {
         let (Some(reading), Some(home)) = (&self.view.reading, &self.view.home) else {
             return;
         };
-        let current: BTreeSet<_> = reading
-            .contenders()
-            .map(|(session, _)| session.clone())
-            .collect();
         let Sessions { whose, kept, .. } = &mut self.sessions;
-        whose.retain(|session, _| current.contains(session) || kept.contains_key(session));
-        if current.iter().all(|session| whose.contains_key(session)) {
+        whose.retain(|session, _| {
+            reading.contender(session).is_some() || kept.contains_key(session)
+        });
+        let sessions = reading.contenders().map(|(session, _)| session);
+        let unknown = sessions.filter(|session| !whose.contains_key(*session));
+        let unknown: Vec<SessionId> = unknown.cloned().collect();
+        if unknown.is_empty() {
             return;
         }
         // Only those of our own node can be ours, and only they can be told apart by their names.
-        // Beside one key of a keyed semaphore there may be a thousand others in use.
-        let unknown = current.iter().filter(|id| !whose.contains_key(*id));
-        let unknown: Vec<_> = unknown.cloned().collect();
+        // There may be thousands, of all semaphores.
         let call = async {
-            if self.settings.key.is_some() && unknown.len() <= ASKED_APART {
-                named(home, &unknown).await
-            } else {
-                home.consul.node_sessions(&home.node).await
+            if unknown.len() <= ASKED_APART {
+                match named(home, &unknown).await {
+                    // One of them is of another node, which nobody has to let us read.
+                    Err(consul::Error::Denied(_)) => {}
+                    named => return named,
+                }
             }
+            home.consul.node_sessions(&home.node).await
         };
         let sessions = match self.view.in_time(call).await {
             Ok(sessions) => sessions,
@@ -155,14 +157,16 @@ impl Grantor {
             .into_iter()
             .map(|session| (session.id, session.name))
             .collect();
-        for session in current {
+        for session in unknown {
             let identity = names.get(&session).and_then(|name| Identity::parse(name));
             let found = match identity {
                 Some(identity) if self.settings.owns(&identity) => Whose::Own(identity),
-                Some(identity) if identity.cluster == self.settings.cluster.id => Whose::Neighbour,
+                Some(identity) if *identity.cluster == *self.settings.cluster.id => {
+                    Whose::Neighbour
+                }
                 _ => Whose::Foreign,
             };
-            whose.entry(session).or_insert(found);
+            whose.insert(session, found);
         }
     }
 

@@ -2,7 +2,7 @@
 //! slot is looked after by the line of the new one; that of the old one must hear of it, too.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     mem,
 };
 
@@ -13,12 +13,12 @@ use crate::semaphore::Uid;
 #[derive(Default)]
 pub(super) struct Contenders {
     by_job: HashMap<Uid, BTreeSet<LineRef>>,
-    by_line: HashMap<LineRef, BTreeSet<Uid>>,
+    by_line: HashMap<LineRef, HashSet<Uid>>,
 }
 
 impl Contenders {
     /// The Jobs that a line has contenders of, from now on.
-    fn put(&mut self, line: &LineRef, jobs: BTreeSet<Uid>) {
+    fn put(&mut self, line: &LineRef, jobs: HashSet<Uid>) {
         let known = self.by_line.get_mut(line);
         if known
             .as_deref()
@@ -48,7 +48,7 @@ impl Contenders {
 
     /// A line is gone.
     pub(super) fn forget(&mut self, line: &LineRef) {
-        self.put(line, BTreeSet::new());
+        self.put(line, HashSet::new());
     }
 
     /// The lines that have a contender of a Job.
@@ -60,7 +60,7 @@ impl Contenders {
 impl Index {
     /// A line has contenders of these Jobs: its grantor is woken when one of them changes, whoever
     /// looks after it. To be called before the Jobs are looked at, so that no change is missed.
-    pub(in crate::controller) fn has_contenders(&self, line: &LineRef, jobs: BTreeSet<Uid>) {
+    pub(in crate::controller) fn has_contenders(&self, line: &LineRef, jobs: HashSet<Uid>) {
         self.state().contenders.put(line, jobs);
     }
 }

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use super::*;
 
 /// A Job that waits for this key of the keyed semaphore `db`, with these changes.
@@ -18,7 +20,7 @@ fn started(kept: &mut Kept, lock_key: &str) {
 
 #[test]
 fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
-    let index = Index::default();
+    let index = empty();
     let wake = add(&index, "db", "p", true);
     assert!(!woken(&wake), "no key is in use");
     put(&index, keyed("younger", "k1", |kept| kept.job.since = 5));
@@ -39,7 +41,7 @@ fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
 
 #[test]
 fn a_change_wakes_the_grantor_of_its_key_and_no_other() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     let (one, other) = (line_of("db", "k1"), line_of("db", "k2"));
     let (wake_one, wake_other) = (index.open(&one), index.open(&other));
@@ -52,7 +54,7 @@ fn a_change_wakes_the_grantor_of_its_key_and_no_other() {
 
 #[test]
 fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     let (before, after) = (line_of("db", "k1"), line_of("db", "k2"));
     put(&index, keyed("a", "k1", |_| {}));
@@ -69,7 +71,7 @@ fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
 
 #[test]
 fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k1/.lock")));
     assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
@@ -87,7 +89,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
 
 #[test]
 fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     let without = kept("a", |_| {});
     put(&index, without.clone());
@@ -108,7 +110,7 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
 
 #[test]
 fn two_semaphores_can_mean_the_same_lock_key() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     add(&index, "plain", "p/k1", false);
     put(
@@ -128,7 +130,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
 
 #[test]
 fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
     let (wake_old, wake_new) = (index.open(&old), index.open(&new));
@@ -139,14 +141,14 @@ fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
     // It has its slot at the new key: what it left at the old one is done with.
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
     assert!(woken(&wake_old) && woken(&wake_new));
-    index.has_contenders(&old, BTreeSet::new());
+    index.has_contenders(&old, HashSet::new());
     index.remove(&"a".into());
     assert!(!woken(&wake_old) && woken(&wake_new));
 }
 
 #[test]
 fn a_line_that_is_gone_has_no_contenders() {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "p", true);
     let uid: Uid = "a".into();
     let count = || index.state().contenders.lines_of(&uid).count();

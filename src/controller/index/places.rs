@@ -5,17 +5,23 @@ use std::sync::Arc;
 use super::{Line, LineRef, Semaphore, SemaphoreRef, State};
 use crate::{
     controller::job::{Kept, Obstacle},
-    semaphore::{Key, Standing, Uid, lock_key_parts, plan::Stop},
+    semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop},
 };
 
 impl State {
     pub(super) fn put(&mut self, kept: Kept, announce: bool) {
         let uid = kept.job.uid.clone();
         let mut new_in_line = true;
-        if let Some(known) = self.jobs.get(&uid) {
+        if let Some(known) = self.jobs.get_mut(&uid) {
             if is_older(&kept.job.version, &known.job.version) {
                 return;
             }
+            if known.says_the_same(&kept) {
+                *known = kept;
+                return;
+            }
+        }
+        if let Some(known) = self.jobs.get(&uid) {
             new_in_line =
                 !known.job.in_line() || self.looks_after(known) != self.looks_after(&kept);
             self.withdraw(&uid);
@@ -46,13 +52,18 @@ impl State {
             if let Some(line) = semaphore.lines.get_mut(&reference.key) {
                 line.bound.remove(uid);
                 line.waiting.remove(&place);
+                line.impatient.remove(&place);
             }
         }
     }
 
-    /// Gives a Job its place; `announce` if it is to be told that it waits.
+    /// Gives a Job its place; `announce` if it is to be told that it waits. Those of other operators
+    /// have none here.
     fn arrange(&mut self, kept: &Kept, announce: bool) {
         self.wake(kept);
+        if self.belongs_to_others(kept) {
+            return;
+        }
         let (job, uid) = (&kept.job, &kept.job.uid);
         let managed = matches!(kept.obstacle, Some(Obstacle::Managed(_)));
         if !managed && Stop::of(job).is_some() {
@@ -75,6 +86,9 @@ impl State {
             semaphore.queue.insert(job.place(), uid.clone());
             let line = semaphore.line(&reference.key);
             line.waiting.insert(job.place(), uid.clone());
+            if job.is_impatient() {
+                line.impatient.insert(job.place(), uid.clone());
+            }
             if announce {
                 line.newcomers.insert(uid.clone());
             }
@@ -134,6 +148,7 @@ impl State {
                 semaphore.queue.clear();
                 for line in semaphore.lines.values_mut() {
                     line.waiting.clear();
+                    line.impatient.clear();
                     line.bound.clear();
                 }
             }
@@ -145,7 +160,10 @@ impl State {
             .cloned()
             .collect();
         for kept in jobs {
-            let waited_for_it = self.strays.remove(&kept.job.uid) && self.semaphores_known;
+            let uid = &kept.job.uid;
+            self.ungranted.remove(uid);
+            let known = self.lists.knows_semaphores(&kept.namespace);
+            let waited_for_it = self.strays.remove(uid) && known;
             self.arrange(&kept, waited_for_it);
         }
     }
@@ -174,6 +192,51 @@ impl State {
             return wanted;
         }
         started.into_iter().next()
+    }
+
+    /// Whether another operator looks after a Job, or after the semaphore that it names.
+    fn belongs_to_others(&self, kept: &Kept) -> bool {
+        let line = self.looks_after(kept);
+        let semaphore = line.map(|line| line.semaphore()).or_else(|| {
+            Some(SemaphoreRef {
+                namespace: kept.namespace.clone(),
+                name: kept.names.clone()?,
+            })
+        });
+        let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
+        semaphore.is_some_and(|semaphore| semaphore.wake.is_none())
+    }
+
+    /// A Job whose place is final for now: all semaphores of its namespace are known.
+    pub(super) fn placed(&self, uid: &Uid) -> Option<&Kept> {
+        let kept = self.jobs.get(uid)?;
+        self.lists.knows_semaphores(&kept.namespace).then_some(kept)
+    }
+
+    /// Whether a semaphore is known to be another operator's, and as it is described.
+    pub(super) fn is_others(&self, reference: &SemaphoreRef, prefix: &Prefix, keyed: bool) -> bool {
+        let known = self.semaphores.get(reference);
+        known.is_some_and(|known| {
+            known.wake.is_none() && known.prefix == *prefix && known.keyed == keyed
+        })
+    }
+
+    /// Forgets a semaphore and its lines. Its Jobs are to be arranged anew.
+    pub(super) fn forget_semaphore(&mut self, reference: &SemaphoreRef) {
+        let Some(semaphore) = self.semaphores.remove(reference) else {
+            return;
+        };
+        for key in semaphore.lines.into_keys() {
+            self.contenders.forget(&LineRef::new(reference, key));
+        }
+        let prefix = semaphore.prefix.as_str().to_owned();
+        let place = (reference.namespace.clone(), prefix);
+        if let Some(references) = self.by_prefix.get_mut(&place) {
+            references.remove(reference);
+            if references.is_empty() {
+                self.by_prefix.remove(&place);
+            }
+        }
     }
 
     /// The semaphore that a Job asks for, if it is there.

@@ -31,9 +31,21 @@ fn add(index: &Index, name: &str, prefix: &str, keyed: bool) -> Arc<Notify> {
         reference(name),
         prefix.parse().unwrap(),
         keyed,
-        wake.clone(),
+        Some(wake.clone()),
     );
     wake
+}
+
+/// A semaphore that another operator looks after.
+fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
+    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, None);
+}
+
+/// An index of a cluster whose semaphores are known.
+fn empty() -> Index {
+    let index = Index::default();
+    index.semaphores_are_known(&Reach::Cluster);
+    index
 }
 
 /// A Job in line for the semaphore `db`, with these changes.
@@ -58,10 +70,14 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             granted: None,
             reported: None,
         },
+        names: Some("db".into()),
         obstacle: None,
         no_key: None,
     };
     change(&mut kept);
+    if kept.job.wants.is_some() {
+        kept.names.clone_from(&kept.job.wants);
+    }
     kept
 }
 
@@ -71,7 +87,7 @@ fn put(index: &Index, kept: Kept) {
 
 /// An index with the semaphore `db`, and what wakes its grantor.
 fn with_db() -> (Index, Arc<Notify>) {
-    let index = Index::default();
+    let index = empty();
     add(&index, "db", "db", false);
     (index.clone(), index.open(&line("db")))
 }
@@ -90,6 +106,48 @@ fn names_of(kept: &[Kept]) -> Vec<&str> {
 
 fn woken(wake: &Notify) -> bool {
     wake.notified().now_or_never().is_some()
+}
+
+#[test]
+fn what_means_nothing_to_a_slot_wakes_nobody_and_its_version_is_known() {
+    let (index, wake) = with_db();
+    put(&index, kept("a", |_| {}));
+    assert!(woken(&wake));
+    put(&index, kept("a", |kept| kept.job.version = "11".into()));
+    assert!(!woken(&wake));
+    let line = index.slice(&line("db"), 9).line;
+    assert_eq!(&*line[0].version, "11");
+    let urgent = |kept: &mut Kept| {
+        kept.job.version = "12".into();
+        kept.job.priority = 1;
+    };
+    put(&index, kept("a", urgent));
+    assert!(woken(&wake));
+}
+
+#[test]
+fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
+    let (index, _) = with_db();
+    for (name, since) in [("a", 1), ("b", 2), ("hasty", 3), ("c", 4), ("hastier", 5)] {
+        let hasty = name.starts_with("hast");
+        put(
+            &index,
+            kept(name, |kept| {
+                kept.job.since = since;
+                kept.job.on_contention = if hasty {
+                    OnContention::Skip
+                } else {
+                    OnContention::Wait
+                };
+            }),
+        );
+    }
+    let line = |head| index.slice(&line("db"), head).line;
+    assert_eq!(names(&line(1)), ["a", "hasty", "hastier"]);
+    assert_eq!(names(&line(3)), ["a", "b", "hasty", "hastier"]);
+    assert_eq!(names(&line(9)), ["a", "b", "hasty", "c", "hastier"]);
+    put(&index, kept("hasty", |kept| kept.job.hold = true));
+    assert_eq!(names(&line(1)), ["a", "hastier"]);
 }
 
 #[test]
@@ -164,20 +222,20 @@ fn what_a_new_list_does_not_have_is_gone() {
     let (index, _) = with_db();
     put(&index, kept("a", |_| {}));
     put(&index, kept("b", |_| {}));
-    index.list_begins();
+    index.list_begins(&Reach::Cluster);
     put(&index, kept("b", |_| {}));
     // An answer that comes in between is not part of the list.
     index.refresh(kept("a", |kept| kept.job.version = "12".into()));
-    index.list_ends();
+    index.list_ends(&Reach::Cluster);
     assert_eq!(names(&index.line(&line("db"))), ["b"]);
 }
 
 #[test]
 fn newcomers_are_told_once_and_not_after_a_list() {
     let (index, _) = with_db();
-    index.list_begins();
+    index.list_begins(&Reach::Cluster);
     put(&index, kept("old", |_| {}));
-    index.list_ends();
+    index.list_ends(&Reach::Cluster);
     put(&index, kept("new", |_| {}));
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
@@ -239,7 +297,7 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
 
 #[test]
 fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
-    let index = Index::default();
+    let index = empty();
     put(&index, kept("waits", |_| {}));
     put(
         &index,
@@ -330,5 +388,31 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
     assert_eq!(names(&index.line(&line("db"))), ["a"]);
 }
 
+#[test]
+fn a_pod_that_ends_while_its_job_runs_wakes_nobody() {
+    let (index, wake) = with_db();
+    let started = |standing| {
+        move |kept: &mut Kept| {
+            kept.job.standing = standing;
+            kept.job.granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
+        }
+    };
+    put(&index, kept("a", started(Standing::Running)));
+    assert!(woken(&wake));
+    index.pod_ended("batch", "db/.lock", &"a".into());
+    assert!(!woken(&wake));
+    put(&index, kept("a", started(Standing::Stopping)));
+    assert!(woken(&wake));
+    index.pod_ended("batch", "db/.lock", &"a".into());
+    assert!(woken(&wake));
+    assert_eq!(index.touched(&line("db")), ["a".into()].into());
+}
+
 #[path = "keyed_tests.rs"]
 mod keyed;
+
+#[path = "scope_tests.rs"]
+mod scope;

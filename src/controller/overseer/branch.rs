@@ -59,6 +59,8 @@ pub(super) struct Account {
     pub(super) conclusion: Conclusion,
     pub(super) shown: Shown,
     pub(super) waiting: usize,
+    /// Whether a Job waits for what others may do there.
+    pub(super) awaits_others: bool,
     pub(super) fencing_token: Option<u64>,
     pub(super) findings: Vec<Finding>,
     pub(super) obstacle: Option<Obstacle>,
@@ -210,6 +212,7 @@ impl Branch {
             heard,
             shown: self.shown.clone(),
             waiting: self.grantor.waiting,
+            awaits_others: self.grantor.waiting > 0 && self.depends_on_others(&conclusion),
             fencing_token: self.grantor.fencing_token,
             findings,
             obstacle: self.obstacle(),

@@ -372,7 +372,7 @@ impl Overseer {
 
     /// Does for the object what the passes came to.
     async fn conclude(&mut self) {
-        let waits = self.sums.waiting > 0;
+        let waits = self.sums.awaits_others();
         self.awaited
             .send_if_modified(|awaited| std::mem::replace(awaited, waits) != waits);
         self.reported |= self.knows_all();

@@ -118,6 +118,22 @@ impl Branch {
         }
     }
 
+    /// Whether what others do there can bring a waiting Job on: they take part, or nothing can be granted as
+    /// it is. Where all who take part are ours, their slots become free here first.
+    pub(super) fn depends_on_others(&self, conclusion: &Conclusion) -> bool {
+        let Some(reading) = &self.grantor.view.reading else {
+            return true;
+        };
+        let Some((_, holders)) = slots(reading.lock()) else {
+            return true;
+        };
+        let contenders = reading.contenders().map(|(session, _)| session);
+        let mut sessions = holders.into_iter().chain(contenders);
+        let whose = |session| self.grantor.sessions.whose(session);
+        conclusion.agreement != Some(Agreement::Agreed)
+            || sessions.any(|session| !matches!(whose(session), Some(Whose::Own(_))))
+    }
+
     pub(super) fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
         let reachable = self.consul_reachable();
         vec![

@@ -36,6 +36,7 @@ pub(super) struct Sums {
     specs: Counts<SpecOf>,
     waits: Counts<Duration>,
     used: Keys,
+    awaiting: Keys,
     recording: Keys,
     holding: Keys,
     unfinished: Keys,
@@ -111,6 +112,7 @@ impl Sums {
             conclusion,
             shown,
             waiting,
+            awaits_others,
             findings,
             obstacle,
             wait,
@@ -140,6 +142,7 @@ impl Sums {
         count(&mut self.waits, *wait, more);
         count(&mut self.specs, *spec, more);
         mark(&mut self.used, key, more && shown.held + waiting > 0);
+        mark(&mut self.awaiting, key, more && *awaits_others);
         mark(
             &mut self.recording,
             key,
@@ -165,6 +168,11 @@ impl Sums {
     /// How many keys have a holder or somebody in line.
     pub(super) fn in_use(&self) -> usize {
         self.used.len()
+    }
+
+    /// Whether a Job of any key waits for what others may do.
+    pub(super) fn awaits_others(&self) -> bool {
+        !self.awaiting.is_empty()
     }
 
     /// The limit in Consul, where all keys have the same.
@@ -388,6 +396,7 @@ mod tests {
                 holders: holders.iter().map(holder).collect(),
             },
             waiting: 1,
+            awaits_others: false,
             fencing_token: None,
             findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
             obstacle: None,

@@ -19,16 +19,14 @@ use kube::{
 use tokio::time::{sleep, timeout};
 
 use self::record::Sighting;
-use super::{Candidate, Settings, Standing, Term, Timing, board::Board};
+use super::{Candidate, LeaseName, Settings, Standing, Term, Timing, board::Board};
 use crate::clock::{self, Moment};
-
-/// The Lease's name.
-const NAME: &str = "consul-semaphore-operator";
 
 /// A replica that stands for election by a Lease.
 pub(super) struct LeaseCandidate {
     leases: Api<Lease>,
     namespace: String,
+    name: LeaseName,
     identity: String,
     timing: Timing,
     seen: Option<Sighting>,
@@ -62,6 +60,7 @@ impl LeaseCandidate {
         Ok(Self {
             leases: Api::namespaced(client, &namespace),
             namespace,
+            name: settings.lease_name.clone(),
             identity: settings.identity.clone(),
             timing: Timing {
                 lease: settings.lease,
@@ -79,7 +78,7 @@ impl LeaseCandidate {
 
     /// Reads the Lease.
     async fn look(&mut self) -> Result<&Sighting, Failure> {
-        let lease = self.call(self.leases.get_opt(NAME)).await?;
+        let lease = self.call(self.leases.get_opt(self.name.as_ref())).await?;
         Ok(self.note(lease))
     }
 
@@ -92,10 +91,10 @@ impl LeaseCandidate {
         let params = PostParams::default();
         let sent = Moment::now();
         let taken = if seen.lease.is_some() {
-            self.call(self.leases.replace(NAME, &params, &lease))
+            self.call(self.leases.replace(self.name.as_ref(), &params, &lease))
                 .await?
         } else {
-            lease.metadata.name = Some(NAME.to_owned());
+            lease.metadata.name = Some(self.name.to_string());
             self.call(self.leases.create(&params, &lease)).await?
         };
         self.note(Some(taken));
@@ -118,7 +117,10 @@ impl LeaseCandidate {
     }
 
     fn complain<F: Fn(&Standing)>(&self, board: &Board<F>, problem: &dyn std::fmt::Display) {
-        board.trouble(format!("Lease {}/{NAME}: {problem}", self.namespace));
+        let Self {
+            namespace, name, ..
+        } = self;
+        board.trouble(format!("Lease {namespace}/{name}: {problem}"));
     }
 
     /// Makes a call of a bounded time.
@@ -139,7 +141,7 @@ impl Candidate for LeaseCandidate {
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
         // The watch makes a hand-over quick. When it is silent because it is broken, the lease runs
         // out by our clock, and the attempt to take it finds out that it did not.
-        let mut changes = std::pin::pin!(watch_object(self.leases.clone(), NAME));
+        let mut changes = std::pin::pin!(watch_object(self.leases.clone(), self.name.as_ref()));
         loop {
             let free = self.seen.as_ref().map_or(Moment::END, |seen| {
                 seen.free_at(&self.identity, self.claim.as_ref(), self.timing.lease)
@@ -175,7 +177,10 @@ impl Candidate for LeaseCandidate {
             let sent = Moment::now();
             let lease = seen.renewed(&present());
             let params = PostParams::default();
-            let failure = match self.call(self.leases.replace(NAME, &params, &lease)).await {
+            let failure = match self
+                .call(self.leases.replace(self.name.as_ref(), &params, &lease))
+                .await
+            {
                 Ok(lease) => {
                     self.note(Some(lease));
                     term.extend(sent + self.timing.certain());
@@ -207,7 +212,7 @@ impl Candidate for LeaseCandidate {
         let Some(seen) = &self.seen else { return };
         let lease = seen.given_back(&present());
         let params = PostParams::default();
-        let given = self.leases.replace(NAME, &params, &lease);
+        let given = self.leases.replace(self.name.as_ref(), &params, &lease);
         if let Err(failure) = self.call(given).await {
             tracing::debug!(%failure, "the lead can't be given back");
         }

@@ -3,6 +3,7 @@
 use super::{Observed, Pass, grant};
 use crate::{
     api::OnSlotLost,
+    consul::SessionId,
     semaphore::{
         job::{Job, Standing},
         lock::Lock,
@@ -119,13 +120,13 @@ impl<'a> Pass<'a> {
             if !has_pods || !self.started_here(job) {
                 continue;
             }
+            let counts =
+                |session: &SessionId| self.reading.holds(session) || dead.contains_key(session);
             let mut own = self.observed.ours.iter();
             let mut asks = self.plan.sessions.iter();
-            let counted = own
-                .any(|own| own.identity.uid == job.uid && self.reading.holds(&own.session))
-                || job
-                    .held_by()
-                    .any(|session| self.reading.holds(session) || dead.contains_key(session))
+            // What is true of nearly all comes first: the others look through all contenders.
+            let counted = job.held_by().any(counts)
+                || own.any(|own| own.identity.uid == job.uid && self.reading.holds(&own.session))
                 || asks.any(|asks| asks.uid == job.uid)
                 || self.composer.grants(&job.uid);
             if !counted {

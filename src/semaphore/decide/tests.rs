@@ -116,7 +116,7 @@ impl Facts {
     fn ours(&mut self, session: &str, job: &Job, pods_gone: bool) -> &mut Self {
         self.contender(session);
         let mut ours = samples::ours(session, Some(job.clone()));
-        ours.identity.job = job.name.to_string();
+        ours.identity.job = job.name.clone();
         ours.identity.uid = job.uid.clone();
         ours.pods_gone = pods_gone;
         self.ours.push(ours);

@@ -231,7 +231,7 @@ impl Jobs {
     pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
         let started = self.objects().filter(move |object| {
             let granted = object.granted.as_ref();
-            let here = granted.is_some_and(|granted| granted.lock_key == lock_key);
+            let here = granted.is_some_and(|granted| *granted.lock_key == *lock_key);
             here && object.runs() && !object.rogue
         });
         let pods = self.pods.iter().filter(|pod| !pod.rogue);
@@ -264,7 +264,7 @@ impl Jobs {
         Some(Job {
             name: object.name.clone(),
             uid: object.uid.clone(),
-            version: object.version.to_string(),
+            version: object.version.to_string().into(),
             seen,
             wants: object.wants.clone(),
             key: None,

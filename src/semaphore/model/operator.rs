@@ -103,7 +103,7 @@ impl Operator {
     pub(super) fn see_jobs(&mut self, outside: &Outside) {
         let seen = |uid: &Uid, version: &str| {
             let mut known = self.jobs.iter();
-            let known = known.find(|job| job.uid == *uid && job.version == version);
+            let known = known.find(|job| job.uid == *uid && *job.version == *version);
             known.map_or(outside.now(), |job| job.seen)
         };
         let jobs = outside.jobs.objects().filter_map(|object| {
@@ -194,7 +194,7 @@ impl Operator {
         let lock_key = settings.prefix.lock_key();
         let asks = |job: &Job| job.wants.as_deref() == Some(settings.name.as_str());
         let started_here =
-            |job: &Job| matches!(&job.granted, Some(granted) if granted.lock_key == lock_key);
+            |job: &Job| matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
         let jobs = self.jobs.iter().cloned();
         let bound: Vec<Job> = jobs.clone().filter(started_here).collect();
         let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();

@@ -121,7 +121,7 @@ fn waits(observed: &Observed<'_>, job: &Job) -> bool {
 /// Whether a running Job that was started here is seen to have no slot.
 fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
     let lock_key = observed.settings.prefix.lock_key();
-    let here = matches!(&job.granted, Some(granted) if granted.lock_key == lock_key);
+    let here = matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
     let held = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
         ours.identity.uid == job.uid && held

@@ -32,7 +32,7 @@ fn held_for(job: &Job) -> Facts {
     let mut facts = mutex();
     key(&mut facts, Some("sa"), MUTEX_FLAGS, "body");
     let mut ours = samples::ours("sa", Some(job.clone()));
-    ours.identity.job = job.name.to_string();
+    ours.identity.job = job.name.clone();
     ours.identity.uid = job.uid.clone();
     facts.ours.push(ours);
     facts

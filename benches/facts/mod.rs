@@ -1,0 +1,332 @@
+//! What a pass knows of a semaphore whose slots are all taken and for which Jobs wait.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use consul_semaphore_operator::{
+    api::annotations,
+    clock::Moment,
+    consul::{Entry, Listing, SessionId},
+    controller::bench::Queue,
+    semaphore::{
+        AHEAD, Cluster, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life,
+        LimitPolicy, Mode, MutexMemory, Observed, OnSlotLost, Ours, Prefix, Reading, Settings,
+        Turns, Uid, lock::SEMAPHORE_FLAGS, reading::Deaths,
+    },
+};
+use k8s_openapi::api::batch::v1 as batch;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "batch";
+const SEMAPHORE: &str = "db";
+
+/// How many operations Consul takes in a transaction.
+const OPERATIONS: usize = 128;
+
+/// The present, for intervals.
+const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
+
+/// How a body names those who hold.
+#[derive(Clone, Copy)]
+pub(crate) enum Shape {
+    /// As Consul's Go client does.
+    Map,
+    /// As the guide of Consul's documentation does.
+    List,
+}
+
+/// What a pass knows.
+pub(crate) struct Facts {
+    settings: Settings,
+    reading: Reading,
+    evidence: Evidence,
+    turns: Turns,
+    ours: Vec<Ours>,
+    sessions: BTreeMap<Uid, SessionId>,
+    queue: Queue,
+    nothing: Nothing,
+}
+
+/// What there is none of.
+#[derive(Default)]
+struct Nothing {
+    deaths: Deaths,
+    coolings: Coolings,
+    mutex: MutexMemory,
+    jobs: BTreeSet<Uid>,
+}
+
+impl Facts {
+    /// So many Jobs hold all slots, and so many wait.
+    pub(crate) fn new(holders: u32, waiting: usize) -> Self {
+        let settings = settings(holders);
+        let queue = Queue::new(NAMESPACE, SEMAPHORE, settings.prefix.clone());
+        for number in 0..holders {
+            queue.put(&running(number));
+        }
+        for number in 0..waiting {
+            queue.put(&waits(number));
+        }
+        let (bound, line) = queue.slice(holders, OPERATIONS);
+        let ours: Vec<_> = bound.iter().map(|job| ours(&settings, job)).collect();
+        let reading = reading(&settings, &ours);
+        let ahead = line.iter().take(AHEAD.min(count(holders)));
+        let mut facts = Self {
+            evidence: Evidence::default(),
+            turns: Turns::new(settings.fair),
+            sessions: ahead
+                .map(|job| (job.uid.clone(), session(&job.uid)))
+                .collect(),
+            settings,
+            reading,
+            ours,
+            queue,
+            nothing: Nothing::default(),
+        };
+        facts.turns.observe(&facts.reading, NOW);
+        let running: Vec<_> = bound.iter().collect();
+        let renewed = |_: &SessionId| {
+            Some(Life::Renewed {
+                sent: NOW,
+                ttl: Duration::from_mins(2),
+            })
+        };
+        facts.evidence.observe(
+            NOW,
+            &facts.settings,
+            &running,
+            Some(&facts.reading),
+            &facts.ours,
+            renewed,
+        );
+        facts
+    }
+
+    /// The Job that has held a slot for longest is complete.
+    #[must_use]
+    pub(crate) fn with_a_hand_over_due(mut self) -> Self {
+        self.queue.put(&complete(0));
+        let (bound, _) = self.slice();
+        let uid = uid("held", 0);
+        let job = bound.into_iter().find(|job| job.uid.as_ref() == uid);
+        for ours in &mut self.ours {
+            if ours.identity.uid.as_ref() == uid {
+                ours.job.clone_from(&job);
+            }
+        }
+        self
+    }
+
+    /// The line of the semaphore.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// The Jobs that a pass looks at: those that were started, and the head of the line.
+    pub(crate) fn slice(&self) -> (Vec<Job>, Vec<Job>) {
+        self.queue.slice(self.settings.limit, OPERATIONS)
+    }
+
+    /// All of it, with these Jobs.
+    pub(crate) fn observed<'a>(&'a self, (bound, line): &'a (Vec<Job>, Vec<Job>)) -> Observed<'a> {
+        Observed {
+            now: NOW,
+            time: jiff::Timestamp::UNIX_EPOCH,
+            settings: &self.settings,
+            applied: std::slice::from_ref(&self.settings.limit),
+            defence: Defence::default(),
+            fenced: true,
+            reading: Some(&self.reading),
+            deaths: &self.nothing.deaths,
+            coolings: &self.nothing.coolings,
+            mutex: &self.nothing.mutex,
+            turns: &self.turns,
+            evidence: &self.evidence,
+            ours: &self.ours,
+            bound,
+            line,
+            sessions: &self.sessions,
+            busy: &self.nothing.jobs,
+            barred: &self.nothing.jobs,
+            immovable: &self.nothing.jobs,
+            closed: false,
+            operations: OPERATIONS,
+        }
+    }
+}
+
+/// The entry of `.lock` with so many holders, as many as the limit.
+pub(crate) fn lock(holders: u32, shape: Shape) -> Entry {
+    let sessions = (0..holders).map(|number| session(&Uid::from(uid("held", number).as_str())));
+    let holders_there: Value = match shape {
+        Shape::Map => sessions
+            .map(|session| (session.to_string(), Value::Bool(true)))
+            .collect::<serde_json::Map<_, _>>()
+            .into(),
+        Shape::List => sessions.map(|session| session.to_string()).collect(),
+    };
+    let body = json!({ "Limit": holders, "Holders": holders_there });
+    entry("semaphores/batch/db/.lock", None, body.to_string().into())
+}
+
+/// One of the Jobs that wait, with another priority than the others have.
+pub(crate) fn changed(number: usize) -> batch::Job {
+    let mut job = waits(number);
+    let annotations = job.metadata.annotations.get_or_insert_default();
+    annotations.insert(annotations::PRIORITY.into(), "5".into());
+    job.metadata.resource_version = Some("20".into());
+    job
+}
+
+fn settings(limit: u32) -> Settings {
+    Settings {
+        cluster: Cluster {
+            name: "prod-eu".into(),
+            id: "7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11".into(),
+        },
+        namespace: NAMESPACE.into(),
+        name: SEMAPHORE.into(),
+        key: None,
+        prefix: prefix(),
+        mode: Mode::Semaphore,
+        limit,
+        policy: LimitPolicy::Refuse,
+        paused: false,
+        fair: Some(Duration::from_secs(2)),
+        terminating: false,
+        on_slot_lost: OnSlotLost::Reacquire,
+        ttl: Some(Duration::from_mins(2)),
+        lock_delay: Duration::from_secs(15),
+        cooldown: Duration::ZERO,
+        transient: false,
+    }
+}
+
+fn prefix() -> Prefix {
+    "semaphores/batch/db".parse().expect("a prefix")
+}
+
+fn count(holders: u32) -> usize {
+    usize::try_from(holders).expect("a count")
+}
+
+/// A uid as long as those of Kubernetes.
+fn uid(kind: &str, number: impl std::fmt::Display) -> String {
+    format!("{kind:0<8}-0000-4000-8000-{number:0>12}")
+}
+
+/// The session that is made for a Job.
+fn session(job: &Uid) -> SessionId {
+    job.as_ref().replace("-4000-", "-5000-").into()
+}
+
+fn ours(settings: &Settings, job: &Job) -> Ours {
+    Ours {
+        session: session(&job.uid),
+        identity: Identity {
+            cluster: settings.cluster.id.as_str().into(),
+            namespace: settings.namespace.as_str().into(),
+            semaphore: settings.name.as_str().into(),
+            key: None,
+            job: job.name.clone(),
+            uid: job.uid.clone(),
+        },
+        job: Some(job.clone()),
+        pods_gone: false,
+    }
+}
+
+/// The prefix with a contender for each of these, and all of them in `.lock`.
+fn reading(settings: &Settings, ours: &[Ours]) -> Reading {
+    let contender = |ours: &Ours| {
+        let body = ContenderBody::new(
+            &settings.cluster,
+            &ours.identity,
+            jiff::Timestamp::UNIX_EPOCH,
+            false,
+        );
+        let body = serde_json::to_vec(&body).expect("JSON");
+        let key = settings.prefix.contender_key(&ours.session);
+        entry(&key, Some(&ours.session), body)
+    };
+    let mut entries: Vec<_> = ours.iter().map(contender).collect();
+    entries.push(lock(settings.limit, Shape::Map));
+    let listing = Listing {
+        entries,
+        index: 10,
+        sent: NOW,
+        reset: false,
+    };
+    Reading::new(settings.prefix.clone(), settings.mode, listing)
+}
+
+fn entry(key: &str, session: Option<&SessionId>, value: Vec<u8>) -> Entry {
+    Entry {
+        key: key.into(),
+        value,
+        flags: SEMAPHORE_FLAGS,
+        session: session.cloned(),
+        lock_index: 1,
+        create_index: 5,
+        modify_index: 10,
+    }
+}
+
+/// A Job that waits, as the API server shows it.
+fn waits(number: usize) -> batch::Job {
+    job("waits", &number.to_string(), |_| {})
+}
+
+/// A Job that runs in a slot.
+fn running(number: u32) -> batch::Job {
+    job("held", &number.to_string(), |job| {
+        let uid = uid("held", number);
+        let session = session(&Uid::from(uid.as_str()));
+        job["spec"]["suspend"] = json!(false);
+        job["metadata"]["annotations"][annotations::SESSION] = json!(session);
+        job["spec"]["template"]["metadata"]["annotations"] = json!({
+            annotations::GRANTED_TO: uid,
+            annotations::LOCK_KEY: prefix().contender_key(&session),
+            annotations::SESSION: session,
+        });
+        job["status"] = json!({
+            "active": 1,
+            "startTime": "2026-01-01T00:01:00Z",
+            "conditions": [{ "type": "Suspended", "status": "False" }],
+        });
+    })
+}
+
+/// The same one when it is complete.
+fn complete(number: u32) -> batch::Job {
+    let mut job = running(number);
+    job.status = Some(batch::JobStatus {
+        conditions: Some(vec![batch::JobCondition {
+            type_: "Complete".into(),
+            status: "True".into(),
+            ..Default::default()
+        }]),
+        ..Default::default()
+    });
+    job
+}
+
+fn job(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> batch::Job {
+    let mut job = json!({
+        "metadata": {
+            "name": format!("{kind}-{number:0>6}"), "namespace": NAMESPACE, "uid": uid(kind, number),
+            "resourceVersion": "10", "creationTimestamp": "2026-01-01T00:00:10Z",
+            "annotations": { annotations::SEMAPHORE: SEMAPHORE },
+        },
+        "spec": { "suspend": true, "template": { "spec": {
+            "restartPolicy": "Never", "containers": [{ "name": "work", "image": "none" }],
+        } } },
+        "status": { "conditions": [{
+            "type": "Suspended", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z",
+        }] },
+    });
+    change(&mut job);
+    serde_json::from_value(job).expect("a Job")
+}

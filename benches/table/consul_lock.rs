@@ -1,0 +1,86 @@
+//! Beside `consul lock -n 3`: processes that wait for the same kind of slots as our Jobs do.
+//!
+//! All of them wait before the slots are let go. A hand-over is from the end of one child to the start
+//! of the next, as the children note them down themselves, with the first and the last thing that they
+//! do: it has in it what `consul lock` does for a child, as ours has what the watch of a Job needs.
+
+use std::{fs, path::Path, time::Duration};
+
+use testbed::Bed;
+
+use crate::{
+    figures::{Goal, Row, Times, rows_of_times},
+    hand_over::{self, SLOTS},
+};
+
+/// How many processes wait together.
+const BATCH: usize = 30;
+
+/// What each of them runs.
+const CHILD: &str = r#"
+echo "start $EPOCHREALTIME" >>"$0"
+sleep 0.2
+echo "end $EPOCHREALTIME" >>"$0"
+"#;
+
+pub(crate) async fn rows(runs: usize) -> Vec<Row> {
+    let bed = Bed::start().await;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for run in 0..runs {
+        ours.push(hand_over::our_batch(&bed).await);
+        theirs.push(their_batch(&bed, run).await);
+    }
+    let rows = rows_of_times(
+        &format!("hand-over, limit {SLOTS}"),
+        &ours,
+        ("`consul lock`", &theirs),
+        Goal::AtLeast(1.0),
+    );
+    rows.into_iter().map(Row::how_many_times_faster).collect()
+}
+
+/// Hands over a batch of processes by `consul lock`.
+async fn their_batch(bed: &Bed, run: usize) -> Times {
+    let (consul, prefix) = (bed.consul(), format!("locks/{run}"));
+    let notes = bed.folder().path().join(format!("consul-lock-{run}"));
+    let mut holders = Vec::new();
+    for _ in 0..SLOTS {
+        holders.push(consul.take_slot(&prefix, SLOTS as u64).await);
+    }
+    let mut lockers = Vec::new();
+    for number in 1..=BATCH {
+        let child = ["bash", "-c", CHILD, &notes.to_string_lossy()];
+        let limit = u32::try_from(SLOTS).expect("a limit");
+        let locker = bed.consul_lock("consul-lock", &prefix, limit);
+        lockers.push(locker.running(child).start().await);
+        testbed::eventually("it waits", || async {
+            testbed::same(consul.contenders(&prefix).await.len(), SLOTS + number)
+        })
+        .await;
+    }
+    for holder in holders {
+        consul.give_back(&prefix, &holder).await;
+    }
+    for locker in &lockers {
+        locker.is_done().await;
+    }
+    let (starts, ends) = (noted(&notes, "start"), noted(&notes, "end"));
+    let starts = starts.into_iter().skip(SLOTS);
+    let hand_overs = starts
+        .zip(ends)
+        .map(|(start, end)| start.saturating_sub(end));
+    Times::of(hand_overs.collect())
+}
+
+/// When the children did this, in order, since the epoch.
+fn noted(notes: &Path, what: &str) -> Vec<Duration> {
+    let notes = fs::read_to_string(notes).expect("the children's notes");
+    let mut times: Vec<Duration> = notes
+        .lines()
+        .filter_map(|line| line.strip_prefix(what)?.trim().parse().ok())
+        .map(Duration::from_secs_f64)
+        .collect();
+    times.sort();
+    assert_eq!(times.len(), BATCH, "every child notes a time");
+    times
+}

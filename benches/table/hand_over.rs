@@ -1,0 +1,89 @@
+//! A hand-over: a Job ends, the next one is started.
+//!
+//! `ours`: from a Job's Complete event to the event that shows the next Job of the line started, as a
+//! watch of this program's own sees both. The floor: the same for Jobs that this program hands over
+//! itself, with one raw transaction and one raw PATCH. Batches of both take turns.
+
+use std::collections::HashMap;
+
+use testbed::{Bed, Namespace, Semaphore};
+
+use crate::{
+    figures::{Goal, Row, Times, rows_of_times},
+    line::{Line, Seen, create, follow},
+    raw::Raw,
+};
+
+/// How many hold a slot at once.
+pub(crate) const SLOTS: usize = 3;
+/// How many Jobs a run has.
+const BATCH: usize = 100;
+/// How long each of them runs.
+pub(crate) const RUNS: &str = "200ms";
+
+pub(crate) async fn rows(runs: usize) -> Vec<Row> {
+    let bed = Bed::start().await;
+    let (mut ours, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        ours.push(our_batch(&bed).await);
+        floor.push(floor_batch(&bed, 0).await);
+    }
+    let what = format!("hand-over, 1 semaphore, limit {SLOTS}");
+    rows_of_times(&what, &ours, ("raw txn + PATCH", &floor), Goal::AtMost(1.3))
+}
+
+/// Hands over a batch of Jobs by the operator.
+pub(crate) async fn our_batch(bed: &Bed) -> Times {
+    let team = bed.namespace("ours").await;
+    let db = team.semaphore("db").limit(3).paused(true).create().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    batch(&team, &db, "job-").await
+}
+
+/// Hands over a batch of Jobs on a semaphore that is paused, of which [`SLOTS`] slots are free.
+pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Times {
+    let mut events = follow(team);
+    create(team, prefix, BATCH, |job| {
+        job.runs(RUNS).semaphore(db.name())
+    })
+    .await;
+    db.shows(serde_json::json!({ "waiting": BATCH })).await;
+    db.resume().await;
+    let line = Line::until_complete(&mut events, prefix, BATCH).await;
+    Times::of(line.hand_overs(SLOTS))
+}
+
+/// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them.
+pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
+    let team = bed.namespace("floor").await;
+    let mut events = follow(&team);
+    let names = create(&team, "job-", BATCH, |job| job.runs(RUNS)).await;
+    let raw = Raw::new(bed, &team, SLOTS + others, names.len() + others).await;
+    let mut waiting = names.iter().enumerate();
+    let mut slots: Vec<usize> = (names.len()..names.len() + others).collect();
+    for (number, name) in waiting.by_ref().take(SLOTS) {
+        slots.push(number);
+        raw.hand_over(&slots, None, number).await;
+        raw.start(name, number).await;
+    }
+    let mut line = Line::default();
+    let numbers: HashMap<&str, usize> = names
+        .iter()
+        .enumerate()
+        .map(|(number, name)| (name.as_str(), number))
+        .collect();
+    while line.completed.len() < BATCH {
+        let (name, seen, at) = events.recv().await.expect("an event");
+        line.note(seen, at);
+        if seen == Seen::Complete
+            && let Some((number, next)) = waiting.next()
+        {
+            let ended = numbers[name.as_str()];
+            slots.retain(|held| *held != ended);
+            slots.push(number);
+            raw.hand_over(&slots, Some(ended), number).await;
+            raw.start(next, number).await;
+        }
+    }
+    Times::of(line.hand_overs(SLOTS))
+}

@@ -1,0 +1,86 @@
+//! How fast it is, and how little it needs, beside a floor or a peer that is measured in the same run:
+//! the table of `docs/performance.md`, which also says how each row is measured.
+//!
+//! `make bench` runs all of it; `make bench ROWS="hand-over burst"` some parts. `RUNS` says how often each
+//! measurement is made (5): the table has the median, and the least and the most.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_precision_loss,
+    clippy::disallowed_methods,
+    reason = "a benchmark ends when something fails, and takes the time"
+)]
+
+mod burst;
+mod connections;
+mod consul_lock;
+mod figures;
+mod hand_over;
+mod idle;
+mod kueue;
+mod line;
+mod load;
+mod many_holders;
+mod memory;
+mod naive;
+mod pass;
+mod process;
+mod raft;
+mod raw;
+mod scale;
+mod start_up;
+
+use std::pin::Pin;
+
+use self::figures::Row;
+
+/// A part of the table: its name, and what measures it so many times.
+type Part = (
+    &'static str,
+    fn(usize) -> Pin<Box<dyn Future<Output = Vec<Row>>>>,
+);
+
+const PARTS: &[Part] = &[
+    ("hand-over", |runs| Box::pin(hand_over::rows(runs))),
+    ("scale", |runs| Box::pin(scale::rows(runs))),
+    ("keyed", |runs| Box::pin(scale::keyed_rows(runs))),
+    ("burst", |runs| Box::pin(burst::rows(runs))),
+    ("kueue", |runs| Box::pin(kueue::rows(runs))),
+    ("consul-lock", |runs| Box::pin(consul_lock::rows(runs))),
+    ("naive", |runs| Box::pin(naive::rows(runs))),
+    ("raft", |runs| Box::pin(raft::rows(runs))),
+    ("connections", |runs| Box::pin(connections::rows(runs))),
+    ("idle", |runs| Box::pin(idle::rows(runs))),
+    ("memory", |runs| Box::pin(memory::rows(runs))),
+    ("memory-100k", |runs| {
+        Box::pin(memory::rows_beside_others(runs))
+    }),
+    ("start-up", |runs| Box::pin(start_up::rows(runs))),
+    ("pass", |runs| Box::pin(pass::rows(runs))),
+    ("limit-5000", |runs| Box::pin(many_holders::rows(runs))),
+];
+
+#[expect(clippy::print_stderr, reason = "it says what it is at")]
+fn main() {
+    let runs = std::env::var("RUNS").ok();
+    let runs = runs.map_or(5, |runs| runs.parse().expect("RUNS is a number"));
+    let wanted = std::env::var("ROWS").unwrap_or_default();
+    let wanted: Vec<&str> = wanted.split_whitespace().collect();
+    if let Some(unknown) = wanted
+        .iter()
+        .find(|name| PARTS.iter().all(|(part, _)| part != *name))
+    {
+        let parts: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        panic!("there is no part {unknown}: there are {}", parts.join(", "));
+    }
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut rows = Vec::new();
+    for (name, part) in PARTS {
+        if wanted.is_empty() || wanted.contains(name) {
+            eprintln!("measuring: {name}");
+            rows.extend(runtime.block_on(part(runs)));
+        }
+    }
+    figures::print(&rows);
+}

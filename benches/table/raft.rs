@@ -1,0 +1,187 @@
+//! What a Job costs Consul: raft entries from the Job's creation to the end of its session, as Consul's own
+//! index counts them, less those that an idle Consul writes in the same time.
+//!
+//! What others write meanwhile is not ours: they reach Consul through a proxy, which counts it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use testbed::{Bed, Call, Consul, Namespace, Proxy, eventually};
+use tokio::{sync::mpsc, time::sleep};
+
+use crate::{
+    figures::{Goal, Row},
+    line::{Line, Sight, create, follow},
+    process,
+};
+
+/// How long an idle Consul is watched.
+const IDLE: Duration = Duration::from_secs(30);
+/// How many grants the peer takes.
+const GRANTS: u32 = 50;
+
+pub(crate) async fn rows(runs: usize) -> Vec<Row> {
+    let bed = Bed::start().await;
+    let [mut go, mut one_by_one, mut at_once] = [const { Vec::new() }; 3];
+    let (mut beside_another, mut other) = (Vec::new(), Vec::new());
+    for run in 0..runs {
+        let idle = idle(&bed).await;
+        go.push(go_semaphore(&bed, idle, &format!("go/{run}")).await);
+        one_by_one.push(ours(&bed, idle, 50).await);
+        at_once.push(ours_at_once(&bed, idle, 10, 5).await);
+        let (ours, theirs) = ours_beside_another(&bed, idle, 50).await;
+        beside_another.push(ours);
+        other.push(theirs);
+    }
+    let row = |what: &str, ours, theirs: &[f64], most| {
+        let what = format!("raft entries for a Job, {what}");
+        let theirs = ("Go's `api.Semaphore`", theirs.to_vec());
+        Row::of(what, "", ours, theirs, Goal::AtMost(most)).goal_for_itself()
+    };
+    vec![
+        row("one hand-over at a time", one_by_one, &go, 4.0),
+        row("10 hand-overs at a time", at_once, &go, 3.0),
+        row("another client waits too", beside_another, &other, 5.0),
+    ]
+}
+
+/// Entries for each of our Jobs, one after another.
+async fn ours(bed: &Bed, idle: f64, jobs: usize) -> f64 {
+    let team = bed.namespace("raft").await;
+    let entries = Entries::start(bed.consul(), idle).await;
+    hand_over(bed, &team, jobs).await;
+    entries.so_far().await / jobs as f64
+}
+
+/// Entries for each of our Jobs, so many of them at once: the operator is stopped while they end, as ends
+/// gather while a Consul takes longer to answer.
+async fn ours_at_once(bed: &Bed, idle: f64, slots: usize, rounds: usize) -> f64 {
+    let team = bed.namespace("raft").await;
+    let entries = Entries::start(bed.consul(), idle).await;
+    let mut events = line_up(&team, slots, slots * rounds, "1s").await;
+    let mut line = Line::default();
+    for round in 1..=rounds {
+        while line.started.len() < slots * round {
+            note(&mut line, &mut events).await;
+        }
+        bed.operator().pause().await;
+        while line.completed.len() < slots * round {
+            note(&mut line, &mut events).await;
+        }
+        bed.operator().resume().await;
+    }
+    ours_are_gone(bed.consul()).await;
+    entries.so_far().await / (slots * rounds) as f64
+}
+
+/// Entries for each of our Jobs while another one wants the slot, too, by Consul's Go client: it waits
+/// whenever a Job ends. Also entries for each of its grants.
+async fn ours_beside_another(bed: &Bed, idle: f64, jobs: usize) -> (f64, f64) {
+    let team = bed.namespace("raft").await;
+    let prefix = team.semaphore("db").lock_prefix();
+    let proxy = Proxy::start(bed.consul().address()).await;
+    let entries = Entries::start(bed.consul(), idle).await;
+    let other = bed.go_semaphore("other", &prefix, 1).times(0);
+    let other = other.hold(Duration::from_millis(100));
+    let other = other.by_way_of(&proxy.address()).start().await;
+    hand_over(bed, &team, jobs).await;
+    let theirs = proxy.calls().iter().filter(|call| is_entry(call)).count() as f64;
+    let ours = entries.so_far().await - theirs;
+    let grants = other.waits().len() as f64;
+    other.stop().await;
+    (ours / jobs as f64, theirs / grants)
+}
+
+/// Whether a call puts an entry into the raft log. A renewal does not: only the leader notes it.
+fn is_entry(call: &Call) -> bool {
+    call.method != "GET" && !call.is_renewal()
+}
+
+/// Hands over so many Jobs one by one, and waits until nothing of them is left in Consul.
+async fn hand_over(bed: &Bed, team: &Namespace, jobs: usize) {
+    let mut events = line_up(team, 1, jobs, "200ms").await;
+    Line::until_complete(&mut events, "job-", jobs).await;
+    ours_are_gone(bed.consul()).await;
+}
+
+/// Has so many Jobs wait, and then lets them go.
+async fn line_up(team: &Namespace, slots: usize, jobs: usize, runs: &str) -> mpsc::Receiver<Sight> {
+    let slots = i64::try_from(slots).expect("a limit");
+    let db = team.semaphore("db").limit(slots).paused(true);
+    let db = db.create().await;
+    let events = follow(team);
+    create(team, "job-", jobs, |job| job.runs(runs).semaphore("db")).await;
+    db.shows(json!({ "waiting": jobs })).await;
+    db.resume().await;
+    events
+}
+
+/// Entries for each grant of Consul's Go client.
+async fn go_semaphore(bed: &Bed, idle: f64, prefix: &str) -> f64 {
+    let entries = Entries::start(bed.consul(), idle).await;
+    let go = bed.go_semaphore("go", prefix, 1).times(GRANTS);
+    let go = go.hold(Duration::ZERO).start().await;
+    go.is_done().await;
+    sessions_are_gone(bed.consul(), |_| true).await;
+    entries.so_far().await / f64::from(GRANTS)
+}
+
+async fn note(line: &mut Line, events: &mut mpsc::Receiver<Sight>) {
+    let (_, seen, at) = events.recv().await.expect("an event");
+    line.note(seen, at);
+}
+
+/// Waits until no session of the operator's is left.
+async fn ours_are_gone(consul: &Consul) {
+    sessions_are_gone(consul, |session| session["Node"] != "bed").await;
+}
+
+/// Waits until no such session is left.
+async fn sessions_are_gone(consul: &Consul, such: impl Fn(&serde_json::Value) -> bool) {
+    eventually("the sessions are gone", || async {
+        let sessions = consul.sessions().await;
+        let left = sessions.iter().filter(|session| such(session)).count();
+        testbed::same(left, 0)
+    })
+    .await;
+}
+
+/// How many entries a second there are while nobody wants anything.
+async fn idle(bed: &Bed) -> f64 {
+    process::all_rests(bed).await;
+    let entries = Entries::start(bed.consul(), 0.0).await;
+    sleep(IDLE).await;
+    entries.so_far().await / IDLE.as_secs_f64()
+}
+
+/// The entries of Consul's raft log from now on.
+struct Entries<'a> {
+    consul: &'a Consul,
+    first: u64,
+    since: Instant,
+    /// How many a second are nobody's.
+    idle: f64,
+}
+
+impl<'a> Entries<'a> {
+    async fn start(consul: &'a Consul, idle: f64) -> Self {
+        Self {
+            consul,
+            first: last_index(consul).await,
+            since: Instant::now(),
+            idle,
+        }
+    }
+
+    async fn so_far(&self) -> f64 {
+        let entries = last_index(self.consul).await - self.first;
+        entries as f64 - self.idle * self.since.elapsed().as_secs_f64()
+    }
+}
+
+async fn last_index(consul: &Consul) -> u64 {
+    let agent = consul.get("agent/self").await;
+    let index = agent["Stats"]["raft"]["last_log_index"].as_str();
+    let index = index.and_then(|index| index.parse().ok());
+    index.expect("the last index of the raft log")
+}

@@ -1,0 +1,136 @@
+//! What is seen in one look.
+
+use std::{collections::HashSet, fmt::Write as _, time::Duration};
+
+use anyhow::{Context as _, Result};
+use procfs::process::{FDTarget, Process};
+use testbed::{Bed, Consul};
+
+use super::jobs::Jobs;
+
+/// All that the operator has in Consul's KV is below it.
+const ENTRIES: &str = "semaphores/";
+
+/// What was seen in one look.
+pub(super) struct Sample {
+    /// How long after the load began.
+    pub(super) seconds: f64,
+    /// In the order of [`FIGURES`].
+    pub(super) figures: [f64; FIGURES.len()],
+}
+
+/// A figure of each look.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) nature: Nature,
+}
+
+/// How a figure goes.
+#[derive(Clone, Copy)]
+pub(super) enum Nature {
+    /// It must not rise: by so much it may differ whatever its size.
+    Flat(f64),
+    /// It counts what has happened, so it must rise.
+    Count,
+    /// It is as it is.
+    Shown,
+}
+
+/// The figures.
+pub(super) const FIGURES: [Figure; 9] = [
+    figure("resident memory (MiB)", Nature::Flat(2.0)),
+    figure("threads", Nature::Shown),
+    figure("open descriptors", Nature::Flat(4.0)),
+    figure("TCP connections", Nature::Flat(2.0)),
+    figure("sessions in Consul", Nature::Flat(3.0)),
+    figure("KV entries in Consul", Nature::Flat(3.0)),
+    figure("Jobs in the cluster", Nature::Shown),
+    figure("Jobs started", Nature::Count),
+    figure("longest wait (s)", Nature::Shown),
+];
+
+const fn figure(name: &'static str, nature: Nature) -> Figure {
+    Figure { name, nature }
+}
+
+impl Sample {
+    /// The figures' names, as the head of a CSV.
+    pub(super) fn head() -> String {
+        let names = FIGURES.iter().map(|figure| figure.name);
+        let names: Vec<_> = ["seconds"].into_iter().chain(names).collect();
+        names.join(",")
+    }
+
+    /// A line of a CSV.
+    pub(super) fn line(&self) -> String {
+        let mut line = format!("{:.1}", self.seconds);
+        for figure in &self.figures {
+            // Counts have no fraction.
+            let digits = if figure.fract() == 0.0 { 0 } else { 2 };
+            let _infallible = write!(line, ",{figure:.digits$}");
+        }
+        line
+    }
+}
+
+/// Looks at the operator's process, and at what there is in Consul.
+pub(super) struct Sampler {
+    operator: Process,
+    consul: Consul,
+}
+
+impl Sampler {
+    pub(super) async fn new(bed: &Bed) -> Result<Self> {
+        let ids = bed.operator().ids().await;
+        let [id, _guard] = ids.context("the operator does not run")?;
+        Ok(Self {
+            operator: Process::new(i32::try_from(id)?)?,
+            consul: bed.consul().clone(),
+        })
+    }
+
+    /// One look, so long after the load began.
+    pub(super) async fn take(&self, after: Duration, jobs: &Jobs) -> Result<Sample> {
+        let status = self.operator.status().context("the operator has ended")?;
+        let resident = status.vmrss.context("the operator has ended")?;
+        let sessions = self.consul.try_get("session/list").await?;
+        let sessions = sessions.as_array().map_or(0, Vec::len);
+        let entries = self.consul.try_list(ENTRIES).await?;
+        Ok(Sample {
+            seconds: after.as_secs_f64(),
+            figures: [
+                count(usize::try_from(resident)?) / 1024.0,
+                count(usize::try_from(status.threads)?),
+                count(self.operator.fd_count()?),
+                count(self.connections()?),
+                count(sessions),
+                count(entries.len()),
+                count(jobs.there()),
+                count(jobs.started()),
+                jobs.longest_wait().as_secs_f64(),
+            ],
+        })
+    }
+
+    /// How many TCP connections the operator has. The sockets that it listens on are none.
+    fn connections(&self) -> Result<usize> {
+        let mut own = HashSet::new();
+        for descriptor in self.operator.fd()? {
+            // One may be closed while they are gone through.
+            if let Ok(descriptor) = descriptor
+                && let FDTarget::Socket(inode) = descriptor.target
+            {
+                own.insert(inode);
+            }
+        }
+        let all = [self.operator.tcp()?, self.operator.tcp6()?].concat();
+        let connections = all.iter().filter(|socket| {
+            socket.state != procfs::net::TcpState::Listen && own.contains(&socket.inode)
+        });
+        Ok(connections.count())
+    }
+}
+
+fn count(things: usize) -> f64 {
+    u32::try_from(things).map_or(f64::INFINITY, f64::from)
+}

@@ -1,0 +1,97 @@
+//! Which part of a cluster an operator works for.
+
+use std::{collections::BTreeSet, fmt, str::FromStr};
+
+use super::{
+    selector::SemaphoreSelector,
+    tenancy::{ALL, InvalidNamespace, namespaces},
+};
+
+/// Which part of a cluster an operator works for; all of it by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Where it works. It knows nothing of what is elsewhere.
+    pub namespaces: Namespaces,
+    /// The `ConsulSemaphores` there that it looks after. It knows of the others that they are another
+    /// operator's.
+    pub semaphores: SemaphoreSelector,
+}
+
+impl Scope {
+    /// Whether it is the whole cluster.
+    pub fn is_whole(&self) -> bool {
+        self.namespaces == Namespaces::All && self.semaphores.selects_all()
+    }
+}
+
+/// Namespaces: names joined by commas, or `*` for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All that there are, and will be.
+    #[default]
+    All,
+    /// These, at least one.
+    Only(BTreeSet<String>),
+}
+
+impl FromStr for Namespaces {
+    type Err = InvalidNamespace;
+
+    /// Nothing is not all: a variable that was to be filled in may be empty.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let names = namespaces(text)?;
+        if names.is_empty() {
+            Err(InvalidNamespace(text.to_owned()))
+        } else if names.contains(ALL) {
+            Ok(Self::All)
+        } else {
+            Ok(Self::Only(names))
+        }
+    }
+}
+
+impl fmt::Display for Namespaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str(ALL),
+            Self::Only(names) => {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                f.write_str(&names.join(","))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_named_or_all() {
+        let shown = |text: &str| text.parse().map(|read: Namespaces| read.to_string());
+        assert_eq!(shown(" team-b ,team-a,"), Ok("team-a,team-b".to_owned()));
+        assert_eq!(shown("*"), Ok("*".to_owned()));
+        assert_eq!(shown("team-a,*"), Ok("*".to_owned()));
+        assert_eq!("*".parse(), Ok(Namespaces::default()));
+        for text in ["", " ", ",", "Team", "a/b", "a b", "team*"] {
+            let refused = shown(text).unwrap_err().to_string();
+            assert!(refused.contains("or * for all"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_whole_cluster_is_what_nothing_narrows() {
+        let whole = Scope::default();
+        assert!(whole.is_whole());
+        let narrowed = Scope {
+            namespaces: "team".parse().unwrap(),
+            ..whole.clone()
+        };
+        assert!(!narrowed.is_whole());
+        let narrowed = Scope {
+            semaphores: "shard=a".parse().unwrap(),
+            ..whole
+        };
+        assert!(!narrowed.is_whole());
+    }
+}

@@ -1,0 +1,53 @@
+//! The index as benchmarks outside of this crate use it: one semaphore, and Jobs as a watch shows them.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1 as batch;
+use tokio::sync::Notify;
+
+use super::{
+    grantor,
+    index::{Index, LineRef, SemaphoreRef},
+    job::Kept,
+};
+use crate::{
+    api::Prefix,
+    clock::Moment,
+    semaphore::{Job, Uid},
+};
+
+/// The line of one semaphore.
+pub struct Queue {
+    index: Index,
+    line: LineRef,
+}
+
+impl Queue {
+    /// A line without Jobs.
+    pub fn new(namespace: &str, semaphore: &str, prefix: Prefix) -> Self {
+        let semaphore = SemaphoreRef {
+            namespace: namespace.into(),
+            name: semaphore.into(),
+        };
+        let line = LineRef::new(&semaphore, None);
+        let index = Index::default();
+        let wake = Some(Arc::new(Notify::new()));
+        index.add_semaphore(semaphore, prefix, false, wake);
+        Self { index, line }
+    }
+
+    /// A Job as the watch shows it.
+    pub fn put(&self, job: &batch::Job) {
+        let uid = job.metadata.uid.as_deref().unwrap_or_default();
+        let kept = Kept::read(job, Moment::default());
+        self.index.put(&Uid::from(uid), kept);
+    }
+
+    /// What a pass takes out that can write so many operations: the Jobs that were started, and the head of
+    /// the line.
+    pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Job>, Vec<Job>) {
+        let head = grantor::head(limit, operations, 0);
+        let slice = self.index.slice(&self.line, head);
+        (slice.bound, slice.line)
+    }
+}

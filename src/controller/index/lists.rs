@@ -1,0 +1,48 @@
+//! What the lists of the watches have shown so far. Each watch has its own: of the whole cluster, or of
+//! one namespace.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use crate::{controller::reach::Reach, semaphore::Uid};
+
+/// How far the lists have come.
+#[derive(Default)]
+pub(super) struct Lists {
+    /// While Jobs are listed anew: those that were seen.
+    jobs: HashMap<Reach, BTreeSet<Uid>>,
+    /// Where all semaphores are known: until then, that one is missing means nothing.
+    semaphores: HashSet<Reach>,
+}
+
+impl Lists {
+    /// A list of all Jobs there begins.
+    pub(super) fn begin(&mut self, reach: &Reach) {
+        self.jobs.insert(reach.clone(), BTreeSet::new());
+    }
+
+    /// That list is complete; what was in it.
+    pub(super) fn end(&mut self, reach: &Reach) -> Option<BTreeSet<Uid>> {
+        self.jobs.remove(reach)
+    }
+
+    /// Takes note of a Job that a watch shows; says whether it does so in a list.
+    pub(super) fn note(&mut self, namespace: &str, job: &Uid) -> bool {
+        let mut lists = self.jobs.iter_mut();
+        let list = lists.find(|(reach, _)| reach.covers(namespace));
+        list.map(|(_, listed)| listed.insert(job.clone())).is_some()
+    }
+
+    /// All semaphores there have been listed.
+    pub(super) fn know_semaphores(&mut self, reach: &Reach) {
+        self.semaphores.insert(reach.clone());
+    }
+
+    /// Whether all semaphores of a namespace are known.
+    pub(super) fn knows_semaphores(&self, namespace: &Arc<str>) -> bool {
+        let own = Reach::Namespace(namespace.clone());
+        self.semaphores.contains(&Reach::Cluster) || self.semaphores.contains(&own)
+    }
+}

@@ -1,0 +1,165 @@
+//! An operator that works for a part of the cluster.
+
+use super::*;
+
+/// As [`kept`], in another namespace.
+fn kept_in(namespace: &str, name: &str) -> Kept {
+    kept(name, |kept| kept.namespace = namespace.into())
+}
+
+fn running(kept: &mut Kept) {
+    kept.job.standing = Standing::Running;
+}
+
+fn granted_at(kept: &mut Kept, lock_key: &str) {
+    kept.job.granted = Some(Granted {
+        lock_key: lock_key.into(),
+        session: "s".into(),
+    });
+}
+
+/// Whether nothing is done about any Job.
+fn leaves_all_alone(index: &Index) -> bool {
+    index.strays().is_empty() && ungranted(index).is_empty()
+}
+
+#[test]
+fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
+    let index = empty();
+    add_others(&index, "db", "db", false);
+    put(&index, kept("waits", |_| {}));
+    put(&index, kept("runs", running));
+    let granted = |kept: &mut Kept| granted_at(kept, "db/.lock");
+    put(&index, kept("granted", granted));
+    for obstacle in [
+        Obstacle::Malformed(AnnotationError::Priority("high".into())),
+        Obstacle::Managed("Kueue".into()),
+    ] {
+        let name = format!("{obstacle:?}");
+        put(
+            &index,
+            kept(&name, |kept| {
+                running(kept);
+                kept.job.wants = None;
+                kept.obstacle = Some(obstacle);
+            }),
+        );
+    }
+    // Its annotation was taken away while it ran in a slot of the other operator's.
+    put(
+        &index,
+        kept("unasked", |kept| {
+            granted_at(kept, "db/.lock");
+            kept.job.wants = None;
+            kept.names = None;
+        }),
+    );
+    assert!(leaves_all_alone(&index));
+    index.pod_ended("batch", "db/.lock", &"granted".into());
+    assert!(index.newcomers(&line("db")).is_empty());
+
+    add_others(&index, "keyed", "keyed", true);
+    let keyless = |kept: &mut Kept| kept.job.wants = Some("keyed".into());
+    put(&index, kept("keyless", keyless));
+    assert!(leaves_all_alone(&index));
+}
+
+#[test]
+fn a_job_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
+    let index = empty();
+    add(&index, "db", "db", false);
+    add_others(&index, "other", "other", false);
+    let started = |wants: &str, lock_key: &str| {
+        kept("a", |kept| {
+            running(kept);
+            kept.job.wants = Some(wants.into());
+            granted_at(kept, lock_key);
+        })
+    };
+    put(&index, started("other", "db/.lock"));
+    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
+    put(&index, started("db", "other/.lock"));
+    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert!(leaves_all_alone(&index));
+}
+
+#[test]
+fn a_semaphore_changes_hands_with_all_its_jobs() {
+    let (index, _) = with_db();
+    put(&index, kept("waits", |_| {}));
+    put(&index, kept("runs", running));
+    put(
+        &index,
+        kept("started", |kept| {
+            running(kept);
+            granted_at(kept, "db/.lock");
+        }),
+    );
+    assert_eq!(names_of(&ungranted(&index)), ["runs"]);
+    add_others(&index, "db", "db", false);
+    assert!(leaves_all_alone(&index));
+    assert_eq!(index.slice(&line("db"), 9).waiting, 0);
+
+    let changed = || {
+        let changed = index.ungranted_changed();
+        changed.now_or_never().is_some()
+    };
+    while changed() {}
+    add(&index, "db", "db", false);
+    let slice = index.slice(&line("db"), 9);
+    assert_eq!(
+        (names(&slice.line), names(&slice.bound)),
+        (vec!["waits"], vec!["started"])
+    );
+    assert_eq!(names_of(&ungranted(&index)), ["runs"]);
+    assert!(changed(), "whoever suspends them hears of it");
+    // The other operator has told them that they wait.
+    assert!(index.newcomers(&line("db")).is_empty());
+
+    add_others(&index, "db", "db", false);
+    index.remove_semaphore(&reference("db"));
+    assert_eq!(
+        names_of(&index.strays()),
+        ["runs", "started", "waits"],
+        "nobody's"
+    );
+}
+
+#[test]
+fn a_list_of_one_namespace_says_nothing_of_another() {
+    let index = empty();
+    let [a, b] = ["a", "b"].map(|name| Reach::Namespace(name.into()));
+    index.list_begins(&a);
+    index.list_begins(&b);
+    put(&index, kept_in("a", "one"));
+    put(&index, kept_in("b", "two"));
+    index.list_ends(&a);
+    index.list_ends(&b);
+    index.list_begins(&a);
+    put(&index, kept_in("b", "three"));
+    put(&index, kept_in("a", "four"));
+    index.list_ends(&a);
+    let there = |name: &str| index.job(&name.into()).is_some();
+    assert!(!there("one"), "it is gone");
+    assert!(there("two") && there("three") && there("four"));
+}
+
+#[test]
+fn a_job_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
+    let index = Index::default();
+    put(&index, kept_in("a", "one"));
+    put(&index, kept_in("b", "two"));
+    assert!(leaves_all_alone(&index));
+    index.semaphores_are_known(&Reach::Namespace("a".into()));
+    assert_eq!(names_of(&index.strays()), ["one"]);
+    index.semaphores_are_known(&Reach::Namespace("b".into()));
+    assert_eq!(names_of(&index.strays()), ["one", "two"]);
+}
+
+#[test]
+fn who_comes_in_line_while_another_namespace_is_listed_is_told() {
+    let (index, _) = with_db();
+    index.list_begins(&Reach::Namespace("elsewhere".into()));
+    put(&index, kept("new", |_| {}));
+    assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
+}

@@ -1,0 +1,146 @@
+//! An operator that is to work in some namespaces only, with no rights elsewhere: the bindings are those
+//! of docs/scope.md.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use testbed::{Bed, Namespace, Operator, eventually};
+
+use crate::{
+    helpers::{apply_documented, told},
+    proof::nothing_is_left,
+};
+
+const ACCOUNT: &str = "consul-semaphore-operator";
+
+struct Stage {
+    bed: Bed,
+    /// Where the operator's account and its Lease are.
+    home: Namespace,
+    kubeconfig: PathBuf,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let bed = Bed::builder().without_operator().start().await;
+        let home = bed.namespace("home").await;
+        home.kubectl(["create", "serviceaccount", ACCOUNT]).await;
+        let names = [
+            ("consul-semaphore-system", home.name()),
+            ("shard-a", "teams"),
+        ];
+        apply_documented(&bed, "lease.yaml", &names).await;
+        let role = "consul-semaphore-operator-leader-election";
+        let election = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": { "name": role },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role },
+            "subjects": [{ "kind": "ServiceAccount", "name": ACCOUNT, "namespace": home.name() }],
+        });
+        home.apply(election).await;
+        let kubeconfig = bed.kubeconfig_of(&home, ACCOUNT).await;
+        Self {
+            bed,
+            home,
+            kubeconfig,
+        }
+    }
+
+    /// Lets the operator work in a namespace.
+    async fn allow(&self, team: &Namespace) {
+        let names = [
+            ("consul-semaphore-system", self.home.name()),
+            ("team-a", team.name()),
+        ];
+        apply_documented(&self.bed, "namespaces.yaml", &names).await;
+    }
+
+    /// An operator for these namespaces.
+    fn operator(&self, name: &str, teams: &[&Namespace]) -> Operator {
+        let teams: Vec<_> = teams.iter().map(|team| team.name()).collect();
+        let args = ["--lease-name", "teams", "--namespaces", &teams.join(",")].map(str::to_owned);
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let bed = &self.bed;
+        bed.another_operator(name, args, [("KUBECONFIG", kubeconfig)])
+    }
+
+    /// What the operator's account is told when it asks for Jobs there.
+    async fn asks_for_jobs(&self, there: &str) -> anyhow::Result<String> {
+        let kubeconfig = self.kubeconfig.display().to_string();
+        let args = ["--kubeconfig", &kubeconfig, "get", "jobs", there];
+        self.bed.try_kubectl(args).await
+    }
+}
+
+#[tokio::test]
+async fn rights_in_its_namespaces_are_enough_and_others_are_left_alone() {
+    let stage = Stage::new().await;
+    let (team, other) = (
+        stage.bed.namespace("its-own").await,
+        stage.bed.namespace("elsewhere").await,
+    );
+    stage.allow(&team).await;
+    for there in ["--all-namespaces", &format!("--namespace={}", other.name())] {
+        let refused = stage.asks_for_jobs(there).await.expect_err(there);
+        assert!(format!("{refused:#}").contains("forbidden"), "{refused:#}");
+    }
+    let theirs = other.semaphore("db").create().await;
+    let waits = other.job("waits").semaphore("db").create().await;
+    let runs = other.job("runs").semaphore("db").unsuspended().runs("1h");
+    let runs = runs.create().await;
+    runs.is_running().await;
+
+    let operator = stage.operator("of-one", &[&team]);
+    operator.start().await;
+    works_in(&stage.bed, &team).await;
+    runs.is_running().await;
+    waits.is_waiting().await;
+    for job in [&runs, &waits] {
+        assert_eq!(told(job).await, Vec::<String>::new(), "{}", job.name());
+    }
+    let object = theirs.get().await.expect("the semaphore");
+    assert_eq!(object["status"], Value::Null);
+    assert_eq!(object["metadata"]["finalizers"], Value::Null);
+    assert!(!operator.logs().contains(other.name()));
+    assert!(operator.stop().await.success());
+
+    // It is to work in both, and may in one of them only.
+    let both = stage.operator("of-both", &[&team, &other]);
+    let allow = async {
+        let missing = format!("what=\"jobs in {}\"", other.name());
+        eventually("it is missed", || async { both.logs().contains(&missing) }).await;
+        works_in(&stage.bed, &team).await;
+        runs.is_running().await;
+        stage.allow(&other).await;
+    };
+    tokio::join!(both.start(), allow);
+    runs.has_event("RanWithoutSlot").await;
+    waits.is_complete().await;
+    runs.is_running().await;
+    runs.finish().await;
+    nothing_is_left(&stage.bed, &other, &theirs).await;
+    assert!(both.stop().await.success());
+}
+
+/// Jobs of all kinds are looked after in this namespace.
+async fn works_in(bed: &Bed, team: &Namespace) {
+    let db = team.semaphore("db").limit(1).create().await;
+    let unsuspended = team.job("unsuspended").semaphore("db").unsuspended();
+    let unsuspended = unsuspended.runs("1h").create().await;
+    unsuspended.has_event("RanWithoutSlot").await;
+    unsuspended.is_running().await;
+    let next = team.job("next").semaphore("db").create().await;
+    next.has_event("SlotWaiting").await;
+    let stray = team.job("stray").semaphore("nowhere").create().await;
+    stray.has_event("NoSemaphore").await;
+    unsuspended.finish().await;
+    next.is_complete().await;
+    nothing_is_left(bed, team, &db).await;
+    db.delete().await;
+    db.is_gone().await;
+    for job in [unsuspended, next, stray] {
+        job.delete().await;
+        job.is_gone().await;
+    }
+}
