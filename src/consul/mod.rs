@@ -43,6 +43,6 @@ pub use error::{Error, LoginFailure, OpError};
 pub use kv::PutMode;
 pub use login::AuthMethod;
 pub use model::{Entry, Listing, Op, SessionId};
-pub use session::{Behavior, NewSession, Session};
+pub use session::{Behavior, NewSession, Renewed, Session};
 pub use token::{InvalidToken, TokenCell};
 pub use watch::WatchOptions;

@@ -9,6 +9,7 @@ use super::{
     call::{Answer, Call},
     kv::segment,
 };
+use crate::clock::Moment;
 
 /// A session to be made, with behavior `delete`, so that the keys that it holds go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,16 @@ pub enum Behavior {
     Delete,
 }
 
+/// A session that was renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The session as Consul has it.
+    pub session: Session,
+    /// When the request that was answered was sent, the last one of its call: the session lives for
+    /// its TTL from then on.
+    pub sent: Moment,
+}
+
 impl Client {
     /// Makes a session. [`Error::MissingNode`] if its node is not registered. Never done again when
     /// its answer was lost: such a session is found by [`Client::node_sessions`].
@@ -85,14 +96,14 @@ impl Client {
     /// A server that has just become the leader answers a renewal by what it has replayed of its log
     /// up to then, so after all servers were down it may not know a session that lives. That there
     /// is none is believed when a consistent read says so, too.
-    pub async fn renew_session(&self, id: &SessionId) -> Result<Session, Error> {
+    pub async fn renew_session(&self, id: &SessionId) -> Result<Renewed, Error> {
         match self.renew_once(id).await {
             Err(Error::Gone) if self.session(id).await?.is_some() => self.renew_once(id).await,
             answer => answer,
         }
     }
 
-    async fn renew_once(&self, id: &SessionId) -> Result<Session, Error> {
+    async fn renew_once(&self, id: &SessionId) -> Result<Renewed, Error> {
         let path = format!("/v1/session/renew/{}", segment(id.as_str())?);
         let call = Call {
             changes: false,
@@ -103,7 +114,9 @@ impl Client {
         if !answer.found && answer.body.starts_with(b"Session id ") {
             return Err(Error::Gone);
         }
-        first(&answer)?.ok_or(Error::Gone)
+        let session = first(&answer)?.ok_or(Error::Gone)?;
+        let sent = answer.sent;
+        Ok(Renewed { session, sent })
     }
 
     /// A session, if there is one; [`Error::Denied`] as for [`Self::node_sessions`].

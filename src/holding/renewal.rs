@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     clock::Moment,
-    consul::{self, Client, SessionId},
+    consul::{self, Client, Renewed, SessionId},
     semaphore::Life,
 };
 
@@ -84,9 +84,11 @@ impl Renewer {
             match self.get() {
                 Life::Unknown => {}
                 // A third of the TTL, at the most, with jitter so that sessions made together
-                // spread out.
-                Life::Renewed { ttl, .. } => {
-                    sleep((ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9))).await;
+                // spread out. It counts from when the last renewal was sent, as the TTL does: an
+                // answer that came late leaves that much less.
+                Life::Renewed { sent, ttl } => {
+                    let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
+                    sleep(due.since(Moment::now())).await;
                 }
                 Life::Endless | Life::Gone => return,
             }
@@ -103,13 +105,12 @@ impl Renewer {
         let mut pauses = pauses(longest).without_max_times().build();
         loop {
             let turn = self.turns.acquire().await;
-            let sent = Moment::now();
             let answer = self.consul.renew_session(&self.id).await;
             drop(turn);
             match answer {
                 // The TTL is its own: longer than asked where Consul has a floor, and of another
                 // day's spec where it was adopted.
-                Ok(session) => {
+                Ok(Renewed { session, sent }) => {
                     return self.set(match session.ttl {
                         Some(ttl) => Life::Renewed { sent, ttl },
                         None => Life::Endless,
@@ -145,4 +146,44 @@ pub(crate) fn pauses(longest: Duration) -> ExponentialBuilder {
         .with_min_delay(Duration::from_millis(200))
         .with_max_delay(longest.max(Duration::from_millis(400)))
         .with_jitter()
+}
+
+#[cfg(test)]
+mod tests {
+    use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
+
+    use super::*;
+
+    /// As after a storm in which a renewal was repeated for nearly as long as the session lives.
+    #[tokio::test]
+    async fn a_late_answer_leaves_less_time_for_the_next_renewal() {
+        let server = MockServer::start().await;
+        let answer = r#"[{"ID":"s","Node":"n","TTL":"300s","CreateIndex":1}]"#;
+        Mock::given(path("/v1/session/renew/s"))
+            .respond_with(ResponseTemplate::new(200).set_body_string(answer))
+            .mount(&server)
+            .await;
+        // As old as the machine: long overdue.
+        let sent = Moment::default();
+        let ttl = Moment::now().since(sent);
+        let address = server.uri().parse().unwrap();
+        let consul = Client::new(consul::Config {
+            addresses: vec![address],
+            ..consul::Config::default()
+        });
+        let renewal = Renewal::start(
+            consul.unwrap(),
+            "s".into(),
+            Life::Renewed { sent, ttl },
+            Arc::new(Semaphore::new(1)),
+            Arc::default(),
+        );
+        let renewed = async {
+            while !matches!(renewal.life(), Life::Renewed { sent: now, .. } if now > sent) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let renewed = tokio::time::timeout(Duration::from_mins(1), renewed).await;
+        assert!(renewed.is_ok(), "not before another third of the TTL");
+    }
 }

@@ -142,9 +142,8 @@ impl LockCandidate {
     /// A session of this replica's, and since when it is known to live.
     async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
         if let Some(session) = self.session.clone() {
-            let sent = Moment::now();
             match self.bounded(self.consul.renew_session(&session)).await {
-                Ok(_) => return Ok((session, sent)),
+                Ok(renewed) => return Ok((session, renewed.sent)),
                 Err(consul::Error::Gone) => self.session = None,
                 Err(error) => return Err(error),
             }
@@ -292,19 +291,19 @@ impl LockCandidate {
     /// Renews the session until it is gone.
     async fn renew(&self, session: &SessionId, term: &Term) {
         let usual = self.timing.lease / 3;
-        let mut pause = usual;
+        let (mut from, mut pause) = (Moment::now(), usual);
         loop {
-            sleep(pause.mul_f64(fastrand::f64().mul_add(0.2, 0.8))).await;
-            let sent = Moment::now();
-            pause = match self.bounded(self.consul.renew_session(session)).await {
-                Ok(_) => {
-                    term.extend(sent + self.timing.certain());
-                    usual
+            let due = from + pause.mul_f64(fastrand::f64().mul_add(0.2, 0.8));
+            sleep(due.since(Moment::now())).await;
+            (from, pause) = match self.bounded(self.consul.renew_session(session)).await {
+                Ok(renewed) => {
+                    term.extend(renewed.sent + self.timing.certain());
+                    (renewed.sent, usual)
                 }
                 Err(consul::Error::Gone) => return,
                 Err(error) => {
                     tracing::debug!(%error, "the lead can't be renewed yet");
-                    self.timing.retry().min(usual)
+                    (Moment::now(), self.timing.retry().min(usual))
                 }
             };
         }

@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::consul::{
-    Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions,
+use consul_semaphore_operator::{
+    clock::Moment,
+    consul::{Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions},
 };
 use futures::StreamExt;
 use testbed::{eventually, same};
@@ -174,7 +175,11 @@ async fn what_may_be_done_twice_is() {
         ))
         .mount(&server)
         .await;
-    let session = client.renew_session(&SessionId::from("s")).await.unwrap();
+    let began = Moment::now();
+    let renewed = client.renew_session(&SessionId::from("s")).await.unwrap();
+    // The request that was answered is the proof, not one before it that failed: between them is a pause.
+    assert!(renewed.sent > began + Duration::from_millis(90));
+    let session = renewed.session;
     // More than was asked for is what Consul grants.
     assert_eq!(session.ttl, Some(Duration::from_secs(30)));
     assert_eq!(calls.all().len(), 2);

@@ -21,7 +21,7 @@ fn on(node: &str) -> NewSession {
 async fn a_session_is_made_renewed_read_and_destroyed() {
     let (_consul, client) = start().await;
     let id = client.create_session(&on("bed")).await.unwrap();
-    let session = client.renew_session(&id).await.unwrap();
+    let session = client.renew_session(&id).await.unwrap().session;
     assert_eq!(session.id, id);
     assert_eq!(session.name, "prod-eu batch/migrate-42");
     assert_eq!(session.node, "bed");
@@ -101,6 +101,9 @@ async fn a_session_on_an_external_node_outlives_the_server_in_the_catalog() {
     let leave = serde_json::json!({ "Node": "bed" });
     consul.put_json("catalog/deregister", leave).await;
     assert_eq!(client.renew_session(&theirs).await, Err(Error::Gone));
-    assert_eq!(client.renew_session(&ours).await.unwrap().node, "k8s-1");
+    assert_eq!(
+        client.renew_session(&ours).await.unwrap().session.node,
+        "k8s-1"
+    );
     assert_eq!(client.get("k").await.unwrap().unwrap().session, Some(ours));
 }
