@@ -57,7 +57,19 @@ async fn a_slot_without_a_ttl_outlives_its_operator_until_somebody_frees_it() {
     );
 
     // It dies for good, and a person frees the slot, by the id that the status shows. Another
-    // program has it now.
+    // program has it now. What the operator had made for a Job that went again has ended before: of
+    // what it leaves, nothing would end but by its word.
+    let of_db = format!("/{}/{}/", team.name(), db.name());
+    eventually("its session is the only one", || async {
+        let mut sessions = consul.sessions().await;
+        sessions.retain(|session| session["Name"].as_str().is_some_and(|n| n.contains(&of_db)));
+        let ids: Vec<_> = sessions
+            .iter()
+            .map(|session| session["ID"].clone())
+            .collect();
+        same(ids, vec![json!(grant.session)])
+    })
+    .await;
     operator.kill().await;
     let shown = db.status().await["holders"][0]["session"].clone();
     consul.destroy_session(shown.as_str().expect("an id")).await;
