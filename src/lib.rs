@@ -34,6 +34,7 @@ pub mod exec;
 mod holding;
 #[cfg(test)]
 mod hostile;
+mod id;
 pub mod leader;
 pub mod semaphore;
 pub mod stderr;

@@ -1,32 +1,30 @@
 //! Plain data of the KV store. No IO.
 
-use std::sync::Arc;
-
 use serde::{Deserialize, Serialize};
 
-use crate::clock::Moment;
+use crate::{clock::Moment, id::Id};
 
 /// The id of a session, as Consul made it (a UUID in text). Clones share it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct SessionId(Arc<str>);
+pub struct SessionId(Id);
 
 impl SessionId {
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 }
 
 impl std::fmt::Display for SessionId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
+        self.0.fmt(f)
     }
 }
 
 impl AsRef<str> for SessionId {
     fn as_ref(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 

@@ -7,11 +7,12 @@ use crate::{
     api::{Key, annotations::OnContention},
     clock::Moment,
     consul::SessionId,
+    id::Id,
 };
 
 /// A Job's uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Uid(Arc<str>);
+pub struct Uid(Id);
 
 impl From<&str> for Uid {
     fn from(uid: &str) -> Self {
@@ -21,13 +22,13 @@ impl From<&str> for Uid {
 
 impl AsRef<str> for Uid {
     fn as_ref(&self) -> &str {
-        &self.0
+        self.0.as_str()
     }
 }
 
 impl fmt::Display for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        self.0.fmt(f)
     }
 }
 

@@ -45,8 +45,10 @@ impl Prefix {
 pub struct Reading {
     prefix: Prefix,
     mode: Mode,
-    /// Direct children of the prefix, by name.
-    entries: BTreeMap<String, Entry>,
+    /// The lock key.
+    lock_entry: Option<Entry>,
+    /// The other direct children of the prefix, by name. That of a contender is its session.
+    entries: BTreeMap<SessionId, Entry>,
     lock: Lock,
     /// Who is in `Holders`, or has locked the mutex, and whether their contender lives: asked of every
     /// contender again and again, so it must not cost a search.
@@ -61,6 +63,7 @@ impl Reading {
     /// Reads a listing of [`Prefix::folder`], as what is asked for.
     pub fn new(prefix: Prefix, mode: Mode, listing: Listing) -> Self {
         let mut reading = Self {
+            lock_entry: None,
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
             holders: HashMap::new(),
@@ -78,12 +81,15 @@ impl Reading {
 
     /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
     pub fn shows(&self, entries: &[Entry]) -> bool {
-        let same = |entry: &Entry| {
-            let known = self.prefix.child(&entry.key);
-            let known = known.and_then(|name| self.entries.get(name));
-            known.is_some_and(|known| known.modify_index == entry.modify_index)
-        };
-        entries.len() == self.entries.len() && entries.iter().all(same)
+        fn version(entry: &Entry) -> (&str, u64) {
+            (&entry.key, entry.modify_index)
+        }
+        let is_lock = |entry: &&Entry| self.prefix.child(&entry.key) == Some(LOCK);
+        let lock = entries.iter().filter(is_lock);
+        let listed = lock.chain(entries.iter().filter(|entry| !is_lock(entry)));
+        // Both are in the order of the keys.
+        let known = self.lock_entry.iter().chain(self.entries.values());
+        listed.map(version).eq(known.map(version))
     }
 
     /// The same again, as another request showed it. One that was answered only now may have been sent
@@ -105,7 +111,7 @@ impl Reading {
 
     /// The lock key's value, as it is in Consul.
     pub(super) fn lock_value(&self) -> Option<&[u8]> {
-        let lock = self.entries.get(LOCK)?;
+        let lock = self.lock_entry.as_ref()?;
         Some(&lock.value)
     }
 
@@ -116,10 +122,16 @@ impl Reading {
 
     /// The live contenders: each one's key is locked by its session.
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.entries.iter().filter_map(|(name, entry)| {
-            let session = entry.session.as_ref()?;
-            (self.name_of(session) == name).then_some((session, entry))
-        })
+        let (mutex, others) = match self.mode {
+            Mode::Semaphore => (None, Some(&self.entries)),
+            Mode::Mutex => (self.lock_entry.as_ref(), None),
+        };
+        let mutex = mutex
+            .into_iter()
+            .filter_map(|entry| Some((entry.session.as_ref()?, entry)));
+        let others = others.into_iter().flatten();
+        let others = others.filter(|(name, entry)| entry.session.as_ref() == Some(name));
+        mutex.chain(others)
     }
 
     /// The live contenders that hold no slot.
@@ -130,9 +142,11 @@ impl Reading {
 
     /// The live contender of a session.
     pub fn contender(&self, session: &SessionId) -> Option<&Entry> {
-        self.entries
-            .get(self.name_of(session))
-            .filter(|entry| entry.session.as_ref() == Some(session))
+        let entry = match self.mode {
+            Mode::Semaphore => self.entries.get(session),
+            Mode::Mutex => self.lock_entry.as_ref(),
+        };
+        entry.filter(|entry| entry.session.as_ref() == Some(session))
     }
 
     /// Whether a session is in `Holders`, dead or alive.
@@ -142,13 +156,9 @@ impl Reading {
 
     /// The key that a session locks: a contender key of its own, or the mutex.
     pub(super) fn key_of(&self, session: &SessionId) -> String {
-        format!("{}/{}", self.prefix, self.name_of(session))
-    }
-
-    fn name_of<'a>(&self, session: &'a SessionId) -> &'a str {
         match self.mode {
-            Mode::Semaphore => session.as_str(),
-            Mode::Mutex => LOCK,
+            Mode::Semaphore => self.prefix.contender_key(session),
+            Mode::Mutex => self.prefix.lock_key(),
         }
     }
 
@@ -164,7 +174,7 @@ impl Reading {
         let dead = self.holders.iter().filter(|(_, lives)| !**lives);
         dead.map(|(session, _)| {
             let key = self.prefix.contender_key(session);
-            let known = self.entries.get(session.as_ref());
+            let known = self.entries.get(session);
             let index = known.map_or(0, |entry| entry.modify_index);
             (session.clone(), Op::unchanged(key, index))
         })
@@ -209,7 +219,7 @@ impl Reading {
     }
 
     fn read_lock(&mut self) {
-        self.lock = Lock::read(self.mode, self.entries.get(LOCK));
+        self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
         let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
         self.holders = match &self.lock {
             Lock::Semaphore { body, .. } => body.holders().map(lives).collect(),
@@ -219,14 +229,22 @@ impl Reading {
     }
 
     fn put(&mut self, entry: Entry) {
-        if let Some(name) = self.prefix.child(&entry.key) {
-            self.entries.insert(name.to_owned(), entry);
+        match self.prefix.child(&entry.key) {
+            Some(LOCK) => self.lock_entry = Some(entry),
+            Some(name) => {
+                self.entries.insert(name.into(), entry);
+            }
+            None => {}
         }
     }
 
     fn remove(&mut self, key: &str) {
-        if let Some(name) = self.prefix.child(key) {
-            self.entries.remove(name);
+        match self.prefix.child(key) {
+            Some(LOCK) => self.lock_entry = None,
+            Some(name) => {
+                self.entries.remove(&name.into());
+            }
+            None => {}
         }
     }
 }
