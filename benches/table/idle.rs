@@ -53,6 +53,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     db.shows(serde_json::json!({ "waiting": waiting })).await;
     kubernetes_rests(&bed).await;
     process.rests().await;
+    all_is_told(&kubernetes).await;
     let kubernetes = Rates::measure(&kubernetes, runs).await;
 
     let mut rows = of_consul(&consul, running);
@@ -104,6 +105,26 @@ fn is_watch(call: &Call) -> bool {
 
 fn is_lease(call: &Call) -> bool {
     call.path.contains("/leases/")
+}
+
+/// Waits until each Job has its event that it waits: they are written one after another. For five minutes
+/// at the most: what is still asked then is not for what has happened.
+async fn all_is_told(kubernetes: &Proxy) {
+    let mut silent = 0;
+    for _ in 0..300 {
+        let before = kubernetes.calls().len();
+        sleep(Duration::from_secs(1)).await;
+        let calls = kubernetes.calls().split_off(before);
+        let always = |call: &Call| is_watch(call) || is_lease(call);
+        silent = if calls.iter().all(always) {
+            silent + 1
+        } else {
+            0
+        };
+        if silent == 5 {
+            return;
+        }
+    }
 }
 
 /// The calls of each run.
