@@ -89,11 +89,7 @@ fn of_kubernetes(kubernetes: &Rates, waiting: usize) -> Vec<Row> {
     vec![
         row("watches begun again", is_watch, Goal::None),
         row("renewals of the lease", is_lease, Goal::None),
-        row(
-            "others",
-            |call| !is_watch(call) && !is_lease(call),
-            Goal::AtMost(0.0),
-        ),
+        row("others", is_about_something, Goal::AtMost(0.0)),
     ]
 }
 
@@ -107,6 +103,11 @@ fn is_lease(call: &Call) -> bool {
     call.path.contains("/leases/")
 }
 
+/// Whether it is none of those that are made for ever.
+fn is_about_something(call: &Call) -> bool {
+    !is_watch(call) && !is_lease(call)
+}
+
 /// Waits until each Job has its event that it waits: they are written one after another. For five minutes
 /// at the most: what is still asked then is not for what has happened.
 async fn all_is_told(kubernetes: &Proxy) {
@@ -115,11 +116,10 @@ async fn all_is_told(kubernetes: &Proxy) {
         let before = kubernetes.calls().len();
         sleep(Duration::from_secs(1)).await;
         let calls = kubernetes.calls().split_off(before);
-        let always = |call: &Call| is_watch(call) || is_lease(call);
-        silent = if calls.iter().all(always) {
-            silent + 1
-        } else {
+        silent = if calls.iter().any(is_about_something) {
             0
+        } else {
+            silent + 1
         };
         if silent == 5 {
             return;
