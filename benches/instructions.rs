@@ -6,6 +6,8 @@
 
 mod facts;
 
+use std::sync::Arc;
+
 use consul_semaphore_operator::{
     consul::Entry,
     semaphore::{Job, Lock, Mode, Observed, Plan, decide, lock::LockBody},
@@ -91,7 +93,7 @@ fn putting_a_change_into_a_line((facts, job): (&'static Facts, &'static batch::J
 #[bench::of_10000(line(10_000))]
 fn taking_a_slice_of_a_line(
     (facts, _): (&'static Facts, &'static batch::Job),
-) -> (Vec<Job>, Vec<Job>) {
+) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
     facts.slice()
 }
 

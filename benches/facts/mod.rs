@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -86,7 +87,7 @@ impl Facts {
             nothing: Nothing::default(),
         };
         facts.turns.observe(&facts.reading, NOW);
-        let running: Vec<_> = bound.iter().collect();
+        let running: Vec<_> = bound.iter().map(AsRef::as_ref).collect();
         let renewed = |_: &SessionId| {
             Some(Life::Renewed {
                 sent: NOW,
@@ -125,12 +126,15 @@ impl Facts {
     }
 
     /// The Jobs that a pass looks at: those that were started, and the head of the line.
-    pub(crate) fn slice(&self) -> (Vec<Job>, Vec<Job>) {
+    pub(crate) fn slice(&self) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
         self.queue.slice(self.settings.limit, OPERATIONS)
     }
 
     /// All of it, with these Jobs.
-    pub(crate) fn observed<'a>(&'a self, (bound, line): &'a (Vec<Job>, Vec<Job>)) -> Observed<'a> {
+    pub(crate) fn observed<'a>(
+        &'a self,
+        (bound, line): &'a (Vec<Arc<Job>>, Vec<Arc<Job>>),
+    ) -> Observed<'a> {
         Observed {
             now: NOW,
             time: jiff::Timestamp::UNIX_EPOCH,
@@ -222,17 +226,17 @@ fn session(job: &Uid) -> SessionId {
     job.as_ref().replace("-4000-", "-5000-").into()
 }
 
-fn ours(settings: &Settings, job: &Job) -> Ours {
+fn ours(settings: &Settings, job: &Arc<Job>) -> Ours {
     Ours {
         session: session(&job.uid),
-        identity: Identity {
+        identity: Arc::new(Identity {
             cluster: settings.cluster.id.as_str().into(),
             namespace: settings.namespace.as_str().into(),
             semaphore: settings.name.as_str().into(),
             key: None,
             job: job.name.clone(),
             uid: job.uid.clone(),
-        },
+        }),
         job: Some(job.clone()),
         pods_gone: false,
     }

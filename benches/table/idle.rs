@@ -18,8 +18,8 @@ const WAITING: usize = 10_000;
 /// The TTL of the sessions.
 const TTL: Duration = Duration::from_secs(30);
 
-/// How long it is counted: two TTLs.
-const WINDOW: Duration = Duration::from_mins(1);
+/// How long it is counted: as long as three renewals of each session take.
+const WINDOW: Duration = TTL;
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     let bed = Bed::builder().without_operator().start().await;

@@ -45,7 +45,7 @@ impl Queue {
 
     /// What a pass takes out that can write so many operations: the Jobs that were started, and the head of
     /// the line.
-    pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Job>, Vec<Job>) {
+    pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
         let head = grantor::head(limit, operations, 0);
         let slice = self.index.slice(&self.line, head);
         (slice.bound, slice.line)

@@ -34,9 +34,9 @@ const IMPATIENT: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Slice {
     /// The Jobs that were started here and have not ended.
-    pub(super) bound: Vec<Job>,
+    pub(super) bound: Vec<Arc<Job>>,
     /// The head of the line, in order, and some of those behind it that are not to wait.
-    pub(super) line: Vec<Job>,
+    pub(super) line: Vec<Arc<Job>>,
     /// How many are in line.
     pub(super) waiting: usize,
 }
@@ -311,7 +311,7 @@ impl Index {
     }
 
     /// A Job by its uid.
-    pub(super) fn job(&self, uid: &Uid) -> Option<Job> {
+    pub(super) fn job(&self, uid: &Uid) -> Option<Arc<Job>> {
         self.state().jobs.get(uid).map(|kept| kept.job.clone())
     }
 
@@ -340,7 +340,7 @@ impl Index {
     }
 
     /// The first who wait for a semaphore, over all its lines, at most so many.
-    pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Job> {
+    pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Job>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
         let queue = semaphore
@@ -351,7 +351,7 @@ impl Index {
     }
 
     /// All who wait in a line, in order.
-    pub(super) fn line(&self, line: &LineRef) -> Vec<Job> {
+    pub(super) fn line(&self, line: &LineRef) -> Vec<Arc<Job>> {
         self.slice(line, usize::MAX).line
     }
 

@@ -32,7 +32,7 @@ pub(super) enum Obstacle {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     pub(super) namespace: Arc<str>,
-    pub(super) job: Job,
+    pub(super) job: Arc<Job>,
     /// The semaphore that it names, also where an obstacle keeps it out of its line.
     pub(super) names: Option<Arc<str>>,
     pub(super) obstacle: Option<Obstacle>,
@@ -95,7 +95,7 @@ impl Kept {
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
-            job,
+            job: Arc::new(job),
             names,
             obstacle,
             no_key,
@@ -106,11 +106,10 @@ impl Kept {
 impl Kept {
     /// Whether a later version says nothing else: most changes of a Job mean nothing to its slot.
     pub(super) fn says_the_same(&self, later: &Self) -> bool {
-        let Job { version, seen, .. } = self.job.clone();
         let job = Job {
-            version,
-            seen,
-            ..later.job.clone()
+            version: self.job.version.clone(),
+            seen: self.job.seen,
+            ..Job::clone(&later.job)
         };
         let Self {
             namespace,
@@ -119,7 +118,7 @@ impl Kept {
             obstacle,
             no_key,
         } = later;
-        self.job == job
+        *self.job == job
             && self.namespace == *namespace
             && self.names == *names
             && self.obstacle == *obstacle
@@ -372,7 +371,7 @@ mod tests {
                 }]);
                 change(job);
             });
-            read(job).unwrap().job.cron_job
+            read(job).unwrap().job.cron_job.clone()
         };
         let hourly = made(|_| {}).unwrap();
         assert_eq!((hourly.name.as_str(), hourly.uid.as_str()), ("hourly", "c"));

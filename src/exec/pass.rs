@@ -1,6 +1,6 @@
 //! A pass: observe, decide, apply. For what a Job needs the API server for, the process is here.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::contender::{Contender, Step};
 use crate::{
@@ -47,10 +47,11 @@ impl Contender {
             self.view.look().await;
         }
         self.sort_sessions().await;
-        let ours = self.ours();
-        let one = std::slice::from_ref(&self.job);
+        let job = Arc::new(self.job.clone());
+        let ours = self.ours(&job);
+        let one = std::slice::from_ref(&job);
         let running = self.job.standing == Standing::Running;
-        let running: Vec<&Job> = one.iter().filter(|_| running).collect();
+        let running: Vec<&Job> = one.iter().filter(|_| running).map(AsRef::as_ref).collect();
         let (kept, reading) = (&self.kept, self.view.reading.as_ref());
         let life = |session: &SessionId| kept.get(session).map(Renewal::life);
         self.evidence
@@ -93,8 +94,8 @@ impl Contender {
     }
 
     /// Our contenders: those that our sessions have locked.
-    fn ours(&self) -> Vec<Ours> {
-        let identity = self.settings.identity(&Target::from(&self.job));
+    fn ours(&self, job: &Arc<Job>) -> Vec<Ours> {
+        let identity = Arc::new(self.settings.identity(&Target::from(job)));
         let reading = self.view.reading.as_ref();
         let live = |session: &&SessionId| {
             reading.is_some_and(|reading| reading.contender(session).is_some())
@@ -104,9 +105,9 @@ impl Contender {
             .map(|session| Ours {
                 session: session.clone(),
                 identity: identity.clone(),
-                job: Some(self.job.clone()),
+                job: Some(job.clone()),
                 // Whoever leaves has no process any more.
-                pods_gone: self.job.standing == Standing::Deleting,
+                pods_gone: job.standing == Standing::Deleting,
             })
             .collect()
     }

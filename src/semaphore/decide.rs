@@ -10,6 +10,7 @@ mod unused;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
 };
 
 use self::turn::Others;
@@ -67,10 +68,10 @@ pub struct Observed<'a> {
     /// The live contenders of this semaphore that are ours.
     pub ours: &'a [Ours],
     /// The Jobs that this semaphore started, except those that have ended.
-    pub bound: &'a [Job],
+    pub bound: &'a [Arc<Job>],
     /// The head of the line, in order: at least [`AHEAD`] more than can be granted at once; and those
     /// behind it that are not to wait.
-    pub line: &'a [Job],
+    pub line: &'a [Arc<Job>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<Uid, SessionId>,
     /// Jobs that are being written to: their next version decides.
@@ -120,7 +121,7 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
-            settled: HashSet::new(),
+            settled: HashSet::with_capacity(observed.ours.len()),
             waiting: BTreeMap::new(),
         }
     }
@@ -145,7 +146,7 @@ impl<'a> Pass<'a> {
     /// Applies the rule table to each contender of ours; of two for one Job, one stays.
     fn judge_contenders(&mut self) {
         let ours = self.observed.ours;
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::with_capacity(ours.len());
         let of_job = ours.iter().map(|ours| &ours.identity.uid);
         let twice: BTreeSet<&Uid> = of_job.filter(|uid| !seen.insert(*uid)).collect();
         for ours in ours
@@ -210,7 +211,7 @@ impl<'a> Pass<'a> {
             self.waiting.insert(uid, &ours.session);
             return;
         }
-        let running = |job: &Job| job.standing == Standing::Running;
+        let running = |job: &Arc<Job>| job.standing == Standing::Running;
         if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
             self.waiting.insert(uid, &ours.session);

@@ -64,6 +64,8 @@ struct Held {
     lost: Option<Moment>,
     /// When this operator woke up, if it slept while the proofs grew too old.
     woken: Option<Moment>,
+    /// Whether the Job still runs, while that is found out.
+    runs: bool,
 }
 
 /// The evidence for the slots of running Jobs.
@@ -91,35 +93,41 @@ impl Evidence {
         life: impl Fn(&SessionId) -> Option<Life>,
     ) {
         let looked = std::mem::replace(&mut self.looked, now);
-        let mut before = std::mem::take(&mut self.slots);
         let reading = reading.filter(|reading| reading.is_readable());
-        let mut holding: HashMap<&Uid, &SessionId> = HashMap::new();
+        let mut holding: HashMap<&Uid, &SessionId> = HashMap::with_capacity(ours.len());
         for ours in ours {
             if reading.is_some_and(|reading| reading.holds(&ours.session)) {
                 holding.entry(&ours.identity.uid).or_insert(&ours.session);
             }
         }
         for job in running {
-            let mut held = before.remove(&job.uid).unwrap_or(Held {
+            let held = self.slots.entry(job.uid.clone()).or_insert(Held {
                 session: None,
                 proved: now,
                 ttl: settings.ttl,
                 lost: None,
                 woken: None,
+                runs: true,
             });
+            held.runs = true;
             let due = held.deadline(settings, job);
             if due.is_some_and(|due| looked < due && due + LATE < now) {
                 held.woken = Some(now);
             }
+            let own = holding.get(&job.uid).copied();
+            let own = own.map(|session| (session, life(session)));
             if let Some(reading) = reading {
-                let own = holding.get(&job.uid).copied();
-                held.look(now, job, reading, own, &life);
+                held.look(now, job, reading, own);
             }
-            if held.session.as_ref().and_then(&life) == Some(Life::Gone) {
+            let held_by = match own {
+                Some((session, life)) if held.session.as_ref() == Some(session) => life,
+                _ => held.session.as_ref().and_then(&life),
+            };
+            if held_by == Some(Life::Gone) {
                 held.lost.get_or_insert(now);
             }
-            self.slots.insert(job.uid.clone(), held);
         }
+        self.slots.retain(|_, held| std::mem::take(&mut held.runs));
     }
 
     /// By when this running Job must be suspended if nothing new is learned of its slot: early
@@ -151,16 +159,15 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows: `own` is the session made for this Job that holds a slot there.
+    /// Takes note of what a reading shows: `own` is the session made for this Job that holds a slot there,
+    /// with what is known of it.
     fn look(
         &mut self,
         now: Moment,
         job: &Job,
         reading: &Reading,
-        own: Option<&SessionId>,
-        life: impl Fn(&SessionId) -> Option<Life>,
+        own: Option<(&SessionId, Option<Life>)>,
     ) {
-        let own = own.map(|session| (session, life(session)));
         let neighbours = || job.held_by().find(|session| reading.holds(session));
         let (session, renewed, ttl) = match own {
             Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),

@@ -1,5 +1,7 @@
 //! The rule table: what becomes of a contender of ours, by what its Job is doing.
 
+use std::sync::Arc;
+
 use super::{
     identity::Identity,
     job::{Job, Standing},
@@ -12,9 +14,9 @@ pub struct Ours {
     /// The session, and the name of the contender key.
     pub session: SessionId,
     /// Whom the session was made for.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// That Job, if it is there: another one under its name is not it.
-    pub job: Option<Job>,
+    pub job: Option<Arc<Job>>,
     /// Whether a GET of the Job and a LIST of its pods, both sent after the contender was read,
     /// show that no pod of it is left. What was not asked, or not answered, is not proved.
     pub pods_gone: bool,

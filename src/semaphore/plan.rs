@@ -23,6 +23,12 @@ pub struct Target {
     pub version: Arc<str>,
 }
 
+impl From<&Arc<Job>> for Target {
+    fn from(job: &Arc<Job>) -> Self {
+        Self::from(&**job)
+    }
+}
+
 impl From<&Job> for Target {
     fn from(job: &Job) -> Self {
         Self {
@@ -235,7 +241,7 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Who had it.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// The session, to be destroyed once the transaction has gone through.
     pub session: SessionId,
     /// Whether it held a slot.
@@ -246,7 +252,7 @@ pub struct Release {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cooling {
     /// Who has it.
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// The session that holds it.
     pub session: SessionId,
     /// Until when it stays held.

@@ -1,6 +1,6 @@
 //! Small values for the tests of this room.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     LimitPolicy, Mode, OnSlotLost,
@@ -52,15 +52,15 @@ pub(super) fn time(seconds: u64) -> jiff::Timestamp {
 pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
     Ours {
         session: session.into(),
-        identity: Identity {
+        identity: Arc::new(Identity {
             cluster: "c".into(),
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
-            job: "a".into(),
-            uid: "a".into(),
-        },
-        job,
+            job: job.as_ref().map_or("a".into(), |job| job.name.clone()),
+            uid: job.as_ref().map_or("a".into(), |job| job.uid.clone()),
+        }),
+        job: job.map(Arc::new),
         pods_gone: false,
     }
 }

@@ -1,6 +1,6 @@
 //! The first part of a pass: gathers the facts that it decides on.
 
-use std::collections::HashSet;
+use std::sync::Arc;
 
 use super::{Grantor, refusals::Withheld, sessions::Whose};
 use crate::{
@@ -13,8 +13,8 @@ use crate::{
 pub(super) struct Facts {
     pub(super) now: Moment,
     ours: Vec<Ours>,
-    bound: Vec<Job>,
-    line: Vec<Job>,
+    bound: Vec<Arc<Job>>,
+    line: Vec<Arc<Job>>,
     withheld: Withheld,
     closed: bool,
 }
@@ -106,10 +106,10 @@ impl Grantor {
     }
 
     /// Brings the evidence for the slots of running Jobs up to date.
-    fn weigh(&mut self, now: Moment, bound: &[Job], ours: &[Ours]) {
+    fn weigh(&mut self, now: Moment, bound: &[Arc<Job>], ours: &[Ours]) {
         let lock_key = self.settings.prefix.lock_key();
         let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
-        let running: Vec<&Job> = bound.iter().filter(runs).collect();
+        let running: Vec<&Job> = bound.iter().map(AsRef::as_ref).filter(runs).collect();
         let reading = self.view.reading.as_ref();
         self.evidence
             .observe(now, &self.settings, &running, reading, ours, |session| {
@@ -122,33 +122,38 @@ impl Grantor {
         let Some(reading) = &self.view.reading else {
             return Vec::new();
         };
-        let own = || {
-            let contenders = reading.contenders().map(|(session, _)| session);
-            contenders.filter_map(|session| match self.sessions.whose(session) {
-                Some(Whose::Own(identity)) => Some((session, identity)),
-                _ => None,
-            })
-        };
-        let index = &self.context.index;
-        let jobs = own().map(|(_, identity)| identity.uid.clone());
-        index.has_contenders(&self.reference, jobs.collect());
-        let ours = own().map(|(session, identity)| Ours {
-            session: session.clone(),
-            identity: identity.clone(),
-            job: index.job(&identity.uid),
-            pods_gone: false,
+        let contenders = reading.contenders().map(|(session, _)| session);
+        let own = contenders.filter_map(|session| match self.sessions.whose(session) {
+            Some(Whose::Own(identity)) => Some((session, identity)),
+            _ => None,
         });
+        let own: Vec<_> = own.collect();
+        let uids: Vec<_> = own.iter().map(|(_, identity)| &identity.uid).collect();
+        let jobs = self.context.index.jobs_of(&self.reference, &uids);
+        let ours = own
+            .into_iter()
+            .zip(jobs)
+            .map(|((session, identity), job)| Ours {
+                session: session.clone(),
+                identity: identity.clone(),
+                job,
+                pods_gone: false,
+            });
         let mut ours: Vec<Ours> = ours.collect();
+        self.proofs
+            .retain(|session, _| reading.contender(session).is_some());
+        // A session has one start, so those that are gone are forgotten many at once.
+        if self.starts.len() > 2 * ours.len() {
+            self.starts
+                .retain(|session, _| reading.contender(session).is_some());
+        }
         self.prove(&mut ours).await;
-        let sessions: HashSet<_> = ours.iter().map(|ours| &ours.session).collect();
-        self.proofs.retain(|session, _| sessions.contains(session));
-        self.starts.retain(|session, _| sessions.contains(session));
         ours
     }
 }
 
 /// How many of those in line a pass may have to pass by.
 fn passed(ours: &[Ours], withheld: &Withheld) -> usize {
-    let in_line = |ours: &&Ours| ours.job.as_ref().is_some_and(Job::in_line);
+    let in_line = |ours: &&Ours| ours.job.as_ref().is_some_and(|job| job.in_line());
     ours.iter().filter(in_line).count() + withheld.busy.len() + withheld.barred.len()
 }

@@ -17,8 +17,8 @@ use crate::{
 pub(in crate::controller) struct Tenures {
     /// `None` for those that held when they were first seen.
     since: HashMap<SessionId, Option<Timestamp>>,
-    /// Whether the holders were seen before.
-    seen: bool,
+    /// The `ModifyIndex` of `.lock` when the holders were last looked at.
+    seen: Option<u64>,
 }
 
 impl Tenures {
@@ -29,11 +29,13 @@ impl Tenures {
 
     /// Takes note of who holds now.
     pub(super) fn observe(&mut self, reading: &Reading) {
-        let Lock::Semaphore { body, .. } = reading.lock() else {
+        let Lock::Semaphore { body, index } = reading.lock() else {
             return;
         };
-        let now = self.seen.then(clock::time);
-        self.seen = true;
+        if self.seen == Some(*index) {
+            return;
+        }
+        let now = self.seen.replace(*index).map(|_| clock::time());
         let holders: BTreeSet<_> = body.holders().collect();
         self.since.retain(|session, _| holders.contains(session));
         for session in holders {
@@ -82,7 +84,7 @@ mod tests {
         semaphore::{Mode, lock::SEMAPHORE_FLAGS},
     };
 
-    fn reading(holders: &str) -> Reading {
+    fn reading(index: u64, holders: &str) -> Reading {
         let lock = Entry {
             key: "p/.lock".into(),
             value: format!(r#"{{"Limit":2,"Holders":{{{holders}}}}}"#).into_bytes(),
@@ -90,7 +92,7 @@ mod tests {
             session: None,
             lock_index: 0,
             create_index: 1,
-            modify_index: 1,
+            modify_index: index,
         };
         let listing = Listing {
             entries: vec![lock],
@@ -105,13 +107,13 @@ mod tests {
     fn since_when_they_hold_is_known_of_those_whose_grant_was_seen() {
         let mut tenures = Tenures::default();
         let [a, b] = ["a", "b"].map(SessionId::from);
-        tenures.observe(&reading(r#""a":true"#));
+        tenures.observe(&reading(1, r#""a":true"#));
         assert_eq!(tenures.since(&a), None, "it held before");
-        tenures.observe(&reading(r#""a":true,"b":true"#));
+        tenures.observe(&reading(2, r#""a":true,"b":true"#));
         assert!(tenures.since(&b).is_some());
         assert_eq!(tenures.since(&a), None);
-        tenures.observe(&reading(r#""b":true"#));
-        tenures.observe(&reading(r#""a":true,"b":true"#));
+        tenures.observe(&reading(3, r#""b":true"#));
+        tenures.observe(&reading(4, r#""a":true,"b":true"#));
         assert!(tenures.since(&a).is_some(), "it came again");
     }
 }

@@ -44,7 +44,7 @@ const NAMED: u32 = 10;
 pub(in crate::controller) struct Proof {
     /// The version of the Job that it was asked for.
     of: Option<Arc<str>>,
-    job: Option<Job>,
+    job: Option<Arc<Job>>,
     /// The pods that are left, with their nodes; `None` if there was no answer.
     pods: Option<Vec<String>>,
     first: Moment,
@@ -83,7 +83,7 @@ impl Proof {
 }
 
 /// The Job as it is now, and the pods of it that are left.
-type Answer = Result<(Option<Job>, Vec<String>), CallError>;
+type Answer = Result<(Option<Arc<Job>>, Vec<String>), CallError>;
 
 impl Grantor {
     /// Brings proofs where what happens to a contender depends on one.

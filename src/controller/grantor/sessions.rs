@@ -1,6 +1,9 @@
 //! The sessions of a grantor: those that hold slots, and those made ahead for the head of the line.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use tokio::task::JoinSet;
 
@@ -22,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) enum Whose {
     /// For this Job of this semaphore.
-    Own(Identity),
+    Own(Arc<Identity>),
     /// For another `ConsulSemaphore` of this cluster on the same prefix.
     Neighbour,
     /// By somebody else.
@@ -127,9 +130,12 @@ impl Grantor {
             return;
         };
         let Sessions { whose, kept, .. } = &mut self.sessions;
-        whose.retain(|session, _| {
-            reading.contender(session).is_some() || kept.contains_key(session)
-        });
+        // Whose a session is never changes, so those that are gone are forgotten many at once.
+        if whose.len() > 2 * kept.len() {
+            whose.retain(|session, _| {
+                reading.contender(session).is_some() || kept.contains_key(session)
+            });
+        }
         let sessions = reading.contenders().map(|(session, _)| session);
         let unknown = sessions.filter(|session| !whose.contains_key(*session));
         let unknown: Vec<SessionId> = unknown.cloned().collect();
@@ -160,7 +166,7 @@ impl Grantor {
         for session in unknown {
             let identity = names.get(&session).and_then(|name| Identity::parse(name));
             let found = match identity {
-                Some(identity) if self.settings.owns(&identity) => Whose::Own(identity),
+                Some(identity) if self.settings.owns(&identity) => Whose::Own(Arc::new(identity)),
                 Some(identity) if *identity.cluster == *self.settings.cluster.id => {
                     Whose::Neighbour
                 }
@@ -180,20 +186,26 @@ impl Grantor {
         let Sessions {
             whose, kept, ahead, ..
         } = &mut self.sessions;
-        let mut found = Vec::new();
+        let (mut found, mut there) = (Vec::new(), 0);
         for (session, _) in reading.contenders() {
             let Some(Whose::Own(identity)) = whose.get(session) else {
                 continue;
             };
             ahead.retain(|_, ahead| ahead != session);
-            if !kept.contains_key(session) {
+            if kept.contains_key(session) {
+                there += 1;
+            } else {
                 found.push((session.clone(), identity.clone()));
             }
         }
-        let ahead: BTreeSet<_> = ahead.values().collect();
-        let without =
-            |session: &&SessionId| !ahead.contains(session) && reading.contender(session).is_none();
-        let gone: Vec<_> = kept.keys().filter(without).cloned().collect();
+        let mut gone: Vec<SessionId> = Vec::new();
+        if kept.len() > there + ahead.len() {
+            let ahead: BTreeSet<_> = ahead.values().collect();
+            let without = |session: &&SessionId| {
+                !ahead.contains(session) && reading.contender(session).is_none()
+            };
+            gone.extend(kept.keys().filter(without).cloned());
+        }
         for (session, identity) in found {
             tracing::info!(
                 job = %format_args!("{}/{}", identity.namespace, identity.job),
@@ -255,7 +267,7 @@ impl Grantor {
             Err(error) => return self.view.write_failed(error),
         };
         self.view.writing_works();
-        let own = Whose::Own(self.settings.identity(&job));
+        let own = Whose::Own(Arc::new(self.settings.identity(&job)));
         self.sessions.whose.insert(id.clone(), own);
         self.sessions.kept.insert(id.clone(), session);
         if let Some(other) = self.sessions.ahead.insert(job.uid, id) {

@@ -4,10 +4,11 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     mem,
+    sync::Arc,
 };
 
 use super::{Index, LineRef, State};
-use crate::semaphore::Uid;
+use crate::semaphore::{Job, Uid};
 
 /// The lines that have a contender of each Job.
 #[derive(Default)]
@@ -18,15 +19,17 @@ pub(super) struct Contenders {
 
 impl Contenders {
     /// The Jobs that a line has contenders of, from now on.
-    fn put(&mut self, line: &LineRef, jobs: HashSet<Uid>) {
+    fn put(&mut self, line: &LineRef, jobs: &[&Uid]) {
         let known = self.by_line.get_mut(line);
-        if known
-            .as_deref()
-            .map_or(jobs.is_empty(), |known| *known == jobs)
-        {
+        // Of two contenders for one Job, whose Job stays known too long is woken in vain at the most.
+        let same = known.as_deref().map_or(jobs.is_empty(), |known| {
+            known.len() == jobs.len() && jobs.iter().all(|job| known.contains(*job))
+        });
+        if same {
             return;
         }
         let before = known.map(mem::take).unwrap_or_default();
+        let jobs: HashSet<Uid> = jobs.iter().copied().cloned().collect();
         for gone in before.difference(&jobs) {
             if let Some(lines) = self.by_job.get_mut(gone) {
                 lines.remove(line);
@@ -48,7 +51,7 @@ impl Contenders {
 
     /// A line is gone.
     pub(super) fn forget(&mut self, line: &LineRef) {
-        self.put(line, HashSet::new());
+        self.put(line, &[]);
     }
 
     /// The lines that have a contender of a Job.
@@ -58,10 +61,17 @@ impl Contenders {
 }
 
 impl Index {
-    /// A line has contenders of these Jobs: its grantor is woken when one of them changes, whoever
-    /// looks after it. To be called before the Jobs are looked at, so that no change is missed.
-    pub(in crate::controller) fn has_contenders(&self, line: &LineRef, jobs: HashSet<Uid>) {
-        self.state().contenders.put(line, jobs);
+    /// The Jobs that a line has contenders of, each if it is there: from now on the grantor of the line
+    /// is woken when one of them changes, whoever looks after it.
+    pub(in crate::controller) fn jobs_of(
+        &self,
+        line: &LineRef,
+        uids: &[&Uid],
+    ) -> Vec<Option<Arc<Job>>> {
+        let mut state = self.state();
+        state.contenders.put(line, uids);
+        let jobs = uids.iter().map(|uid| state.jobs.get(*uid));
+        jobs.map(|kept| kept.map(|kept| kept.job.clone())).collect()
     }
 }
 

@@ -1,18 +1,16 @@
-use std::collections::HashSet;
-
 use super::*;
 
 /// A Job that waits for this key of the keyed semaphore `db`, with these changes.
 fn keyed(name: &str, key: &str, change: impl FnOnce(&mut Kept)) -> Kept {
     kept(name, |kept| {
-        kept.job.key = Some(key.parse().unwrap());
+        job(kept).key = Some(key.parse().unwrap());
         change(kept);
     })
 }
 
 fn started(kept: &mut Kept, lock_key: &str) {
-    kept.job.standing = Standing::Running;
-    kept.job.granted = Some(Granted {
+    job(kept).standing = Standing::Running;
+    job(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
     });
@@ -23,7 +21,7 @@ fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
     let index = empty();
     let wake = add(&index, "db", "p", true);
     assert!(!woken(&wake), "no key is in use");
-    put(&index, keyed("younger", "k1", |kept| kept.job.since = 5));
+    put(&index, keyed("younger", "k1", |kept| job(kept).since = 5));
     put(&index, keyed("older", "k2", |_| {}));
     assert!(woken(&wake));
     let fresh = index.fresh_lines(&reference("db"));
@@ -60,7 +58,7 @@ fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
     put(&index, keyed("a", "k1", |_| {}));
     put(
         &index,
-        keyed("a", "k2", |kept| kept.job.version = "11".into()),
+        keyed("a", "k2", |kept| job(kept).version = "11".into()),
     );
     assert!(index.line(&before).is_empty() && index.newcomers(&before).is_empty());
     assert_eq!(names_of(&index.newcomers(&after)), ["a"]);
@@ -79,7 +77,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     // Suspended because its slot was lost: that key lets it go first.
     let lost = |kept: &mut Kept| {
         started(kept, "p/k1/.lock");
-        kept.job.standing = Standing::Idle;
+        job(kept).standing = Standing::Idle;
     };
     put(&index, keyed("a", "k2", lost));
     assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
@@ -97,12 +95,12 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     assert!(index.lacks_key(&without));
     put(
         &index,
-        keyed("a", "k1", |kept| kept.job.version = "11".into()),
+        keyed("a", "k1", |kept| job(kept).version = "11".into()),
     );
     assert!(index.strays().is_empty());
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
-    let plain = keyed("b", "k1", |kept| kept.job.wants = Some("plain".into()));
+    let plain = keyed("b", "k1", |kept| job(kept).wants = Some("plain".into()));
     assert!(!index.lacks_key(&plain));
     put(&index, plain);
     assert_eq!(names(&index.line(&line("plain"))), ["b"]);
@@ -116,7 +114,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     put(
         &index,
         kept("a", |kept| {
-            kept.job.wants = Some("plain".into());
+            job(kept).wants = Some("plain".into());
             started(kept, "p/k1/.lock");
         }),
     );
@@ -135,13 +133,13 @@ fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
     let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
     let (wake_old, wake_new) = (index.open(&old), index.open(&new));
     put(&index, keyed("a", "k1", |_| {}));
-    index.has_contenders(&old, ["a".into()].into());
+    index.jobs_of(&old, &[&"a".into()]);
     put(&index, keyed("a", "k2", |_| {}));
     assert!(woken(&wake_old) && woken(&wake_new));
     // It has its slot at the new key: what it left at the old one is done with.
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
     assert!(woken(&wake_old) && woken(&wake_new));
-    index.has_contenders(&old, HashSet::new());
+    index.jobs_of(&old, &[]);
     index.remove(&"a".into());
     assert!(!woken(&wake_old) && woken(&wake_new));
 }
@@ -154,7 +152,7 @@ fn a_line_that_is_gone_has_no_contenders() {
     let count = || index.state().contenders.lines_of(&uid).count();
     for key in ["k1", "k2"] {
         index.open(&line_of("db", key));
-        index.has_contenders(&line_of("db", key), [uid.clone()].into());
+        index.jobs_of(&line_of("db", key), &[&uid]);
     }
     assert_eq!(count(), 2);
     assert!(index.close(&line_of("db", "k1")));

@@ -8,11 +8,11 @@ fn kept_in(namespace: &str, name: &str) -> Kept {
 }
 
 fn running(kept: &mut Kept) {
-    kept.job.standing = Standing::Running;
+    job(kept).standing = Standing::Running;
 }
 
 fn granted_at(kept: &mut Kept, lock_key: &str) {
-    kept.job.granted = Some(Granted {
+    job(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
     });
@@ -40,7 +40,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
             &index,
             kept(&name, |kept| {
                 running(kept);
-                kept.job.wants = None;
+                job(kept).wants = None;
                 kept.obstacle = Some(obstacle);
             }),
         );
@@ -50,7 +50,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
         &index,
         kept("unasked", |kept| {
             granted_at(kept, "db/.lock");
-            kept.job.wants = None;
+            job(kept).wants = None;
             kept.names = None;
         }),
     );
@@ -59,7 +59,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     assert!(index.newcomers(&line("db")).is_empty());
 
     add_others(&index, "keyed", "keyed", true);
-    let keyless = |kept: &mut Kept| kept.job.wants = Some("keyed".into());
+    let keyless = |kept: &mut Kept| job(kept).wants = Some("keyed".into());
     put(&index, kept("keyless", keyless));
     assert!(leaves_all_alone(&index));
 }
@@ -72,7 +72,7 @@ fn a_job_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
     let started = |wants: &str, lock_key: &str| {
         kept("a", |kept| {
             running(kept);
-            kept.job.wants = Some(wants.into());
+            job(kept).wants = Some(wants.into());
             granted_at(kept, lock_key);
         })
     };

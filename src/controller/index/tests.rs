@@ -52,7 +52,7 @@ fn empty() -> Index {
 fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
     let mut kept = Kept {
         namespace: "batch".into(),
-        job: Job {
+        job: Arc::new(Job {
             name: name.into(),
             uid: name.into(),
             version: "10".into(),
@@ -69,7 +69,7 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             was_suspended: true,
             granted: None,
             reported: None,
-        },
+        }),
         names: Some("db".into()),
         obstacle: None,
         no_key: None,
@@ -92,7 +92,12 @@ fn with_db() -> (Index, Arc<Notify>) {
     (index.clone(), index.open(&line("db")))
 }
 
-fn names(jobs: &[Job]) -> Vec<&str> {
+/// The Job, to be changed.
+fn job(kept: &mut Kept) -> &mut Job {
+    Arc::make_mut(&mut kept.job)
+}
+
+fn names(jobs: &[Arc<Job>]) -> Vec<&str> {
     jobs.iter().map(|job| job.name.as_ref()).collect()
 }
 
@@ -113,13 +118,13 @@ fn what_means_nothing_to_a_slot_wakes_nobody_and_its_version_is_known() {
     let (index, wake) = with_db();
     put(&index, kept("a", |_| {}));
     assert!(woken(&wake));
-    put(&index, kept("a", |kept| kept.job.version = "11".into()));
+    put(&index, kept("a", |kept| job(kept).version = "11".into()));
     assert!(!woken(&wake));
     let line = index.slice(&line("db"), 9).line;
     assert_eq!(&*line[0].version, "11");
     let urgent = |kept: &mut Kept| {
-        kept.job.version = "12".into();
-        kept.job.priority = 1;
+        job(kept).version = "12".into();
+        job(kept).priority = 1;
     };
     put(&index, kept("a", urgent));
     assert!(woken(&wake));
@@ -133,8 +138,8 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
         put(
             &index,
             kept(name, |kept| {
-                kept.job.since = since;
-                kept.job.on_contention = if hasty {
+                job(kept).since = since;
+                job(kept).on_contention = if hasty {
                     OnContention::Skip
                 } else {
                     OnContention::Wait
@@ -146,22 +151,22 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
     assert_eq!(names(&line(1)), ["a", "hasty", "hastier"]);
     assert_eq!(names(&line(3)), ["a", "b", "hasty", "hastier"]);
     assert_eq!(names(&line(9)), ["a", "b", "hasty", "c", "hastier"]);
-    put(&index, kept("hasty", |kept| kept.job.hold = true));
+    put(&index, kept("hasty", |kept| job(kept).hold = true));
     assert_eq!(names(&line(1)), ["a", "hastier"]);
 }
 
 #[test]
 fn the_line_is_by_loss_priority_age_and_name() {
     let (index, _) = with_db();
-    put(&index, kept("younger", |kept| kept.job.since = 5));
+    put(&index, kept("younger", |kept| job(kept).since = 5));
     put(&index, kept("b", |_| {}));
     put(&index, kept("a", |_| {}));
-    put(&index, kept("urgent", |kept| kept.job.priority = 10));
+    put(&index, kept("urgent", |kept| job(kept).priority = 10));
     put(
         &index,
         kept("lost", |kept| {
-            kept.job.since = 9;
-            kept.job.granted = Some(Granted {
+            job(kept).since = 9;
+            job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -181,9 +186,9 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
     put(
         &index,
         kept("a", |kept| {
-            kept.job.version = "11".into();
-            kept.job.standing = Standing::Running;
-            kept.job.granted = Some(Granted {
+            job(kept).version = "11".into();
+            job(kept).standing = Standing::Running;
+            job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -203,8 +208,8 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
 #[test]
 fn an_older_version_changes_nothing() {
     let (index, _) = with_db();
-    put(&index, kept("a", |kept| kept.job.hold = true));
-    put(&index, kept("a", |kept| kept.job.version = "9".into()));
+    put(&index, kept("a", |kept| job(kept).hold = true));
+    put(&index, kept("a", |kept| job(kept).version = "9".into()));
     assert_eq!(index.slice(&line("db"), 9).waiting, 0);
 }
 
@@ -213,7 +218,7 @@ fn an_answer_does_not_bring_back_a_job_that_is_gone() {
     let (index, _) = with_db();
     put(&index, kept("a", |_| {}));
     index.remove(&"a".into());
-    index.refresh(kept("a", |kept| kept.job.version = "12".into()));
+    index.refresh(kept("a", |kept| job(kept).version = "12".into()));
     assert_eq!(index.job(&"a".into()), None);
 }
 
@@ -225,7 +230,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     index.list_begins(&Reach::Cluster);
     put(&index, kept("b", |_| {}));
     // An answer that comes in between is not part of the list.
-    index.refresh(kept("a", |kept| kept.job.version = "12".into()));
+    index.refresh(kept("a", |kept| job(kept).version = "12".into()));
     index.list_ends(&Reach::Cluster);
     assert_eq!(names(&index.line(&line("db"))), ["b"]);
 }
@@ -240,7 +245,7 @@ fn newcomers_are_told_once_and_not_after_a_list() {
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
     assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
-    put(&index, kept("new", |kept| kept.job.version = "11".into()));
+    put(&index, kept("new", |kept| job(kept).version = "11".into()));
     assert!(index.newcomers(&line("db")).is_empty());
 }
 
@@ -249,9 +254,9 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
     let (index, _) = with_db();
     add(&index, "other", "other", false);
     let started = |kept: &mut Kept| {
-        kept.job.wants = Some("other".into());
-        kept.job.standing = Standing::Running;
-        kept.job.granted = Some(Granted {
+        job(kept).wants = Some("other".into());
+        job(kept).standing = Standing::Running;
+        job(kept).granted = Some(Granted {
             lock_key: "db/.lock".into(),
             session: "s".into(),
         });
@@ -263,14 +268,14 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
         &index,
         kept("a", |kept| {
             started(kept);
-            kept.job.wants = None;
+            job(kept).wants = None;
         }),
     );
     assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
     // Its grant is cleared.
     put(
         &index,
-        kept("a", |kept| kept.job.wants = Some("other".into())),
+        kept("a", |kept| job(kept).wants = Some("other".into())),
     );
     assert!(index.slice(&line("db"), 9).bound.is_empty());
     assert_eq!(names(&index.line(&line("other"))), ["a"]);
@@ -283,9 +288,9 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
     put(
         &index,
         kept("a", |kept| {
-            kept.job.wants = Some("twin".into());
-            kept.job.standing = Standing::Running;
-            kept.job.granted = Some(Granted {
+            job(kept).wants = Some("twin".into());
+            job(kept).standing = Standing::Running;
+            job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -301,7 +306,7 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
     put(&index, kept("waits", |_| {}));
     put(
         &index,
-        kept("runs", |kept| kept.job.standing = Standing::Running),
+        kept("runs", |kept| job(kept).standing = Standing::Running),
     );
     let strays = index.strays();
     assert_eq!(names_of(&strays), ["runs", "waits"]);
@@ -319,16 +324,16 @@ fn a_job_that_cannot_be_in_line_is_a_stray() {
     put(
         &index,
         kept("malformed", |kept| {
-            kept.job.wants = None;
-            kept.job.standing = Standing::Running;
+            job(kept).wants = None;
+            job(kept).standing = Standing::Running;
             kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
         }),
     );
     put(
         &index,
         kept("managed", |kept| {
-            kept.job.wants = None;
-            kept.job.standing = Standing::Running;
+            job(kept).wants = None;
+            job(kept).standing = Standing::Running;
             kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
         }),
     );
@@ -354,8 +359,8 @@ fn finished_jobs_cost_the_grantor_nothing() {
     put(
         &index,
         kept("a", |kept| {
-            kept.job.standing = Standing::Finished { at_rest: true };
-            kept.job.granted = Some(Granted {
+            job(kept).standing = Standing::Finished { at_rest: true };
+            job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -371,7 +376,7 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
     let (index, _) = with_db();
     put(
         &index,
-        kept("a", |kept| kept.job.standing = Standing::Running),
+        kept("a", |kept| job(kept).standing = Standing::Running),
     );
     assert!(
         index
@@ -383,7 +388,7 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
     );
     assert_eq!(names_of(&ungranted(&index)), ["a"]);
     assert!(index.slice(&line("db"), 9).bound.is_empty());
-    put(&index, kept("a", |kept| kept.job.version = "11".into()));
+    put(&index, kept("a", |kept| job(kept).version = "11".into()));
     assert!(ungranted(&index).is_empty());
     assert_eq!(names(&index.line(&line("db"))), ["a"]);
 }
@@ -393,8 +398,8 @@ fn a_pod_that_ends_while_its_job_runs_wakes_nobody() {
     let (index, wake) = with_db();
     let started = |standing| {
         move |kept: &mut Kept| {
-            kept.job.standing = standing;
-            kept.job.granted = Some(Granted {
+            job(kept).standing = standing;
+            job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });

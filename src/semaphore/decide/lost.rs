@@ -39,7 +39,7 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
 impl<'a> Pass<'a> {
     /// The running Jobs that this semaphore started and that have no slot any more.
     pub(super) fn find_lost(&mut self) -> Vec<&'a Job> {
-        let mut lost = Vec::new();
+        let mut lost: Vec<&Job> = Vec::new();
         for job in self.observed.bound {
             let judged = self.settled.contains(&job.uid) || self.is_busy(&job.uid);
             if judged || !self.started_here(job) {

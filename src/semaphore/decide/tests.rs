@@ -39,8 +39,8 @@ struct Facts {
     turns: Turns,
     evidence: Evidence,
     ours: Vec<Ours>,
-    bound: Vec<Job>,
-    line: Vec<Job>,
+    bound: Vec<Arc<Job>>,
+    line: Vec<Arc<Job>>,
     sessions: BTreeMap<Uid, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
@@ -116,8 +116,6 @@ impl Facts {
     fn ours(&mut self, session: &str, job: &Job, pods_gone: bool) -> &mut Self {
         self.contender(session);
         let mut ours = samples::ours(session, Some(job.clone()));
-        ours.identity.job = job.name.clone();
-        ours.identity.uid = job.uid.clone();
         ours.pods_gone = pods_gone;
         self.ours.push(ours);
         self
@@ -151,13 +149,13 @@ impl Facts {
     }
 
     fn bound(&mut self, job: Job) -> &mut Self {
-        self.bound.push(job);
+        self.bound.push(job.into());
         self
     }
 
     fn line(&mut self, jobs: &[Job]) -> &mut Self {
-        self.line.extend_from_slice(jobs);
-        self.line.sort_by_key(Job::place);
+        self.line.extend(jobs.iter().cloned().map(Arc::new));
+        self.line.sort_by_key(|job| job.place());
         self
     }
 

@@ -13,7 +13,10 @@
 mod step;
 mod trace;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 pub(super) use self::step::Step;
 use super::{
@@ -56,7 +59,7 @@ pub(super) struct Operator {
     evidence: Evidence,
     barred: BTreeSet<Uid>,
     busy: BTreeSet<Uid>,
-    jobs: Vec<Job>,
+    jobs: Vec<Arc<Job>>,
     reading: Option<Reading>,
     defence: Defence,
     fenced: bool,
@@ -111,7 +114,7 @@ impl Operator {
             job.seen = seen(&job.uid, &job.version);
             Some(job)
         });
-        self.jobs = jobs.collect();
+        self.jobs = jobs.map(Arc::new).collect();
         self.busy.clear();
     }
 
@@ -196,9 +199,9 @@ impl Operator {
         let started_here =
             |job: &Job| matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
         let jobs = self.jobs.iter().cloned();
-        let bound: Vec<Job> = jobs.clone().filter(started_here).collect();
-        let mut line: Vec<Job> = jobs.filter(|job| job.in_line() && asks(job)).collect();
-        line.sort_by_key(Job::place);
+        let bound: Vec<Arc<Job>> = jobs.clone().filter(|job| started_here(job)).collect();
+        let mut line: Vec<Arc<Job>> = jobs.filter(|job| job.in_line() && asks(job)).collect();
+        line.sort_by_key(|job| job.place());
         let mut ours = reading.map_or_else(Vec::new, |reading| self.ours(reading, outside));
         if let Some(flaw) = self.flaw {
             flaw.distort(&mut ours);
@@ -208,7 +211,7 @@ impl Operator {
             self.coolings.observe(reading, &ours, outside.now(), time);
         }
         let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
-        let running: Vec<&Job> = bound.iter().filter(running).collect();
+        let running: Vec<&Job> = bound.iter().map(AsRef::as_ref).filter(running).collect();
         let mut evidence = std::mem::take(&mut self.evidence);
         let known = |session: &SessionId| self.life(outside, session);
         evidence.observe(outside.now(), settings, &running, reading, &ours, known);
@@ -260,7 +263,7 @@ impl Operator {
             let mut ours = Ours {
                 session: session.clone(),
                 job: job.cloned(),
-                identity: identity.clone(),
+                identity: Arc::new(identity.clone()),
                 pods_gone: false,
             };
             let may_start = job.is_some_and(|job| outside.settings.may_start(job));
@@ -278,7 +281,7 @@ impl Operator {
             job.wants.as_deref() == Some(outside.settings.name.as_str())
                 && !self.busy.contains(&job.uid)
         });
-        asking.filter_map(Stop::of)
+        asking.filter_map(|job| Stop::of(job))
     }
 
     /// Lines up what a plan says.

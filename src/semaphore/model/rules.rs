@@ -80,6 +80,7 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     let line: Vec<&Job> = observed
         .line
         .iter()
+        .map(AsRef::as_ref)
         .filter(|job| waits(observed, job))
         .collect();
     let in_order = |job: &&Job| {

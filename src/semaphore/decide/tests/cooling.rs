@@ -92,7 +92,7 @@ fn what_was_never_started_or_is_given_back_does_not_cool() {
     let told = samples::job("a", Standing::Idle, None, Some("sa"));
     for job in [deleting, told] {
         let mut facts = facts();
-        facts.ours[0].job = Some(job);
+        facts.ours[0].job = Some(job.into());
         facts.ours[0].pods_gone = true;
         assert_eq!(released(&facts.decide()), ["sa"]);
     }
@@ -113,7 +113,7 @@ fn what_holds_no_slot_does_not_cool() {
 fn a_job_is_not_started_in_a_slot_that_cools() {
     // Its annotation was away for a moment, so it was taken for gone.
     let mut facts = facts();
-    facts.ours[0].job = Some(waiting("a"));
+    facts.ours[0].job = Some(waiting("a").into());
     facts.cooldown("sa", 60, Some(NOW + 10)).read_coolings();
     let plan = facts.decide();
     assert_eq!(plan.starts, []);

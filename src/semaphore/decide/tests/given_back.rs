@@ -20,7 +20,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     let told = samples::job("a", Standing::Idle, None, Some("sa"));
     facts.ours.clear();
     facts.ours("sa", &told, true);
-    facts.line = vec![told, waiting("b")];
+    facts.line = vec![told.into(), waiting("b").into()];
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
 }

@@ -128,7 +128,7 @@ fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place()
 /// after the boot.
 fn evidence(facts: &Facts, proved: u64) -> Evidence {
     let mut evidence = Evidence::default();
-    let running: Vec<&Job> = facts.bound.iter().collect();
+    let running: Vec<&Job> = facts.bound.iter().map(AsRef::as_ref).collect();
     let mut reading = facts.reading();
     reading.sent = second(proved);
     let life = Life::Renewed {
@@ -211,7 +211,7 @@ fn the_dead_holder_of_a_job_that_is_stopping_counts_until_its_pods_are_gone() {
     let standing = |standing| samples::job("a", standing, Some("sa"), None);
     facts.bound(standing(Standing::Stopping));
     assert_eq!(facts.decide().transaction, None);
-    facts.bound = vec![standing(Standing::Idle)];
+    facts.bound = vec![standing(Standing::Idle).into()];
     let plan = facts.decide();
     assert_eq!(plan.transaction.unwrap().prunes, ["sa".into()]);
 }

@@ -31,10 +31,7 @@ fn key(facts: &mut Facts, holder: Option<&str>, flags: u64, value: &str) {
 fn held_for(job: &Job) -> Facts {
     let mut facts = mutex();
     key(&mut facts, Some("sa"), MUTEX_FLAGS, "body");
-    let mut ours = samples::ours("sa", Some(job.clone()));
-    ours.identity.job = job.name.clone();
-    ours.identity.uid = job.uid.clone();
-    facts.ours.push(ours);
+    facts.ours.push(samples::ours("sa", Some(job.clone())));
     facts
 }
 

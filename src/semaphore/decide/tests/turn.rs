@@ -150,16 +150,14 @@ fn a_job_whose_priority_changes_is_shown_anew() {
     let mut facts = Facts::new(1, &["h"]);
     let job = since("a", 5);
     facts.contender("h").elsewhere("sa", 0, 5);
-    let mut ours = samples::ours("sa", Some(job.clone()));
-    ours.identity.uid = job.uid.clone();
-    facts.ours.push(ours);
+    facts.ours.push(samples::ours("sa", Some(job.clone())));
     let entry = facts.entries.last_mut().unwrap();
     let body = String::from_utf8(entry.value.clone()).unwrap();
     let body = body.replace(r#""name":"y""#, r#""name":"a""#);
     entry.value = body.replace(r#""uid":"sa""#, r#""uid":"a""#).into();
     facts.line(std::slice::from_ref(&job));
     assert_eq!(shown(&facts.decide()), [], "it is as it is shown");
-    facts.line = vec![Job { priority: 7, ..job }];
+    facts.line = vec![Job { priority: 7, ..job }.into()];
     assert_eq!(shown(&facts.decide()), [("a".into(), 7)]);
 }
 
