@@ -2,12 +2,20 @@
 
 use std::{
     cmp::Ordering,
+    collections::{HashMap, HashSet},
     fmt,
     hash::{Hash, Hasher},
     sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
+
+/// What is kept by id. A pass over thousands of holders asks for each of them again and again, so ids are
+/// hashed by a quick function; each map has a seed of its own, because other programs choose ids, too.
+pub(crate) type IdMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// Ids, hashed as in an [`IdMap`].
+pub(crate) type IdSet<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// An id as text, a UUID as a rule. Clones share the text.
 ///

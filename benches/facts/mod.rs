@@ -218,7 +218,12 @@ fn count(holders: u32) -> usize {
 
 /// A uid as long as those of Kubernetes.
 fn uid(kind: &str, number: impl std::fmt::Display) -> String {
-    format!("{kind:0<8}-0000-4000-8000-{number:0>12}")
+    let kind: String = kind
+        .bytes()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("{kind}-0000-4000-8000-{number:0>12}")
 }
 
 /// The session that is made for a Job.

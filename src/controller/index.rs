@@ -25,7 +25,10 @@ use tokio::sync::Notify;
 pub(super) use self::refs::{LineRef, SemaphoreRef};
 use self::{contenders::Contenders, lists::Lists};
 use super::{job::Kept, reach::Reach};
-use crate::semaphore::{Job, Key, Place, Prefix, Standing, Uid};
+use crate::{
+    id::IdMap,
+    semaphore::{Job, Key, Place, Prefix, Standing, Uid},
+};
 
 /// How many that are not to wait are looked at behind the head of a line.
 const IMPATIENT: usize = 64;
@@ -54,7 +57,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: HashMap<Uid, Kept>,
+    jobs: IdMap<Uid, Kept>,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
@@ -296,13 +299,15 @@ impl Index {
             return Slice::default();
         };
         let job = |uid| state.jobs.get(uid).map(|kept| kept.job.clone());
-        let first = line.waiting.iter().take(head);
-        let last = first.clone().next_back().map(|(place, _)| place);
-        let behind = last.map(|last| line.impatient.range((Excluded(last), Unbounded)));
+        let first: Vec<_> = line.waiting.iter().take(head).collect();
+        let behind = first
+            .last()
+            .map(|(last, _)| line.impatient.range((Excluded(*last), Unbounded)));
         let behind = behind.into_iter().flatten().take(IMPATIENT);
         Slice {
             bound: line.bound.iter().filter_map(job).collect(),
             line: first
+                .into_iter()
                 .chain(behind)
                 .filter_map(|(_, uid)| job(uid))
                 .collect(),

@@ -9,7 +9,7 @@ mod unused;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -31,6 +31,7 @@ use super::{
 use crate::{
     clock::Moment,
     consul::{Op, SessionId},
+    id::IdSet,
 };
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
@@ -108,7 +109,7 @@ struct Pass<'a> {
     plan: &'a mut Plan,
     composer: Composer<'a>,
     /// The Jobs that have a slot, or have a contender that is not theirs to use again.
-    settled: HashSet<&'a Uid>,
+    settled: IdSet<&'a Uid>,
     /// The sessions of Jobs that wait with a contender.
     waiting: BTreeMap<&'a Uid, &'a SessionId>,
 }
@@ -121,7 +122,7 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
-            settled: HashSet::with_capacity(observed.ours.len()),
+            settled: IdSet::with_capacity_and_hasher(observed.ours.len(), Default::default()),
             waiting: BTreeMap::new(),
         }
     }
@@ -146,7 +147,7 @@ impl<'a> Pass<'a> {
     /// Applies the rule table to each contender of ours; of two for one Job, one stays.
     fn judge_contenders(&mut self) {
         let ours = self.observed.ours;
-        let mut seen = HashSet::with_capacity(ours.len());
+        let mut seen = IdSet::with_capacity_and_hasher(ours.len(), Default::default());
         let of_job = ours.iter().map(|ours| &ours.identity.uid);
         let twice: BTreeSet<&Uid> = of_job.filter(|uid| !seen.insert(*uid)).collect();
         for ours in ours

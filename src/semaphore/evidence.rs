@@ -4,7 +4,7 @@
 //! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
 //! then on, whether or not this operator can see it.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use super::{
     fate::Ours,
@@ -12,7 +12,7 @@ use super::{
     reading::Reading,
     settings::Settings,
 };
-use crate::{clock::Moment, consul::SessionId};
+use crate::{clock::Moment, consul::SessionId, id::IdMap};
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ struct Held {
 /// The evidence for the slots of running Jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    slots: HashMap<Uid, Held>,
+    slots: IdMap<Uid, Held>,
     /// When they were last looked at.
     looked: Moment,
 }
@@ -94,7 +94,8 @@ impl Evidence {
     ) {
         let looked = std::mem::replace(&mut self.looked, now);
         let reading = reading.filter(|reading| reading.is_readable());
-        let mut holding: HashMap<&Uid, &SessionId> = HashMap::with_capacity(ours.len());
+        let mut holding: IdMap<&Uid, &SessionId> =
+            IdMap::with_capacity_and_hasher(ours.len(), Default::default());
         for ours in ours {
             if reading.is_some_and(|reading| reading.holds(&ours.session)) {
                 holding.entry(&ours.identity.uid).or_insert(&ours.session);

@@ -1,12 +1,13 @@
 //! A semaphore's prefix as it was read from Consul.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::lock::Lock;
 use crate::{
     api::{Mode, Prefix},
     clock::Moment,
     consul::{Entry, Listing, Op, SessionId},
+    id::IdMap,
 };
 
 /// The name of the lock key below a prefix.
@@ -52,7 +53,7 @@ pub struct Reading {
     lock: Lock,
     /// Who is in `Holders`, or has locked the mutex, and whether their contender lives: asked of every
     /// contender again and again, so it must not cost a search.
-    holders: HashMap<SessionId, bool>,
+    holders: IdMap<SessionId, bool>,
     /// Consul's index of this reading.
     pub index: u64,
     /// When the request for it was sent: it shows what was true then, or later.
@@ -66,7 +67,7 @@ impl Reading {
             lock_entry: None,
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
-            holders: HashMap::new(),
+            holders: IdMap::default(),
             index: listing.index,
             sent: listing.sent,
             prefix,
@@ -224,7 +225,7 @@ impl Reading {
         self.holders = match &self.lock {
             Lock::Semaphore { body, .. } => body.holders().map(lives).collect(),
             Lock::Mutex { holder, .. } => holder.iter().map(lives).collect(),
-            Lock::Absent { .. } | Lock::Unreadable(_) => HashMap::new(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => IdMap::default(),
         };
     }
 

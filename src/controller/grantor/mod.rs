@@ -14,11 +14,7 @@ mod skips;
 mod strangers;
 mod writes;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, task::JoinError};
 
@@ -34,6 +30,7 @@ use crate::{
     clock::Moment,
     consul::SessionId,
     holding::{self, IDLE, SOONEST},
+    id::IdMap,
     semaphore::{
         AHEAD, Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns,
         Uid, decide, plan::Target,
@@ -101,9 +98,9 @@ pub(super) struct Grantor {
     evidence: Evidence,
     /// When the slots of Jobs that are done are free.
     pub(super) coolings: Coolings,
-    proofs: HashMap<SessionId, Proof>,
+    proofs: IdMap<SessionId, Proof>,
     /// Since when the Jobs of our contenders are known to have been started.
-    starts: HashMap<SessionId, Moment>,
+    starts: IdMap<SessionId, Moment>,
     /// The running Jobs of which it was said that they go on without a slot.
     unheld: BTreeSet<Uid>,
     pub(super) writes: Writes,
@@ -153,8 +150,8 @@ impl Grantor {
             tenures: Tenures::default(),
             evidence: Evidence::default(),
             coolings: Coolings::default(),
-            proofs: HashMap::new(),
-            starts: HashMap::new(),
+            proofs: IdMap::default(),
+            starts: IdMap::default(),
             unheld: BTreeSet::new(),
             writes: Writes::default(),
             defence,

@@ -1,7 +1,7 @@
 //! Others on the same lock key: since when they hold, as far as that is seen, and whom a limit that
 //! moves leaves behind. It is told to people, and decides nothing.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
@@ -9,6 +9,7 @@ use super::{Grantor, Whose};
 use crate::{
     clock,
     consul::SessionId,
+    id::IdMap,
     semaphore::{Lock, Reading, plan::Transaction},
 };
 
@@ -16,7 +17,7 @@ use crate::{
 #[derive(Default)]
 pub(in crate::controller) struct Tenures {
     /// `None` for those that held when they were first seen.
-    since: HashMap<SessionId, Option<Timestamp>>,
+    since: IdMap<SessionId, Option<Timestamp>>,
     /// The `ModifyIndex` of `.lock` when the holders were last looked at.
     seen: Option<u64>,
 }

@@ -15,6 +15,7 @@ use crate::{
         keeper::{Session, Span},
     },
     crash::{self, Point},
+    id::IdMap,
     semaphore::{
         Identity, Life, Reading, Standing, Uid,
         plan::{Release, Target, Transaction},
@@ -39,14 +40,14 @@ pub(super) type Made = (Target, Result<(SessionId, Session), consul::Error>);
 #[derive(Default)]
 pub(in crate::controller) struct Sessions {
     /// Those that are renewed here.
-    pub(super) kept: HashMap<SessionId, Session>,
+    pub(super) kept: IdMap<SessionId, Session>,
     /// Those of them that were made ahead, by their Job.
     pub(super) ahead: BTreeMap<Uid, SessionId>,
     /// Jobs that a session is being made for.
     making: BTreeSet<Uid>,
     pub(super) made: JoinSet<Made>,
     /// Whom each contender's session stands for.
-    whose: HashMap<SessionId, Whose>,
+    whose: IdMap<SessionId, Whose>,
 }
 
 impl Drop for Sessions {

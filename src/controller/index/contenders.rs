@@ -2,19 +2,22 @@
 //! slot is looked after by the line of the new one; that of the old one must hear of it, too.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     mem,
     sync::Arc,
 };
 
 use super::{Index, LineRef, State};
-use crate::semaphore::{Job, Uid};
+use crate::{
+    id::{IdMap, IdSet},
+    semaphore::{Job, Uid},
+};
 
 /// The lines that have a contender of each Job.
 #[derive(Default)]
 pub(super) struct Contenders {
-    by_job: HashMap<Uid, BTreeSet<LineRef>>,
-    by_line: HashMap<LineRef, HashSet<Uid>>,
+    by_job: IdMap<Uid, BTreeSet<LineRef>>,
+    by_line: HashMap<LineRef, IdSet<Uid>>,
 }
 
 impl Contenders {
@@ -29,7 +32,7 @@ impl Contenders {
             return;
         }
         let before = known.map(mem::take).unwrap_or_default();
-        let jobs: HashSet<Uid> = jobs.iter().copied().cloned().collect();
+        let jobs: IdSet<Uid> = jobs.iter().copied().cloned().collect();
         for gone in before.difference(&jobs) {
             if let Some(lines) = self.by_job.get_mut(gone) {
                 lines.remove(line);
