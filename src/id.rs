@@ -12,10 +12,13 @@ use serde::{Deserialize, Serialize};
 
 /// What is kept by id. A pass over thousands of holders asks for each of them again and again, so ids are
 /// hashed by a quick function; each map has a seed of its own, because other programs choose ids, too.
-pub(crate) type IdMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+pub(crate) type IdMap<K, V> = HashMap<K, V, IdHash>;
 
 /// Ids, hashed as in an [`IdMap`].
-pub(crate) type IdSet<K> = HashSet<K, foldhash::fast::RandomState>;
+pub(crate) type IdSet<K> = HashSet<K, IdHash>;
+
+/// How they are hashed.
+pub(crate) type IdHash = foldhash::fast::RandomState;
 
 /// An id as text, a UUID as a rule. Clones share the text.
 ///

@@ -218,12 +218,10 @@ fn count(holders: u32) -> usize {
 
 /// A uid as long as those of Kubernetes.
 fn uid(kind: &str, number: impl std::fmt::Display) -> String {
-    let kind: String = kind
+    let kind = kind
         .bytes()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!("{kind}-0000-4000-8000-{number:0>12}")
+        .fold(0_u32, |kind, byte| kind << 8 | u32::from(byte));
+    format!("{kind:08x}-0000-4000-8000-{number:0>12}")
 }
 
 /// The session that is made for a Job.

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     clock::Moment,
     consul::{Op, SessionId},
-    id::IdSet,
+    id::{IdHash, IdSet},
 };
 
 /// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
@@ -122,7 +122,7 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
-            settled: IdSet::with_capacity_and_hasher(observed.ours.len(), Default::default()),
+            settled: IdSet::with_capacity_and_hasher(observed.ours.len(), IdHash::default()),
             waiting: BTreeMap::new(),
         }
     }
@@ -147,7 +147,7 @@ impl<'a> Pass<'a> {
     /// Applies the rule table to each contender of ours; of two for one Job, one stays.
     fn judge_contenders(&mut self) {
         let ours = self.observed.ours;
-        let mut seen = IdSet::with_capacity_and_hasher(ours.len(), Default::default());
+        let mut seen = IdSet::with_capacity_and_hasher(ours.len(), IdHash::default());
         let of_job = ours.iter().map(|ours| &ours.identity.uid);
         let twice: BTreeSet<&Uid> = of_job.filter(|uid| !seen.insert(*uid)).collect();
         for ours in ours

@@ -12,7 +12,11 @@ use super::{
     reading::Reading,
     settings::Settings,
 };
-use crate::{clock::Moment, consul::SessionId, id::IdMap};
+use crate::{
+    clock::Moment,
+    consul::SessionId,
+    id::{IdHash, IdMap},
+};
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +99,7 @@ impl Evidence {
         let looked = std::mem::replace(&mut self.looked, now);
         let reading = reading.filter(|reading| reading.is_readable());
         let mut holding: IdMap<&Uid, &SessionId> =
-            IdMap::with_capacity_and_hasher(ours.len(), Default::default());
+            IdMap::with_capacity_and_hasher(ours.len(), IdHash::default());
         for ours in ours {
             if reading.is_some_and(|reading| reading.holds(&ours.session)) {
                 holding.entry(&ours.identity.uid).or_insert(&ours.session);
