@@ -183,7 +183,7 @@ async fn an_operator_that_slept_asks_before_it_stops(stage: &mut Stage) {
         is_warned(&held.job, "SlotLost", "has one again").await;
         held.goes_on().await;
     }
-    stage.suspends.is_suspended(suspended).await;
+    stage.suspends.was_suspended(suspended).await;
     stage.suspends.runs_again(&stage.bed).await;
     calls(&stage.operator, "session_renew", "ok", 6.0).await;
     holds.goes_on().await;

@@ -80,6 +80,12 @@ impl Held {
         self.job.is_waiting().await;
     }
 
+    /// Waits until its Job was suspended, which was told so often before. Where nothing is in its way it may
+    /// run again by then.
+    pub(crate) async fn was_suspended(&self, before: i32) {
+        is_told_again(&self.job, SUSPENDED, before).await;
+    }
+
     /// Waits until its Job runs in a slot, stopped or not in between, and goes by that from now on.
     pub(crate) async fn runs_again(&mut self, bed: &Bed) {
         let (pods, session) = eventually_within(LONG, "it runs in a slot again", || async {
