@@ -76,7 +76,7 @@ impl Held {
             same(job.and_then(|spec| spec.suspend), Some(true))
         })
         .await;
-        is_told_again(&self.job, SUSPENDED, before).await;
+        self.was_suspended(before).await;
         self.job.is_waiting().await;
     }
 
