@@ -26,9 +26,17 @@ use crate::{
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
 
-/// How many calls about sessions are under way at once, over all semaphores: half of all that the client
+/// How many sessions are made or ended at once, over all semaphores: half of all calls that the client
 /// makes, so that no transaction waits behind them.
-const CONCURRENCY: usize = 8;
+const CHANGES: usize = 6;
+
+/// How many sessions are renewed at once. They have turns of their own: what is made and ended waits for
+/// raft, and thousands of it may wait, as when a namespace is deleted, while a renewal that waits behind
+/// them comes too late for a Job that runs.
+const RENEWALS: usize = 6;
+
+/// How long a session is left before it is ended, so that the start of the Job that has its slot goes first.
+const REST: Duration = Duration::from_millis(50);
 
 /// How long a replica that leads again renews what it left before and has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
@@ -40,7 +48,8 @@ pub(super) struct Keeper(Arc<Shared>);
 struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
-    permits: Arc<Semaphore>,
+    changes: Semaphore,
+    renewals: Arc<Semaphore>,
     kept: Mutex<Kept>,
     left: Mutex<Left>,
     metrics: Metrics,
@@ -115,7 +124,8 @@ impl Keeper {
     pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
-            permits: Arc::new(Semaphore::new(CONCURRENCY)),
+            changes: Semaphore::new(CHANGES),
+            renewals: Arc::new(Semaphore::new(RENEWALS)),
             kept: Mutex::default(),
             left: Mutex::default(),
             metrics,
@@ -172,7 +182,7 @@ impl Keeper {
             ttl,
             lock_delay,
         };
-        let permit = self.0.permits.acquire().await;
+        let permit = self.0.changes.acquire().await;
         self.register(home).await?;
         let mut sent = Moment::now();
         let mut created = home.consul.create_session(&request).await;
@@ -200,8 +210,9 @@ impl Keeper {
         self.take_back(&id);
         let (keeper, consul) = (self.clone(), consul.clone());
         tokio::spawn(async move {
+            sleep(REST).await;
             for pause in pauses(Duration::from_secs(5)).with_max_times(5).build() {
-                let permit = keeper.0.permits.acquire().await;
+                let permit = keeper.0.changes.acquire().await;
                 let Err(error) = consul.destroy_session(&id).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;
                 };
@@ -215,7 +226,7 @@ impl Keeper {
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         self.take_back(&id);
         self.note_session(&id);
-        let turns = self.0.permits.clone();
+        let turns = self.0.renewals.clone();
         let renewal = Renewal::start(consul.clone(), id.clone(), life, turns, wake);
         Session {
             id,
@@ -286,6 +297,11 @@ impl Keeper {
 
 #[cfg(test)]
 mod tests {
+    use wiremock::{
+        Mock, MockServer, ResponseTemplate,
+        matchers::{path, path_regex},
+    };
+
     use super::*;
 
     #[tokio::test]
@@ -310,5 +326,45 @@ mod tests {
         assert!(keeper.keeps(&id), "another grantor has taken it over");
         keeper.forget_session(&id);
         assert!(!keeper.keeps(&id));
+    }
+
+    #[tokio::test]
+    async fn no_renewal_waits_behind_sessions_that_are_ended() {
+        let server = MockServer::start().await;
+        let never = ResponseTemplate::new(200).set_delay(Duration::from_hours(1));
+        Mock::given(path_regex("/v1/session/destroy/.*"))
+            .respond_with(never)
+            .mount(&server)
+            .await;
+        let answer = r#"[{"ID":"s","Node":"n","TTL":"300s","CreateIndex":1}]"#;
+        Mock::given(path("/v1/session/renew/s"))
+            .respond_with(ResponseTemplate::new(200).set_body_string(answer))
+            .mount(&server)
+            .await;
+        let consul = Client::new(consul::Config {
+            addresses: vec![server.uri().parse().unwrap()],
+            timeout: Duration::from_mins(30),
+            ..consul::Config::default()
+        })
+        .unwrap();
+        let keeper = Keeper::new(Metrics::default());
+        for number in 0..1000 {
+            keeper.destroy(&consul, format!("gone-{number}").as_str().into());
+        }
+        let under_way = async {
+            while server.received_requests().await.unwrap().len() < CHANGES {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let deadline = Duration::from_mins(1);
+        tokio::time::timeout(deadline, under_way).await.unwrap();
+        let session = keeper.adopt(&consul, "s".into(), Arc::default());
+        let renewed = async {
+            while !matches!(session.life(), Life::Renewed { .. }) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let renewed = tokio::time::timeout(deadline, renewed).await;
+        assert!(renewed.is_ok(), "it waits for its turn");
     }
 }

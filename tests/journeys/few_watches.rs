@@ -1,6 +1,8 @@
 //! More semaphores than may be watched at once.
 
-use testbed::Bed;
+use std::time::Duration;
+
+use testbed::{Bed, Namespace};
 
 #[tokio::test]
 async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
@@ -22,4 +24,35 @@ async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
         consul.give_back(&db.lock_prefix(), other).await;
         crate::proof::runs_in_a_slot(&bed, db, job).await;
     }
+}
+
+/// Where all who are known to take part are its own Jobs, an operator that does not watch the prefix may
+/// leave it unread for as long as a fifth of the TTL.
+#[tokio::test]
+async fn one_who_comes_where_nobody_watches_does_not_wait_for_all_our_line() {
+    let bed = Bed::builder().without_operator().start().await;
+    let operator = bed.another_operator("newcomer", ["--consul-max-watches", "1"], []);
+    operator.start().await;
+    let team = bed.namespace("newcomer").await;
+    // One of them at the most is watched.
+    tokio::join!(
+        a_newcomer_is_served(&bed, &team, "a"),
+        a_newcomer_is_served(&bed, &team, "b")
+    );
+}
+
+async fn a_newcomer_is_served(bed: &Bed, team: &Namespace, name: &str) {
+    const LINE: usize = 40;
+    let db = team.semaphore(name).limit(2).ttl("1h").create().await;
+    db.is_ready().await;
+    let job = |number: usize| team.job(&format!("{name}-{number}")).semaphore(name);
+    for number in 0..LINE {
+        job(number).runs("200ms").create().await;
+    }
+    job(0).is_complete().await;
+    let newcomer = bed.consul_lock(name, &db.lock_prefix(), 2);
+    let newcomer = newcomer.hold(Duration::from_millis(100)).start().await;
+    newcomer.is_done().await;
+    let waiting = db.status().await["waiting"].as_u64();
+    assert!(waiting > Some(0), "all Jobs at {name} went first");
 }

@@ -59,7 +59,7 @@ pub(super) struct Account {
     pub(super) conclusion: Conclusion,
     pub(super) shown: Shown,
     pub(super) waiting: usize,
-    /// Whether a Job waits for what others may do there.
+    /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
     pub(super) fencing_token: Option<u64>,
     pub(super) findings: Vec<Finding>,
@@ -193,7 +193,8 @@ impl Branch {
         if let Some(reading) = &self.grantor.view.reading {
             self.shown = self.show(reading);
         }
-        conclusion.idle &= self.grantor.sees(&self.feed);
+        let seen = self.grantor.sees(&self.feed);
+        conclusion.idle &= seen;
         if conclusion.settled.is_some()
             && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
         {
@@ -212,7 +213,7 @@ impl Branch {
             heard,
             shown: self.shown.clone(),
             waiting: self.grantor.waiting,
-            awaits_others: self.grantor.waiting > 0 && self.depends_on_others(&conclusion),
+            awaits_others: self.grantor.waiting > 0 && self.depends_on_others(&conclusion, seen),
             fencing_token: self.grantor.fencing_token,
             findings,
             obstacle: self.obstacle(),

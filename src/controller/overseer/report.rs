@@ -118,9 +118,13 @@ impl Branch {
         }
     }
 
-    /// Whether what others do there can bring a waiting Job on: they take part, or nothing can be granted as
-    /// it is. Where all who take part are ours, their slots become free here first.
-    pub(super) fn depends_on_others(&self, conclusion: &Conclusion) -> bool {
+    /// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it
+    /// is. Where all who take part are ours, their slots become free here first; but since the watch was
+    /// last `seen` to show what we wrote, somebody may have come who is to go before the next one.
+    pub(super) fn depends_on_others(&self, conclusion: &Conclusion, seen: bool) -> bool {
+        if self.grantor.settings.fair.is_some() && !seen {
+            return true;
+        }
         let Some(reading) = &self.grantor.view.reading else {
             return true;
         };
