@@ -12,6 +12,7 @@ use std::{
 use reqwest::StatusCode;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
+    task::yield_now,
     time::{Instant, timeout_at},
 };
 
@@ -64,8 +65,8 @@ pub(super) struct Shared {
 }
 
 /// Calls at the same time, each over a connection of its own, without watches. With the election's own
-/// watch they are 16.
-const CALLS: usize = 15;
+/// watch and the few connections that are opened although one is about to be free, they are 16 at most.
+const CALLS: usize = 12;
 
 /// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
 const LONGEST: usize = 64 << 20;
@@ -342,6 +343,8 @@ impl Client {
             }
             body.extend_from_slice(&part);
         }
+        // The pool gets its connection back in a task of its own. A call before that would open another.
+        yield_now().await;
         if status != StatusCode::OK {
             // A proxy may repeat what it was sent.
             let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());

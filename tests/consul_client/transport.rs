@@ -1,12 +1,25 @@
 //! The ways to a Consul.
 
-use std::{fs, net::TcpListener, pin::pin, process::Command, time::Duration};
+use std::{
+    fs, net,
+    pin::pin,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
-use futures::StreamExt;
+use futures::{StreamExt, future::try_join_all};
 use serde_json::json;
 use testbed::{Consul, Folder};
-use tokio::time::timeout;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
 
 use crate::server::{DEADLINE, client, config, free_port, is_old, kill, start, start_at};
 
@@ -34,7 +47,7 @@ async fn past_an_address_where_nobody_listens() {
 async fn past_a_server_that_hangs() {
     let (consul, _) = start().await;
     // Connections are taken by the system, and nobody ever reads from them.
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = net::TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap();
     let addresses = format!("{deaf},{}", consul.address());
     let mut config = config(&[("CONSUL_HTTP_ADDR", &addresses)]);
@@ -71,6 +84,38 @@ async fn from_a_server_that_ends_to_one_that_stays() {
     timeout(DEADLINE, seen)
         .await
         .expect("the watch goes on at the other");
+}
+
+/// Whether a connection is free again when its answer has been read is decided by a task of its own, which
+/// has a thread of its own here, as in the operator.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_as_many_connections_as_calls_at_once() {
+    let (consul, _) = start().await;
+    let gate = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = client(&[("CONSUL_HTTP_ADDR", &gate.local_addr().unwrap().to_string())]);
+    let server = consul.address().trim_start_matches("http://").to_owned();
+    let made = Arc::new(AtomicUsize::new(0));
+    let count = made.clone();
+    let carrying = tokio::spawn(async move {
+        loop {
+            let (mut near, _) = gate.accept().await.unwrap();
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut far = TcpStream::connect(&server).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    let callers = (0..64).map(|number| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            for _ in 0..50 {
+                client.get(&format!("k/{number}")).await.unwrap();
+            }
+        })
+    });
+    try_join_all(callers).await.unwrap();
+    carrying.abort();
+    let made = made.load(Ordering::Relaxed);
+    assert!(made <= 15, "{made} connections");
 }
 
 /// A folder with a CA, and certificates of a server and of a client.
