@@ -30,6 +30,13 @@ use crate::{
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
 
+/// How many events are taken from the queue at once.
+const BATCH: usize = 256;
+
+/// How long events rest, so that what happens at the same time goes first: as a rule the start of a Job, for
+/// which a slot is free. Nobody waits for an event.
+const REST: Duration = Duration::from_millis(50);
+
 /// Between tries to write an event. There are few: all others wait behind it.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
     .with_jitter()
@@ -127,13 +134,17 @@ impl Events {
             last: HashMap::new(),
         };
         let write = async move {
-            while let Some(due) = due.recv().await {
-                match told.write(&due).await {
-                    Ok(()) => {
-                        let namespace = due.about.namespace.as_deref().unwrap_or_default();
-                        crash::reach(Point::EventWritten, namespace).await;
+            let mut batch = Vec::new();
+            while due.recv_many(&mut batch, BATCH).await > 0 {
+                sleep(REST).await;
+                for due in batch.drain(..) {
+                    match told.write(&due).await {
+                        Ok(()) => {
+                            let namespace = due.about.namespace.as_deref().unwrap_or_default();
+                            crash::reach(Point::EventWritten, namespace).await;
+                        }
+                        Err(error) => tracing::debug!(%error, "an event can't be written"),
                     }
-                    Err(error) => tracing::debug!(%error, "an event can't be written"),
                 }
             }
         };

@@ -39,8 +39,9 @@ use crate::{
     telemetry::{Health, Metrics, SemaphoreLabels},
 };
 
-/// How many objects a list asks for at once.
-const PAGE: u32 = 500;
+/// How many objects a list asks for at once. What a page takes in memory stays resident, so it is small:
+/// most Jobs of a cluster may have nothing to do with us.
+const PAGE: u32 = 100;
 
 impl SemaphoreRef {
     /// The reference to this object.
