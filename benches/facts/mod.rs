@@ -10,11 +10,11 @@ use consul_semaphore_operator::{
     api::annotations,
     clock::Moment,
     consul::{Entry, Listing, SessionId},
-    controller::bench::Queue,
+    controller::bench::{Queue, read},
     semaphore::{
         AHEAD, Cluster, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life,
         LimitPolicy, Mode, MutexMemory, Observed, OnSlotLost, Ours, Prefix, Reading, Settings,
-        Turns, Uid, lock::SEMAPHORE_FLAGS, reading::Deaths,
+        Turns, Uid, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
     },
 };
 use k8s_openapi::api::batch::v1 as batch;
@@ -108,15 +108,19 @@ impl Facts {
     /// The Job that has held a slot for longest is complete.
     #[must_use]
     pub(crate) fn with_a_hand_over_due(mut self) -> Self {
-        self.queue.put(&complete(0));
-        let (bound, _) = self.slice();
-        let uid = uid("held", 0);
-        let job = bound.into_iter().find(|job| job.uid.as_ref() == uid);
-        for ours in &mut self.ours {
-            if ours.identity.uid.as_ref() == uid {
-                ours.job.clone_from(&job);
-            }
+        let complete = complete(0);
+        self.queue.put(&complete);
+        let job = read(&complete).expect("a Job of ours");
+        let ended = self.ours.iter_mut();
+        let ended = ended.filter(|ours| ours.identity.uid == job.uid);
+        for ours in ended {
+            ours.job = Some(job.clone());
         }
+        let slice = self.slice();
+        let plan = decide(&self.observed(&slice));
+        let written = plan.transaction.as_ref();
+        let written = written.map(|one| (one.releases.len(), one.grants.len()));
+        assert_eq!(written, Some((1, 1)), "it hands over");
         self
     }
 
@@ -282,7 +286,7 @@ fn entry(key: &str, session: Option<&SessionId>, value: Vec<u8>) -> Entry {
 }
 
 /// A Job that waits, as the API server shows it.
-fn waits(number: usize) -> batch::Job {
+pub(crate) fn waits(number: usize) -> batch::Job {
     job("waits", &number.to_string(), |_| {})
 }
 

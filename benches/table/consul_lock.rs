@@ -1,12 +1,13 @@
-//! Beside `consul lock -n 3`: processes that wait for the same kind of slots as our Jobs do.
+//! Beside `consul lock -n 3`: processes that wait for the same kind of slots as our Jobs do, and the same
+//! processes under `exec`.
 //!
 //! All of them wait before the slots are let go. A hand-over is from the end of one child to the start
 //! of the next, as the children note them down themselves, with the first and the last thing that they
-//! do: it has in it what `consul lock` does for a child, as ours has what the watch of a Job needs.
+//! do: it has in it that a child is started, which a Job's has not.
 
 use std::{fs, path::Path, time::Duration};
 
-use testbed::Bed;
+use testbed::{Bed, TakerBuilder};
 
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
@@ -25,34 +26,37 @@ echo "end $EPOCHREALTIME" >>"$0"
 
 pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     let bed = Bed::start().await;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let limit = u32::try_from(SLOTS).expect("a limit");
+    let (mut jobs, mut exec, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..runs {
-        ours.push(hand_over::our_batch(&bed).await);
-        theirs.push(their_batch(&bed, run).await);
+        jobs.push(hand_over::our_batch(&bed).await);
+        let name = format!("exec-{run}");
+        exec.push(processes(&bed, &name, |prefix| bed.exec(&name, prefix, limit)).await);
+        let name = format!("lock-{run}");
+        theirs.push(processes(&bed, &name, |prefix| bed.consul_lock(&name, prefix, limit)).await);
     }
-    let rows = rows_of_times(
-        &format!("hand-over, limit {SLOTS}"),
-        &ours,
-        ("`consul lock`", &theirs),
-        Goal::AtLeast(1.0),
-    );
-    rows.into_iter().map(Row::how_many_times_faster).collect()
+    let faster = |what: &str, ours: &[Times]| {
+        let what = format!("hand-over {what}, limit {SLOTS}");
+        let theirs = ("processes under `consul lock`", theirs.as_slice());
+        let rows = rows_of_times(&what, ours, theirs, Goal::AtLeast(1.0));
+        rows.into_iter().map(Row::how_many_times_faster)
+    };
+    let rows = faster("of processes under `exec`", &exec);
+    rows.chain(faster("of Jobs", &jobs)).collect()
 }
 
-/// Hands over a batch of processes by `consul lock`.
-async fn their_batch(bed: &Bed, run: usize) -> Times {
-    let (consul, prefix) = (bed.consul(), format!("locks/{run}"));
-    let notes = bed.folder().path().join(format!("consul-lock-{run}"));
+/// Hands over a batch of processes.
+async fn processes(bed: &Bed, name: &str, waits: impl Fn(&str) -> TakerBuilder) -> Times {
+    let (consul, prefix) = (bed.consul(), format!("locks/{name}"));
+    let notes = bed.folder().path().join(name);
     let mut holders = Vec::new();
     for _ in 0..SLOTS {
         holders.push(consul.take_slot(&prefix, SLOTS as u64).await);
     }
-    let mut lockers = Vec::new();
+    let mut waiting = Vec::new();
     for number in 1..=BATCH {
         let child = ["bash", "-c", CHILD, &notes.to_string_lossy()];
-        let limit = u32::try_from(SLOTS).expect("a limit");
-        let locker = bed.consul_lock("consul-lock", &prefix, limit);
-        lockers.push(locker.running(child).start().await);
+        waiting.push(waits(&prefix).running(child).start().await);
         testbed::eventually("it waits", || async {
             testbed::same(consul.contenders(&prefix).await.len(), SLOTS + number)
         })
@@ -61,8 +65,8 @@ async fn their_batch(bed: &Bed, run: usize) -> Times {
     for holder in holders {
         consul.give_back(&prefix, &holder).await;
     }
-    for locker in &lockers {
-        locker.is_done().await;
+    for process in &waiting {
+        process.is_done().await;
     }
     let (starts, ends) = (noted(&notes, "start"), noted(&notes, "end"));
     let starts = starts.into_iter().skip(SLOTS);

@@ -4,9 +4,10 @@
 //! watch of this program's own sees both. The floor: the same for Jobs that this program hands over
 //! itself, with one raw transaction and one raw PATCH. Batches of both take turns.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use testbed::{Bed, Namespace, Semaphore};
+use tokio::task::JoinSet;
 
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
@@ -53,12 +54,15 @@ pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Tim
     Times::of(line.hand_overs(SLOTS))
 }
 
-/// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them.
+/// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them:
+/// transactions one after another, as each goes by the one before, and PATCHes beside each other.
 pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
     let names = create(&team, "job-", BATCH, |job| job.runs(RUNS)).await;
     let raw = Raw::new(bed, &team, SLOTS + others, names.len() + others).await;
+    let raw = Arc::new(raw);
+    let mut starts = JoinSet::new();
     let mut waiting = names.iter().enumerate();
     let mut slots: Vec<usize> = (names.len()..names.len() + others).collect();
     for (number, name) in waiting.by_ref().take(SLOTS) {
@@ -82,8 +86,10 @@ pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
             slots.retain(|held| *held != ended);
             slots.push(number);
             raw.hand_over(&slots, Some(ended), number).await;
-            raw.start(next, number).await;
+            let (raw, next) = (raw.clone(), next.clone());
+            starts.spawn(async move { raw.start(&next, number).await });
         }
     }
+    starts.join_all().await;
     Times::of(line.hand_overs(SLOTS))
 }

@@ -16,6 +16,11 @@ use crate::{
     semaphore::{Job, Uid},
 };
 
+/// A Job as a pass sees it; `None` if it has nothing to do with us.
+pub fn read(job: &batch::Job) -> Option<Arc<Job>> {
+    Kept::read(job, Moment::default()).map(|kept| kept.job)
+}
+
 /// The line of one semaphore.
 pub struct Queue {
     index: Index,

@@ -112,7 +112,8 @@ impl TakerBuilder {
         self
     }
 
-    /// Has `consul lock` run this command, once, as it is: it holds its grant for as long as that takes.
+    /// Has `consul lock` or `exec` run this command, once, as it is: it holds its grant for as long as that
+    /// takes.
     #[must_use]
     pub fn running<A: Into<String>>(mut self, command: impl IntoIterator<Item = A>) -> Self {
         self.command = Some(command.into_iter().map(Into::into).collect());
@@ -184,9 +185,14 @@ impl TakerBuilder {
                 })
             }
             What::Exec { prefix, limit } => {
-                let recipe = self.again(log).arg(programs::operator()?);
-                let recipe = recipe.args(["exec", "--prefix", prefix, "--name", name]);
-                Ok(recipe.args(["--limit", &limit.to_string(), "--", "sh", "-c"]))
+                let operator = programs::operator()?;
+                let limit = limit.to_string();
+                let exec = ["exec", "--prefix", prefix, "--name", name];
+                let exec = exec.into_iter().chain(["--limit", &limit, "--"]);
+                Ok(match &self.command {
+                    None => self.again(log).arg(operator).args(exec).args(["sh", "-c"]),
+                    Some(command) => Recipe::new(log, operator).args(exec).args(command),
+                })
             }
         }
     }
