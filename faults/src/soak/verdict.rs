@@ -9,9 +9,6 @@ use super::{
     sample::{FIGURES, Figure, Nature, Sample},
 };
 
-/// By what part of itself a figure may rise.
-const RISE: f64 = 0.05;
-
 /// What part of what happened in the second fifth must happen in the last one: where it is less
 /// something is stuck.
 const PROGRESS: f64 = 0.5;
@@ -93,7 +90,7 @@ impl Trend {
     /// What the last fifth must show.
     fn goal(&self) -> RangeInclusive<f64> {
         match self.figure.nature {
-            Nature::Flat(slack) => f64::NEG_INFINITY..=self.second * (1.0 + RISE) + slack,
+            Nature::Flat(slack) => f64::NEG_INFINITY..=self.second + slack,
             Nature::Count => self.second * PROGRESS..=f64::INFINITY,
             Nature::Shown => f64::NEG_INFINITY..=f64::INFINITY,
         }
