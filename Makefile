@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop soak model bench bench-micro valgrind lint deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -70,10 +70,14 @@ valgrind:
 $(GUNGRAUN):
 	cargo install --locked --debug --version $(GUNGRAUN_VERSION) --root .tools/gungraun-runner-$(GUNGRAUN_VERSION) gungraun-runner
 
-lint:
+lint: clippy
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --all-features --test outages --test short --test together -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# Suites that `cargo test` leaves out (`test = false`) are none of all targets.
+clippy:
+	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-features --test outages --test short --test together -- -D warnings
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.
 deny: $(CARGO_DENY)

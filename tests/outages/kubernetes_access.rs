@@ -191,7 +191,7 @@ fn crowd(bed: &Bed, refused: &Arc<AtomicUsize>) -> JoinSet<()> {
     crowd
 }
 
-/// All ConsulSemaphores go with their definition, whatever finalizers say; the Jobs stay, and are
+/// All `ConsulSemaphore`s go with their definition, whatever finalizers say; the Jobs stay, and are
 /// looked after by those that are made again.
 async fn the_definition_is_deleted_and_made_again(bed: &Bed) {
     const CRD: &str = "consulsemaphores.consul-semaphore.io";

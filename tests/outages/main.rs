@@ -6,10 +6,6 @@
     clippy::unwrap_used,
     reason = "the helpers of a test fail the test"
 )]
-#![expect(
-    clippy::many_single_char_names,
-    reason = "the Jobs of a story are a, b and c"
-)]
 
 #[allow(dead_code, reason = "the journeys need more of it")]
 #[path = "../journeys/helpers.rs"]
