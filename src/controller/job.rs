@@ -101,9 +101,7 @@ impl Kept {
             no_key,
         })
     }
-}
 
-impl Kept {
     /// Whether a later version says nothing else: most changes of a Job mean nothing to its slot.
     pub(super) fn says_the_same(&self, later: &Self) -> bool {
         let job = Job {

@@ -98,7 +98,8 @@ pub struct Election {
 impl Election {
     /// Has `work` done whenever this replica leads, until it ends by itself: when the process is
     /// asked to end, or has failed. It must end at once when its [`Term`] is over. `on` hears of
-    /// every change; what `work` does before it returns its future is done before that. At the end the lead is given back, so that another replica has it at once.
+    /// every change; what `work` does before it returns its future is done before that. At the end the
+    /// lead is given back, so that another replica has it at once.
     ///
     /// A replica that lost the lead stands by in the same process: nothing of a term is left in
     /// memory when it is over, and a restart by Kubernetes would be delayed longer each time.

@@ -70,8 +70,8 @@ pub struct Observed<'a> {
     pub ours: &'a [Ours],
     /// The Jobs that this semaphore started, except those that have ended.
     pub bound: &'a [Arc<Job>],
-    /// The head of the line, in order: at least [`AHEAD`] more than can be granted at once; and those
-    /// behind it that are not to wait.
+    /// The head of the line, in order: more than can be granted at once, by the limit or by [`AHEAD`],
+    /// whichever is less; and those behind it that are not to wait.
     pub line: &'a [Arc<Job>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<Uid, SessionId>,
