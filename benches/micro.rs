@@ -104,9 +104,8 @@ mod queue {
         let facts = Facts::new(3, waiting);
         let mut jobs = changes(waiting / 2);
         bencher.bench_local(|| {
-            facts
-                .queue()
-                .put(black_box(jobs.next().expect("it has no end")))
+            let job = jobs.next().expect("it has no end");
+            facts.queue().put(black_box(job));
         });
     }
 
@@ -122,9 +121,8 @@ mod queue {
         let facts = Facts::new(3, waiting);
         let mut jobs = changes(waiting / 2);
         bencher.bench_local(|| {
-            facts
-                .queue()
-                .put(black_box(jobs.next().expect("it has no end")));
+            let job = jobs.next().expect("it has no end");
+            facts.queue().put(black_box(job));
             let slice = facts.slice();
             decide(&facts.observed(&slice))
         });

@@ -55,7 +55,7 @@ pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Tim
 }
 
 /// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them:
-/// transactions one after another, as each goes by the one before, and PATCHes beside each other.
+/// transactions one after another, as each goes by the one before, and each PATCH beside the others.
 pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
