@@ -60,8 +60,7 @@ pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
     let team = bed.namespace("floor").await;
     let mut events = follow(&team);
     let names = create(&team, "job-", BATCH, |job| job.runs(RUNS)).await;
-    let raw = Raw::new(bed, &team, SLOTS + others, names.len() + others).await;
-    let raw = Arc::new(raw);
+    let raw = Arc::new(Raw::new(bed, &team, SLOTS + others, names.len() + others).await);
     let mut starts = JoinSet::new();
     let mut waiting = names.iter().enumerate();
     let mut slots: Vec<usize> = (names.len()..names.len() + others).collect();

@@ -53,8 +53,13 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     };
     let mut rows = beside(1, &few);
     rows.extend(beside(semaphores, &many));
-    let times = (what(semaphores), ("beside 1", few.ours.as_slice()));
-    rows.extend(rows_of_times(&times.0, &many.ours, times.1, GOAL));
+    let beside_one = ("beside 1", few.ours.as_slice());
+    rows.extend(rows_of_times(
+        &what(semaphores),
+        &many.ours,
+        beside_one,
+        GOAL,
+    ));
     rows.push(compared("p50", |times| times.p50));
     rows.push(compared("p99", |times| times.p99));
     rows

@@ -18,7 +18,10 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
-use super::call::{CallError, call};
+use super::{
+    AFTERWARDS,
+    call::{CallError, call},
+};
 use crate::{
     clock,
     crash::{self, Point},
@@ -32,10 +35,6 @@ const QUEUE: usize = 4096;
 
 /// How many events are taken from the queue at once.
 const BATCH: usize = 256;
-
-/// How long events rest, so that what happens at the same time goes first: as a rule the start of a Job, for
-/// which a slot is free. Nobody waits for an event.
-const REST: Duration = Duration::from_millis(50);
 
 /// Between tries to write an event. There are few: all others wait behind it.
 const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
@@ -136,15 +135,9 @@ impl Events {
         let write = async move {
             let mut batch = Vec::new();
             while due.recv_many(&mut batch, BATCH).await > 0 {
-                sleep(REST).await;
+                sleep(AFTERWARDS).await;
                 for due in batch.drain(..) {
-                    match told.write(&due).await {
-                        Ok(()) => {
-                            let namespace = due.about.namespace.as_deref().unwrap_or_default();
-                            crash::reach(Point::EventWritten, namespace).await;
-                        }
-                        Err(error) => tracing::debug!(%error, "an event can't be written"),
-                    }
+                    told.tell(&due).await;
                 }
             }
         };
@@ -254,6 +247,17 @@ struct Told {
 }
 
 impl Told {
+    /// Writes an event, if that can be had.
+    async fn tell(&mut self, due: &Due) {
+        match self.write(due).await {
+            Ok(()) => {
+                let namespace = due.about.namespace.as_deref().unwrap_or_default();
+                crash::reach(Point::EventWritten, namespace).await;
+            }
+            Err(error) => tracing::debug!(%error, "an event can't be written"),
+        }
+    }
+
     /// Writes an event, also if the API server has too much to do for the moment.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
         let mut pauses = PAUSES.build();

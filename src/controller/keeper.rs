@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     clock::Moment,
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
-    controller::home::Home,
+    controller::{AFTERWARDS, home::Home},
     crash::{self, Point},
     holding::{Renewal, pauses},
     semaphore::Life,
@@ -34,9 +34,6 @@ const CHANGES: usize = 6;
 /// raft, and thousands of it may wait, as when a namespace is deleted, while a renewal that waits behind
 /// them comes too late for a Job that runs.
 const RENEWALS: usize = 6;
-
-/// How long a session is left before it is ended, so that the start of the Job that has its slot goes first.
-const REST: Duration = Duration::from_millis(50);
 
 /// How long a replica that leads again renews what it left before and has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
@@ -210,7 +207,7 @@ impl Keeper {
         self.take_back(&id);
         let (keeper, consul) = (self.clone(), consul.clone());
         tokio::spawn(async move {
-            sleep(REST).await;
+            sleep(AFTERWARDS).await;
             for pause in pauses(Duration::from_secs(5)).with_max_times(5).build() {
                 let permit = keeper.0.changes.acquire().await;
                 let Err(error) = consul.destroy_session(&id).await else {

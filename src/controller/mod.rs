@@ -58,6 +58,10 @@ const JOB_WRITES: usize = 32;
 /// How long the events that are due may take at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How long rests what nobody waits for, such as an event or the end of a session, so that what happens at
+/// the same time goes first: as a rule the start of a Job.
+const AFTERWARDS: Duration = Duration::from_millis(50);
+
 /// How the operator is set up.
 #[derive(Clone, Debug)]
 pub struct Settings {

@@ -1,4 +1,9 @@
 //! A way to a server that can be cut.
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use anyhow::Result;
 use tokio::{
     io::copy_bidirectional,
@@ -15,6 +20,7 @@ use tokio::{
 pub struct Link {
     address: String,
     open: watch::Sender<bool>,
+    made: Arc<AtomicUsize>,
     carrying: JoinHandle<()>,
 }
 
@@ -22,6 +28,11 @@ impl Link {
     /// Where it begins (`host:port`).
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// How many connections have been made to it.
+    pub fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// Nothing gets through from now on.
@@ -39,11 +50,14 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?.to_string();
         let (open, is_open) = watch::channel(true);
+        let made = Arc::<AtomicUsize>::default();
+        let count = made.clone();
         let carrying = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 tokio::select! {
                     Ok((near, _)) = listener.accept() => {
+                        count.fetch_add(1, Ordering::Relaxed);
                         connections.spawn(carry(near, server.clone(), is_open.clone()));
                     }
                     Some(_) = connections.join_next() => {}
@@ -53,6 +67,7 @@ impl Link {
         Ok(Self {
             address,
             open,
+            made,
             carrying,
         })
     }

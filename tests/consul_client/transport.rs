@@ -1,25 +1,12 @@
 //! The ways to a Consul.
 
-use std::{
-    fs, net,
-    pin::pin,
-    process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fs, net::TcpListener, pin::pin, process::Command, time::Duration};
 
 use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
 use futures::{StreamExt, future::try_join_all};
 use serde_json::json;
-use testbed::{Consul, Folder};
-use tokio::{
-    io::copy_bidirectional,
-    net::{TcpListener, TcpStream},
-    time::timeout,
-};
+use testbed::{Consul, Folder, Link};
+use tokio::time::timeout;
 
 use crate::server::{DEADLINE, client, config, free_port, is_old, kill, start, start_at};
 
@@ -47,7 +34,7 @@ async fn past_an_address_where_nobody_listens() {
 async fn past_a_server_that_hangs() {
     let (consul, _) = start().await;
     // Connections are taken by the system, and nobody ever reads from them.
-    let deaf = net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let deaf = deaf.local_addr().unwrap();
     let addresses = format!("{deaf},{}", consul.address());
     let mut config = config(&[("CONSUL_HTTP_ADDR", &addresses)]);
@@ -91,19 +78,9 @@ async fn from_a_server_that_ends_to_one_that_stays() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn over_as_many_connections_as_calls_at_once() {
     let (consul, _) = start().await;
-    let gate = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = client(&[("CONSUL_HTTP_ADDR", &gate.local_addr().unwrap().to_string())]);
     let server = consul.address().trim_start_matches("http://").to_owned();
-    let made = Arc::new(AtomicUsize::new(0));
-    let count = made.clone();
-    let carrying = tokio::spawn(async move {
-        loop {
-            let (mut near, _) = gate.accept().await.unwrap();
-            count.fetch_add(1, Ordering::Relaxed);
-            let mut far = TcpStream::connect(&server).await.unwrap();
-            tokio::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
-        }
-    });
+    let link = Link::start(server).await.unwrap();
+    let client = client(&[("CONSUL_HTTP_ADDR", link.address())]);
     let callers = (0..64).map(|number| {
         let client = client.clone();
         tokio::spawn(async move {
@@ -113,8 +90,7 @@ async fn over_as_many_connections_as_calls_at_once() {
         })
     });
     try_join_all(callers).await.unwrap();
-    carrying.abort();
-    let made = made.load(Ordering::Relaxed);
+    let made = link.made();
     assert!(made <= 15, "{made} connections");
 }
 

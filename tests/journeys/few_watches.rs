@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use testbed::{Bed, Namespace};
+use testbed::{Bed, Namespace, Operator};
+
+/// A bed whose operator watches one prefix at a time, and a namespace of this name.
+async fn watching_one(name: &str) -> (Bed, Operator, Namespace) {
+    let bed = Bed::builder().without_operator().start().await;
+    let operator = bed.another_operator(name, ["--consul-max-watches", "1"], []);
+    operator.start().await;
+    let team = bed.namespace(name).await;
+    (bed, operator, team)
+}
 
 #[tokio::test]
 async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
-    let bed = Bed::builder().without_operator().start().await;
-    let operator = bed.another_operator("few", ["--consul-max-watches", "1"], []);
-    operator.start().await;
-    let team = bed.namespace("few-watches").await;
+    let (bed, _operator, team) = watching_one("few-watches").await;
     let consul = bed.consul();
     let mut waiting = Vec::new();
     for name in ["a", "b", "c"] {
@@ -30,10 +36,7 @@ async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
 /// leave it unread for as long as a fifth of the TTL.
 #[tokio::test]
 async fn one_who_comes_where_nobody_watches_does_not_wait_for_all_our_line() {
-    let bed = Bed::builder().without_operator().start().await;
-    let operator = bed.another_operator("newcomer", ["--consul-max-watches", "1"], []);
-    operator.start().await;
-    let team = bed.namespace("newcomer").await;
+    let (bed, _operator, team) = watching_one("newcomer").await;
     // One of them at the most is watched.
     tokio::join!(
         a_newcomer_is_served(&bed, &team, "a"),
