@@ -4,6 +4,7 @@
 //!
 //! | room | what it is for | what it must not know |
 //! |---|---|---|
+//! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
 //! | [`api`] | what users write and read: the custom resource, annotations, conditions | IO, clients, the other rooms |
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
@@ -25,6 +26,7 @@
 //! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
 //! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
 
+pub mod admission;
 pub mod api;
 pub mod clock;
 pub mod consul;

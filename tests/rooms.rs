@@ -101,6 +101,20 @@ fn telemetry_knows_nothing_of_what_it_tells() {
 }
 
 #[test]
+fn whether_the_policies_are_in_force_changes_nothing() {
+    assert_room_avoids(
+        "src/admission",
+        &[
+            "crate::api",
+            "crate::consul",
+            "crate::semaphore",
+            "crate::controller",
+            "crate::leader",
+        ],
+    );
+}
+
+#[test]
 fn whoever_holds_slots_needs_no_kubernetes() {
     for room in ["src/holding", "src/exec"] {
         assert_room_avoids(

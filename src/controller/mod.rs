@@ -43,6 +43,7 @@ use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
 use self::{call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
+    admission,
     api::{scope::Scope, tenancy::Tenancy},
     consul::{self, Observer},
     holding::Setback,
@@ -122,6 +123,9 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
+    // Said beside the work, which does not depend on it.
+    let mut aside = JoinSet::new();
+    aside.spawn(admission::tell(client.clone()));
     // What was done is told also by who has lost the lead meanwhile.
     let (events, write_events) = Events::new(client, telemetry.metrics.clone());
     let mut writing = JoinSet::new();

@@ -1,0 +1,322 @@
+//! Whether the admission policies of `config/policies` are in force, and what to do where they are not.
+//!
+//! The operator is right without them, so nothing fails here: what can't be read is not known. `read` asks
+//! the API server; what its answers mean is judged here.
+
+mod read;
+
+use std::fmt;
+
+use serde_json::Value;
+
+pub use self::read::look;
+
+/// The policy that has Jobs made suspended, and its binding.
+pub const SUSPEND: &str = "suspend.consul-semaphore.io";
+/// The policy that leaves the start of Jobs, and the reports on them, to the operator, and its binding.
+pub const GUARD: &str = "guard.consul-semaphore.io";
+
+/// The match condition of [`GUARD`] that names all operators.
+const OPERATORS: &str = "not-by-an-operator";
+
+/// An admission policy that belongs to the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// [`SUSPEND`].
+    Suspend,
+    /// [`GUARD`].
+    Guard,
+}
+
+impl Policy {
+    /// What it is called, and its binding.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Suspend => SUSPEND,
+            Self::Guard => GUARD,
+        }
+    }
+
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::Suspend => "MutatingAdmissionPolicy",
+            Self::Guard => "ValidatingAdmissionPolicy",
+        }
+    }
+
+    /// What is so without it, and from which Kubernetes on it can be had.
+    const fn without(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Suspend => (
+                "a Job that is made running is suspended when the operator sees it, and its pods may run until then",
+                "1.36",
+            ),
+            Self::Guard => (
+                "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then",
+                "1.30",
+            ),
+        }
+    }
+}
+
+/// What the API server says of one object.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Found(Value),
+    NotThere,
+    /// Why it is not known.
+    Unknown(String),
+}
+
+/// What is known of a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It works, at least somewhere: its binding may leave namespaces out.
+    InForce,
+    /// It is not there, or this Kubernetes has no such policies.
+    Absent,
+    /// It is there, and nothing puts it in force.
+    Unbound,
+    /// It takes this operator, which the API server knows by this name, for a user.
+    Stranger(String),
+    /// It can't be read, for this reason.
+    Unknown(String),
+}
+
+/// A policy, and what is known of it. Shown, it is a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which one.
+    pub policy: Policy,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+impl Finding {
+    /// What to do, or what follows if nothing is done; `None` if all is well.
+    pub fn advice(&self) -> Option<String> {
+        let (without, since) = self.policy.without();
+        match &self.standing {
+            Standing::InForce => None,
+            Standing::Absent => Some(format!(
+                "{without}; for more: kubectl apply -k config/policies, on Kubernetes {since} or newer"
+            )),
+            Standing::Unbound => Some(format!(
+                "{without}; its binding is in the same file: kubectl apply -k config/policies"
+            )),
+            Standing::Stranger(user) => Some(format!(
+                "it refuses every start of a Job: add '{user}' to the list of operators in its match \
+                 condition {OPERATORS}"
+            )),
+            Standing::Unknown(_) => Some(
+                "nothing depends on it; config/rbac/role.yaml lets the operator see it".to_owned(),
+            ),
+        }
+    }
+
+    /// Says it in the log: as a warning where somebody wanted the policy and does not have it.
+    fn log(&self) {
+        let advice = self.advice().unwrap_or_default();
+        match self.standing {
+            Standing::InForce => tracing::info!("{self}"),
+            Standing::Absent | Standing::Unknown(_) => tracing::info!("{self}: {advice}"),
+            Standing::Unbound | Standing::Stranger(_) => tracing::warn!("{self}: {advice}"),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = (self.policy.kind(), self.policy.name());
+        match &self.standing {
+            Standing::InForce => write!(f, "the {kind} {name} is in force"),
+            Standing::Absent => write!(f, "there is no {kind} {name}"),
+            Standing::Unbound => write!(f, "the {kind} {name} is there, but not bound"),
+            Standing::Stranger(user) => {
+                write!(f, "the {kind} {name} does not know this operator, {user}")
+            }
+            Standing::Unknown(why) => {
+                write!(
+                    f,
+                    "whether the {kind} {name} is in force is not known ({why})"
+                )
+            }
+        }
+    }
+}
+
+/// Looks at the policies and says in the log how they stand.
+pub async fn tell(client: kube::Client) {
+    for finding in look(&client).await {
+        finding.log();
+    }
+}
+
+/// What was read of a policy and of its binding means this; `user` is who the API server takes this operator
+/// for, if that is known.
+fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) -> Finding {
+    let standing = match (read, binding) {
+        (Answer::NotThere, _) => Standing::Absent,
+        (Answer::Unknown(why), _) | (Answer::Found(_), Answer::Unknown(why)) => {
+            Standing::Unknown(why.clone())
+        }
+        (Answer::Found(_), Answer::NotThere) => Standing::Unbound,
+        (Answer::Found(read), Answer::Found(binding)) => {
+            if !binds(policy, binding) {
+                Standing::Unbound
+            } else if let Some(user) = user.filter(|user| takes_for_a_user(read, user)) {
+                Standing::Stranger(user.to_owned())
+            } else {
+                Standing::InForce
+            }
+        }
+    };
+    Finding { policy, standing }
+}
+
+fn binds(policy: Policy, binding: &Value) -> bool {
+    let spec = &binding["spec"];
+    let denies = || {
+        let actions = spec["validationActions"].as_array();
+        actions.is_some_and(|actions| actions.iter().any(|action| action == "Deny"))
+    };
+    spec["policyName"] == policy.name() && (policy == Policy::Suspend || denies())
+}
+
+/// Whether a policy has a list of operators, and this one is not in it.
+fn takes_for_a_user(policy: &Value, user: &str) -> bool {
+    let conditions = policy["spec"]["matchConditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let list = conditions.find(|condition| condition["name"] == OPERATORS);
+    let list = list.and_then(|condition| condition["expression"].as_str());
+    let quoted = |quote| format!("{quote}{user}{quote}");
+    list.is_some_and(|list| !list.contains(&quoted('\'')) && !list.contains(&quoted('"')))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+
+    /// The policy and the binding that are shipped.
+    fn shipped(policy: Policy) -> [Value; 2] {
+        let text = match policy {
+            Policy::Suspend => include_str!("../../config/policies/suspend.yaml"),
+            Policy::Guard => include_str!("../../config/policies/guard.yaml"),
+        };
+        let documents = text.split("\n---\n");
+        let objects: Vec<Value> = documents
+            .map(|document| serde_yaml_ng::from_str(document).unwrap())
+            .collect();
+        objects.try_into().unwrap()
+    }
+
+    fn judged(policy: Policy, change: impl FnOnce(&mut [Value; 2])) -> Finding {
+        let mut objects = shipped(policy);
+        change(&mut objects);
+        let [read, binding] = objects.map(|object| {
+            if object.is_null() {
+                Answer::NotThere
+            } else {
+                Answer::Found(object)
+            }
+        });
+        judge(policy, &read, &binding, Some(USER))
+    }
+
+    #[test]
+    fn what_is_shipped_is_in_force_for_the_account_that_is_shipped() {
+        for policy in [Policy::Suspend, Policy::Guard] {
+            for object in shipped(policy) {
+                assert_eq!(object["metadata"]["name"], policy.name());
+            }
+            let finding = judged(policy, |_| {});
+            assert_eq!(finding.standing, Standing::InForce);
+            assert_eq!(finding.advice(), None);
+            assert!(finding.to_string().ends_with("is in force"), "{finding}");
+        }
+    }
+
+    #[test]
+    fn without_the_policy_its_binding_says_nothing() {
+        for policy in [Policy::Suspend, Policy::Guard] {
+            let finding = judged(policy, |[read, _]| *read = Value::Null);
+            assert_eq!(finding.standing, Standing::Absent);
+            let advice = finding.advice().unwrap();
+            assert!(
+                advice.contains("kubectl apply -k config/policies"),
+                "{advice}"
+            );
+            let hidden = Answer::Unknown("forbidden".to_owned());
+            let finding = judge(policy, &Answer::NotThere, &hidden, None);
+            assert_eq!(finding.standing, Standing::Absent);
+        }
+    }
+
+    #[test]
+    fn a_policy_needs_a_binding_of_its_own_that_denies() {
+        let unbound = |policy, change: fn(&mut Value)| {
+            let finding = judged(policy, |[_, binding]| change(binding));
+            assert_eq!(finding.standing, Standing::Unbound);
+        };
+        for policy in [Policy::Suspend, Policy::Guard] {
+            unbound(policy, |binding| *binding = Value::Null);
+            unbound(policy, |binding| {
+                binding["spec"]["policyName"] = json!("another")
+            });
+        }
+        unbound(Policy::Guard, |binding| {
+            binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
+        });
+    }
+
+    #[test]
+    fn the_guard_has_to_know_the_operator() {
+        let listing = |list: &str| {
+            judged(Policy::Guard, |[read, _]| {
+                read["spec"]["matchConditions"] = json!([
+                    { "name": "another", "expression": "true" },
+                    { "name": OPERATORS, "expression": format!("!(request.userInfo.username in {list})") },
+                ]);
+            })
+        };
+        let among = [format!("['a', '{USER}']"), format!("[\"{USER}\"]")];
+        for list in among {
+            assert_eq!(listing(&list).standing, Standing::InForce, "{list}");
+        }
+        for list in ["[]".to_owned(), format!("['{USER}-b']")] {
+            let finding = listing(&list);
+            assert_eq!(finding.standing, Standing::Stranger(USER.to_owned()));
+            let advice = finding.advice().unwrap();
+            assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
+        }
+        // Somebody wrote it in another way.
+        let finding = judged(Policy::Guard, |[read, _]| {
+            read["spec"]["matchConditions"] = json!([])
+        });
+        assert_eq!(finding.standing, Standing::InForce);
+        let [read, binding] = shipped(Policy::Guard).map(Answer::Found);
+        let nobody = judge(Policy::Guard, &read, &binding, None);
+        assert_eq!(nobody.standing, Standing::InForce);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_known() {
+        let hidden = || Answer::Unknown("may not get it".to_owned());
+        let [found, _] = shipped(Policy::Suspend).map(Answer::Found);
+        for [read, binding] in [[hidden(), Answer::NotThere], [found, hidden()]] {
+            let finding = judge(Policy::Suspend, &read, &binding, None);
+            assert_eq!(
+                finding.standing,
+                Standing::Unknown("may not get it".to_owned())
+            );
+            assert!(
+                finding.to_string().contains("(may not get it)"),
+                "{finding}"
+            );
+        }
+    }
+}
