@@ -168,6 +168,15 @@ impl Bed {
         })
     }
 
+    /// The client of whom a kubeconfig is for.
+    #[track_caller]
+    pub fn client_of(&self, kubeconfig: &Path) -> impl Future<Output = Client> {
+        let kubeconfig = kubeconfig.to_owned();
+        story(Location::caller(), async move {
+            kubeconfig::client(&kubeconfig).await
+        })
+    }
+
     /// A way to Kubernetes that can be cut, and the operator's kubeconfig that goes by it.
     #[track_caller]
     pub fn link_to_kubernetes(&self) -> impl Future<Output = (Link, PathBuf)> {

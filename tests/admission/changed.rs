@@ -1,0 +1,330 @@
+//! What users and admins may change of a Job, and what only the operator may.
+
+use k8s_openapi::api::batch::v1 as batch;
+use serde_json::{Value, json};
+use testbed::{Bed, Namespace, Semaphore};
+
+use crate::{
+    helpers::told,
+    proof::{
+        End, HOLD, PRIORITY, SEMAPHORE, SESSION, all_is_decided, holders_are, is_told, line_is,
+        nothing_is_left, pods_end, runs_in_a_slot,
+    },
+    stage::{
+        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_at_rest, is_refused, job,
+        people, stranger, suspend, unsuspended,
+    },
+};
+
+const KEY: &str = "consul-semaphore.io/key";
+const KUEUE: &str = "kueue.x-k8s.io/queue-name";
+
+/// A semaphore of one slot that a Job `holder` holds.
+async fn taken(bed: &Bed, team: &Namespace) -> Semaphore {
+    let db = team.semaphore("db").limit(1).create().await;
+    let holder = team.job("holder").semaphore("db").runs("1h").create().await;
+    runs_in_a_slot(bed, &db, &holder).await;
+    db
+}
+
+fn suspended() -> Value {
+    json!({ "spec": { "suspend": true } })
+}
+
+/// Two changes in one.
+fn together(mut one: Value, other: &Value) -> Value {
+    for (part, fields) in other.as_object().expect("an object") {
+        for (name, value) in fields.as_object().expect("an object") {
+            one[part][name] = value.clone();
+        }
+    }
+    one
+}
+
+async fn present(team: &Namespace, name: &str) -> batch::Job {
+    team.job(name).get().await.expect("it is there")
+}
+
+#[tokio::test]
+async fn only_the_operator_starts_a_job_that_waits() {
+    let bed = bed().await;
+    let team = bed.namespace("starts").await;
+    let db = taken(&bed, &team).await;
+    let waits = team.job("waits").semaphore("db").runs("1h").create().await;
+    let lies_behind = team.job("lies-behind").semaphore("db").create().await;
+    line_is(&db, [&waits, &lies_behind]).await;
+    let people = people(&bed, &team).await;
+    for (_, person) in &people {
+        is_refused(person.change("waits", unsuspended()).await, STARTS);
+        is_refused(person.would_change("waits", unsuspended()).await, STARTS);
+        let unset = json!({ "spec": { "suspend": null } });
+        is_refused(person.change("waits", unset).await, STARTS);
+        let mut replaced = present(&team, "waits").await;
+        replaced.spec.as_mut().expect("a spec").suspend = Some(false);
+        is_refused(person.replace(replaced).await, STARTS);
+        // What would take it out of the line has to be said apart.
+        let unnamed = annotated(SEMAPHORE, None);
+        is_refused(
+            person
+                .change("waits", together(unnamed, &unsuspended()))
+                .await,
+            STARTS,
+        );
+        let queued = json!({ "metadata": { "labels": { KUEUE: "batch" } } });
+        is_refused(
+            person
+                .change("waits", together(queued, &unsuspended()))
+                .await,
+            STARTS,
+        );
+        let held = annotated(HOLD, Some("true"));
+        is_refused(
+            person.change("waits", together(held, &unsuspended())).await,
+            STARTS,
+        );
+    }
+    let operator = Person::operator(&bed, &team).await;
+    let started = operator.would_change("waits", unsuspended()).await;
+    assert_eq!(
+        suspend(&started.expect("it is the operator's")),
+        Some(false)
+    );
+
+    // All else is its user's.
+    for (who, person) in &people {
+        let allowed = async |change: Value| {
+            let changed = person.change("waits", change.clone()).await;
+            changed.unwrap_or_else(|refusal| panic!("{who}, {change}: {refusal}"));
+        };
+        allowed(suspended()).await;
+        allowed(annotated(HOLD, Some("true"))).await;
+        line_is(&db, [&lies_behind]).await;
+        allowed(annotated(HOLD, None)).await;
+        allowed(annotated(PRIORITY, Some("-1"))).await;
+        line_is(&db, [&lies_behind, &waits]).await;
+        allowed(annotated(PRIORITY, Some("1"))).await;
+        line_is(&db, [&waits, &lies_behind]).await;
+        allowed(annotated(KEY, Some("k"))).await;
+        allowed(annotated(KEY, None)).await;
+        allowed(annotated(SEMAPHORE, Some("other"))).await;
+        line_is(&db, [&lies_behind]).await;
+        allowed(annotated(SEMAPHORE, Some("db"))).await;
+        line_is(&db, [&waits, &lies_behind]).await;
+        allowed(json!({ "metadata": { "labels": { "a": who.replace(' ', "-") }, "finalizers": ["example.com/a"] } })).await;
+        allowed(json!({ "metadata": { "finalizers": null } })).await;
+        allowed(json!({ "spec": { "parallelism": 2, "backoffLimit": 3 } })).await;
+        allowed(json!({ "spec": { "parallelism": 1 } })).await;
+    }
+
+    // To have it run without a slot is to have it ask for none.
+    let [(_, user), _] = &people;
+    user.change("waits", annotated(SEMAPHORE, None))
+        .await
+        .expect("it leaves the line");
+    user.change("waits", unsuspended())
+        .await
+        .expect("it is its user's");
+    waits.is_running().await;
+    all_is_decided(&team, &db).await;
+    line_is(&db, [&lies_behind]).await;
+    waits.is_running().await;
+    assert!(!told(&waits).await.contains(&"RanWithoutSlot".to_owned()));
+    for name in ["lies-behind", "holder"] {
+        user.delete(name).await.expect("it is its user's");
+    }
+    nothing_is_left(&bed, &team, &db).await;
+}
+
+#[tokio::test]
+async fn only_the_operator_writes_what_tells_of_the_slot() {
+    let bed = bed().await;
+    let team = bed.namespace("reports").await;
+    let db = taken(&bed, &team).await;
+    let holder = team.job("holder");
+    let waits = team.job("waits").semaphore("db").create().await;
+    let user = Person::user(&bed, &team).await;
+    user.create(&stranger("stranger", Some(true)))
+        .await
+        .expect("a Job");
+    for job in [&waits, &team.job("stranger")] {
+        // Its pod template can be changed now.
+        is_at_rest(job).await;
+    }
+    let admin = Person::admin(&bed, &team);
+    let operator = Person::operator(&bed, &team).await;
+    for name in REPORTS {
+        let on_template = |place: &str| json!({ "spec": { "template": { "metadata": { place: { name: "x" } } } } });
+        let places = [
+            annotated(name, Some("x")),
+            on_template("annotations"),
+            on_template("labels"),
+        ];
+        for change in places {
+            let refusal = format!("{WRITES}{name},");
+            // One that asks for no slot yet could prepare itself for the head of the line.
+            for job in ["waits", "stranger"] {
+                is_refused(user.change(job, change.clone()).await, &refusal);
+                is_refused(admin.would_change(job, change.clone()).await, &refusal);
+                let written = operator.would_change(job, change.clone()).await;
+                written.expect("it is the operator's");
+            }
+        }
+        is_refused(
+            user.change("waits", annotated(name, Some(""))).await,
+            WRITES,
+        );
+    }
+    let both = json!({ "metadata": { "annotations": { REPORTS[0]: "x", REPORTS[4]: "x" } } });
+    let refusal = format!("{WRITES}{}, {}", REPORTS[0], REPORTS[4]);
+    is_refused(user.change("waits", both).await, &refusal);
+
+    // Those that are there stay.
+    for person in [&user, &admin] {
+        for value in [Some("another"), Some(""), None] {
+            is_refused(
+                person.change("holder", annotated(SESSION, value)).await,
+                WRITES,
+            );
+        }
+        let mut replaced = present(&team, "holder").await;
+        let annotations = replaced.metadata.annotations.as_mut().expect("annotations");
+        annotations.remove(SESSION);
+        is_refused(
+            person.replace(replaced).await,
+            "kubectl replace takes away what its file does not have",
+        );
+        let mut replaced = present(&team, "holder").await;
+        let labels = replaced.metadata.labels.get_or_insert_default();
+        labels.insert("a".to_owned(), "b".to_owned());
+        person
+            .replace(replaced)
+            .await
+            .expect("all of them are in it");
+    }
+    pods_end(&team, &holder, End::Succeeded).await;
+    holder.is_complete().await;
+    is_refused(
+        user.change("holder", annotated(SESSION, None)).await,
+        WRITES,
+    );
+    waits.is_complete().await;
+    nothing_is_left(&bed, &team, &db).await;
+}
+
+#[tokio::test]
+async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
+    let bed = bed().await;
+    let team = bed.namespace("holds").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let other = team.semaphore("other").limit(1).create().await;
+    let holder = team
+        .job("holder")
+        .semaphore("db")
+        .runs("1h")
+        .terminates_in("1h");
+    let holder = holder.create().await;
+    let grant = runs_in_a_slot(&bed, &db, &holder).await;
+    let people = people(&bed, &team).await;
+    let changes = [
+        annotated(SEMAPHORE, Some("other")),
+        annotated(SEMAPHORE, None),
+        annotated(KEY, Some("k")),
+        json!({ "metadata": { "labels": { KUEUE: "batch" } } }),
+    ];
+    for (_, person) in &people {
+        for change in &changes {
+            is_refused(person.change("holder", change.clone()).await, HOLDS);
+            // Its pods are not gone at once.
+            let at_once = together(change.clone(), &suspended());
+            is_refused(person.change("holder", at_once).await, HOLDS);
+        }
+        person
+            .change("holder", annotated(PRIORITY, Some("1")))
+            .await
+            .expect("it is its user's");
+        person
+            .change("holder", annotated(PRIORITY, None))
+            .await
+            .expect("it is its user's");
+    }
+
+    // As the message says: suspend it, wait until it is on hold, change the annotation, have it go on.
+    let [(_, user), (_, admin)] = &people;
+    user.change("holder", suspended())
+        .await
+        .expect("it is its user's");
+    holder
+        .is("stopping", |job| {
+            let status = job.status.as_ref();
+            status.and_then(|status| status.terminating) == Some(1)
+        })
+        .await;
+    holders_are(&bed, &db, [&grant]).await;
+    for person in [user, admin] {
+        is_refused(person.change("holder", changes[0].clone()).await, HOLDS);
+        is_refused(person.change("holder", unsuspended()).await, STARTS);
+    }
+    pods_end(&team, &holder, End::Failed).await;
+    holder.is_on_hold().await;
+    is_told(&holder, "Normal", "PutOnHold", HOLD).await;
+    is_refused(user.change("holder", unsuspended()).await, STARTS);
+    user.change("holder", changes[0].clone())
+        .await
+        .expect("it holds no slot any more");
+    user.change("holder", annotated(HOLD, None))
+        .await
+        .expect("it is its user's");
+    runs_in_a_slot(&bed, &other, &holder).await;
+    nothing_is_left(&bed, &team, &db).await;
+
+    // Once it has ended nothing depends on it.
+    pods_end(&team, &holder, End::Succeeded).await;
+    holder.is_complete().await;
+    for change in changes {
+        user.would_change("holder", change)
+            .await
+            .expect("it has ended");
+    }
+    nothing_is_left(&bed, &team, &other).await;
+}
+
+#[tokio::test]
+async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
+    let bed = bed().await;
+    let team = bed.namespace("runs").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let [(_, user), (_, admin)] = people(&bed, &team).await;
+    let unnamed = |name| stranger(name, None);
+    user.create(&unnamed("stranger")).await.expect("a Job");
+    let stranger = team.job("stranger");
+    stranger.is_running().await;
+    let named = annotated(SEMAPHORE, Some("db"));
+    for person in [&user, &admin] {
+        is_refused(person.change("stranger", named.clone()).await, RUNS);
+    }
+    stranger.is_running().await;
+    assert_eq!(told(&stranger).await, Vec::<String>::new());
+    let in_the_same_change = together(named, &suspended());
+    user.change("stranger", in_the_same_change)
+        .await
+        .expect("as the message says");
+    runs_in_a_slot(&bed, &db, &stranger).await;
+    pods_end(&team, &stranger, End::Succeeded).await;
+    stranger.is_complete().await;
+    assert!(!told(&stranger).await.contains(&"RanWithoutSlot".to_owned()));
+
+    // Or before, in a change of its own.
+    user.create(&unnamed("another")).await.expect("a Job");
+    let another = team.job("another");
+    another.is_running().await;
+    user.change("another", suspended())
+        .await
+        .expect("it is its user's");
+    user.change("another", annotated(SEMAPHORE, Some("db")))
+        .await
+        .expect("it is suspended");
+    is_refused(user.change("another", unsuspended()).await, STARTS);
+    runs_in_a_slot(&bed, &db, &another).await;
+    pods_end(&team, &another, End::Succeeded).await;
+    nothing_is_left(&bed, &team, &db).await;
+}
