@@ -5,9 +5,7 @@ use std::{fs, net::TcpListener, path::Path, process::Command};
 
 use consul_semaphore_operator::{
     admission,
-    api::annotations::{
-        FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION,
-    },
+    api::annotations::{FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION},
 };
 use k8s_openapi::{
     api::{
@@ -139,11 +137,20 @@ fn quoted(expression: &Value) -> Vec<String> {
 
 #[test]
 fn both_policies_know_all_that_only_the_operator_writes() {
-    let written = [SESSION, LOCK_KEY, LOCK_INDEX, FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL];
+    let written = [
+        SESSION,
+        LOCK_KEY,
+        LOCK_INDEX,
+        FENCING_TOKEN,
+        GRANTED_TO,
+        HOLDER_LABEL,
+    ];
     for file in ["policies/suspend.yaml", "policies/guard.yaml"] {
         let policy: Value = first(file);
         let variables = policy["spec"]["variables"].as_array().expect("variables");
-        let reports = variables.iter().find(|variable| variable["name"] == "reports");
+        let reports = variables
+            .iter()
+            .find(|variable| variable["name"] == "reports");
         let reports = quoted(&reports.expect("the names")["expression"]);
         assert_eq!(reports, written, "{file}");
     }
@@ -155,15 +162,26 @@ fn the_guard_knows_the_account_that_the_operator_runs_as() {
     let guard: Value = first("policies/guard.yaml");
     let account: ServiceAccount = manifest("rbac/service_account.yaml");
     let account = account.metadata;
-    let (namespace, name) = (account.namespace.expect("a namespace"), account.name.expect("a name"));
+    let (namespace, name) = (
+        account.namespace.expect("a namespace"),
+        account.name.expect("a name"),
+    );
     let operators = quoted(&guard["spec"]["matchConditions"][0]["expression"]);
-    assert_eq!(operators, [format!("system:serviceaccount:{namespace}:{name}")]);
+    assert_eq!(
+        operators,
+        [format!("system:serviceaccount:{namespace}:{name}")]
+    );
 }
 
 #[test]
 fn the_operator_may_see_its_own_policies_and_no_others() {
     let mut rules = all_rules();
-    rules.retain(|rule| rule.api_groups.iter().flatten().any(|group| group == "admissionregistration.k8s.io"));
+    rules.retain(|rule| {
+        rule.api_groups
+            .iter()
+            .flatten()
+            .any(|group| group == "admissionregistration.k8s.io")
+    });
     assert_eq!(rules.len(), 1, "{rules:?}");
     let rule = &rules[0];
     assert_eq!(rule.verbs, ["get"]);

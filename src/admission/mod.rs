@@ -265,7 +265,7 @@ mod tests {
         for policy in [Policy::Suspend, Policy::Guard] {
             unbound(policy, |binding| *binding = Value::Null);
             unbound(policy, |binding| {
-                binding["spec"]["policyName"] = json!("another")
+                binding["spec"]["policyName"] = json!("another");
             });
         }
         unbound(Policy::Guard, |binding| {
@@ -295,7 +295,7 @@ mod tests {
         }
         // Somebody wrote it in another way.
         let finding = judged(Policy::Guard, |[read, _]| {
-            read["spec"]["matchConditions"] = json!([])
+            read["spec"]["matchConditions"] = json!([]);
         });
         assert_eq!(finding.standing, Standing::InForce);
         let [read, binding] = shipped(Policy::Guard).map(Answer::Found);

@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_mins(5);
 const STAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stages.yaml");
 
 const CONTROLLERS: &str = "job-controller,cronjob-controller,garbage-collector-controller,\
-    pod-garbage-collector-controller,namespace-controller,ttl-after-finished-controller,serviceaccount-controller";
+    pod-garbage-collector-controller,namespace-controller,ttl-after-finished-controller,serviceaccount-controller,\
+    clusterrole-aggregation-controller";
 
 /// An API server with the real controllers and scheduler, and a node on which kwok plays the pods.
 ///

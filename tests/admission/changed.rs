@@ -11,7 +11,7 @@ use crate::{
         nothing_is_left, pods_end, runs_in_a_slot,
     },
     stage::{
-        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_at_rest, is_refused, job,
+        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_at_rest, is_refused,
         people, stranger, suspend, unsuspended,
     },
 };
@@ -51,7 +51,9 @@ async fn only_the_operator_starts_a_job_that_waits() {
     let team = bed.namespace("starts").await;
     let db = taken(&bed, &team).await;
     let waits = team.job("waits").semaphore("db").runs("1h").create().await;
-    let lies_behind = team.job("lies-behind").semaphore("db").create().await;
+    // By its priority: both may be of the same second.
+    let lies_behind = team.job("lies-behind").semaphore("db");
+    let lies_behind = lies_behind.annotation(PRIORITY, "-1").create().await;
     line_is(&db, [&waits, &lies_behind]).await;
     let people = people(&bed, &team).await;
     for (_, person) in &people {
@@ -100,7 +102,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
         allowed(annotated(HOLD, Some("true"))).await;
         line_is(&db, [&lies_behind]).await;
         allowed(annotated(HOLD, None)).await;
-        allowed(annotated(PRIORITY, Some("-1"))).await;
+        allowed(annotated(PRIORITY, Some("-2"))).await;
         line_is(&db, [&lies_behind, &waits]).await;
         allowed(annotated(PRIORITY, Some("1"))).await;
         line_is(&db, [&waits, &lies_behind]).await;

@@ -143,7 +143,8 @@ async fn a_copy_brings_nothing_of_the_operators_with_it() {
 
     // One that does not name a semaphore any more has no use for them either.
     copy["metadata"]["name"] = "stranger".into();
-    copy["metadata"]["annotations"][SEMAPHORE] = Value::Null;
+    let annotations = copy["metadata"]["annotations"].as_object_mut();
+    annotations.expect("annotations").remove(SEMAPHORE);
     let made = user.create(&copy).await.expect("a copy");
     assert_eq!(suspend(&made), Some(false));
     bears_no_report(&made);

@@ -138,7 +138,10 @@ impl Person {
             dry_run,
             ..PostParams::default()
         };
-        self.0.create(&params, &job).await.map_err(message)
+        self.0
+            .create(&params, &job)
+            .await
+            .map_err(|error| error.to_string())
     }
 
     /// Changes a Job by a merge patch; the error is the API server's message.
@@ -163,13 +166,13 @@ impl Person {
         params: PatchParams,
     ) -> Result<batch::Job, String> {
         let patched = self.0.patch(job, &params, &Patch::Merge(change)).await;
-        patched.map_err(message)
+        patched.map_err(|error| error.to_string())
     }
 
     /// Deletes a Job, and its pods after it.
     pub(crate) async fn delete(&self, job: &str) -> Result<(), String> {
         let deleted = self.0.delete(job, &DeleteParams::background()).await;
-        deleted.map(drop).map_err(message)
+        deleted.map(drop).map_err(|error| error.to_string())
     }
 
     /// Changes a Job by replacing it, whatever its version is by now.
@@ -177,7 +180,7 @@ impl Person {
         job.metadata.resource_version = None;
         let name = job.metadata.name.clone().expect("a name");
         let replaced = self.0.replace(&name, &PostParams::default(), &job).await;
-        replaced.map_err(message)
+        replaced.map_err(|error| error.to_string())
     }
 }
 
@@ -187,10 +190,6 @@ pub(crate) async fn people(bed: &Bed, team: &Namespace) -> [(&'static str, Perso
         ("a user", Person::user(bed, team).await),
         ("an admin", Person::admin(bed, team)),
     ]
-}
-
-fn message(error: kube::Error) -> String {
-    error.to_string()
 }
 
 /// A change was refused by the policy, with this reason.
