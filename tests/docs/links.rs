@@ -1,24 +1,12 @@
-//! The pages of the documentation: each link within them leads somewhere.
+//! Each link within the documentation leads somewhere.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on says so")]
+use std::{collections::BTreeSet, path::Path};
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
-
-fn pages() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = fs::read_dir(root.join("docs")).unwrap();
-    let docs = docs.map(|entry| entry.unwrap().path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    docs.chain([root.join("README.md")]).collect()
-}
+use crate::page::{pages, root, text_of};
 
 /// The text without code blocks, in which `](` and `#` mean something else.
 fn prose(page: &Path) -> String {
-    let text = fs::read_to_string(page).unwrap();
+    let text = text_of(page);
     let mut code = false;
     let lines = text.lines().filter(|line| {
         let fence = line.trim_start().starts_with("```");
@@ -62,7 +50,8 @@ fn each_link_leads_somewhere() {
             } else {
                 page.parent().unwrap().join(path)
             };
-            let there = target.exists() && (anchor.is_empty() || anchors(&target).contains(anchor));
+            let there = root().join(&target).exists()
+                && (anchor.is_empty() || anchors(&target).contains(anchor));
             if !there {
                 broken.push(format!("{}: {link}", page.display()));
             }

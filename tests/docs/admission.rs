@@ -1,0 +1,56 @@
+use serde_json::json;
+use testbed::{Bed, eventually, same};
+
+use crate::{page::Page, shell::Shell};
+
+#[tokio::test]
+async fn admission() {
+    let bed = Bed::start().await;
+    let team = bed.namespace_named("demo").await;
+    let shell = Shell::with(&bed, team.name()).await;
+    let mut page = Page::open("docs/admission.md");
+
+    page.run(&shell, "kubectl apply -k config/policies").await;
+    let made_suspended = async |expected: bool| {
+        eventually("what becomes of a Job", || async {
+            let made = "kubectl create job probe --image=none --dry-run=client -o json
+                | jq '.metadata.annotations = {\"consul-semaphore.io/semaphore\": \"db\"}'
+                | kubectl create -f - --dry-run=server -o 'jsonpath={.spec.suspend}'";
+            let made = shell.run(&made.replace('\n', " ")).await;
+            same(made == "true", expected)
+        })
+        .await;
+    };
+    made_suspended(true).await;
+
+    team.semaphore("db").limit(1).create().await;
+    let holder = team.job("holder").semaphore("db").runs("1h").create().await;
+    holder.is_running().await;
+    let migrate = team.job("migrate").semaphore("db").create().await;
+    migrate.is_waiting().await;
+    let start = page.commands("kubectl patch job migrate");
+    let (as_itself, _) = start
+        .split_once(" \\\n")
+        .expect("its last line says as whom");
+    let [code, _, refusal] = shell.end_of(as_itself).await;
+    assert_eq!(code, "1", "{refusal}");
+    shell.run(&start).await;
+    migrate.has_event("RanWithoutSlot").await;
+
+    let left_out = page
+        .commands("kubectl label namespace team-c")
+        .replace("team-c", team.name());
+    shell.run(&left_out).await;
+    made_suspended(false).await;
+    page.run(&shell, "kubectl delete -k config/policies").await;
+    let left = bed
+        .kubectl([
+            "get",
+            "mutatingadmissionpolicies,validatingadmissionpolicies",
+            "-o",
+            "json",
+        ])
+        .await;
+    let left: serde_json::Value = serde_json::from_str(&left).expect("JSON");
+    assert_eq!(left["items"], json!([]));
+}

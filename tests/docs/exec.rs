@@ -1,0 +1,43 @@
+use testbed::Consul;
+
+use crate::{page::Page, shell::Shell};
+
+#[tokio::test]
+async fn exec() {
+    let consul = Consul::start().await;
+    let mut shell = Shell::with_consul(&consul);
+    let mut page = Page::open("docs/exec.md");
+
+    shell.program("./migrate", r#"echo "migrates $*""#);
+    assert_eq!(
+        page.run(&shell, "export CONSUL_HTTP_ADDR").await,
+        "migrates --all\n"
+    );
+
+    shell.program("./deploy", r#"echo "deploys $*""#);
+    shell.set("JOB_ID", "42");
+    assert_eq!(
+        page.run(&shell, "consul-semaphore-operator exec --prefix ci/staging")
+            .await,
+        "deploys staging\n"
+    );
+
+    // Another worker has task b.
+    shell.program("list-tasks", "echo a b c");
+    shell.program("run-task", r#"echo "runs $*""#);
+    let another = consul.take_slot("tasks/b", 1).await;
+    let worker = page.commands("for task in");
+    assert_eq!(
+        shell.run(&format!("set +e\n{worker}")).await,
+        "runs a\nruns c\n"
+    );
+    consul.give_back("tasks/b", &another).await;
+
+    // In a slot, and in none.
+    let step = page.commands("# before the step");
+    shell.program("./step", &format!("{step}echo done"));
+    let held = "consul-semaphore-operator exec --prefix db --limit 1 -- ./step";
+    assert_eq!(shell.run(held).await, "done\n");
+    let [code, out, _] = shell.end_of("./step").await;
+    assert_eq!((code.as_str(), out.as_str()), ("1", ""));
+}

@@ -1,0 +1,171 @@
+//! What stands in the pages.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
+
+use crate::shell::Shell;
+
+/// A block of a page.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    /// What it is: `sh`, `console`, `yaml`.
+    pub(crate) kind: String,
+    pub(crate) text: String,
+}
+
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All pages, by their paths from the root.
+pub(crate) fn pages() -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join("docs")).unwrap();
+    let mut pages: Vec<_> = docs
+        .chain(fs::read_dir(root()).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .map(|path| path.strip_prefix(root()).unwrap().to_owned())
+        .collect();
+    pages.sort();
+    pages
+}
+
+pub(crate) fn text_of(page: &Path) -> String {
+    fs::read_to_string(root().join(page))
+        .unwrap_or_else(|error| panic!("{}: {error}", page.display()))
+}
+
+/// The blocks of a page, also those in lists.
+pub(crate) fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let Some((indent, kind)) = line.split_once("```") else {
+            continue;
+        };
+        if !indent.trim().is_empty() {
+            continue;
+        }
+        let mut text = String::new();
+        for line in lines.by_ref() {
+            let line = line.strip_prefix(indent).unwrap_or(line);
+            if line == "```" {
+                break;
+            }
+            text.push_str(line);
+            text.push('\n');
+        }
+        let kind = kind.to_owned();
+        blocks.push(Block { kind, text });
+    }
+    blocks
+}
+
+/// A page whose commands are run. When it is dropped, all of them have to be.
+pub(crate) struct Page {
+    name: &'static str,
+    blocks: Vec<Block>,
+}
+
+impl Page {
+    pub(crate) fn open(name: &'static str) -> Self {
+        let blocks = blocks(&text_of(Path::new(name)));
+        Self { name, blocks }
+    }
+
+    /// The commands of the block that begins like this, which are taken for run.
+    #[track_caller]
+    pub(crate) fn commands(&mut self, beginning: &str) -> String {
+        let mut blocks = self.blocks.iter();
+        let found =
+            blocks.position(|block| block.kind == "sh" && block.text.starts_with(beginning));
+        let Some(found) = found else {
+            panic!("{}: no commands `{beginning}` are left", self.name);
+        };
+        self.blocks.remove(found).text
+    }
+
+    /// Runs the commands of the block that begins like this, and returns what they print.
+    #[track_caller]
+    pub(crate) fn run(&mut self, shell: &Shell, beginning: &str) -> impl Future<Output = String> {
+        let commands = self.commands(beginning);
+        async move { shell.run(&commands).await }
+    }
+
+    /// The block that says in its first line, in a comment, that it is the file of this name.
+    pub(crate) fn file(&self, name: &str) -> &str {
+        let first = format!("# {name}\n");
+        let mut blocks = self.blocks.iter();
+        let found = blocks.find(|block| block.text.starts_with(&first));
+        found.map_or_else(
+            || panic!("{}: no file {name}", self.name),
+            |block| &block.text,
+        )
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let left: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|block| block.kind == "sh")
+            .collect();
+        assert!(
+            thread::panicking() || left.is_empty(),
+            "{}: not run: {left:#?}",
+            self.name
+        );
+    }
+}
+
+#[test]
+fn a_page_with_commands_has_a_scene() {
+    let scenes: Vec<_> = fs::read_dir(root().join("tests/docs"))
+        .unwrap()
+        .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap())
+        .collect();
+    let mut with_commands = 0;
+    for page in pages() {
+        let blocks = blocks(&text_of(&page));
+        let unknown = |block: &&Block| matches!(block.kind.as_str(), "" | "bash" | "shell");
+        assert_eq!(
+            blocks.iter().find(unknown).map(|block| &block.text),
+            None,
+            "{}: say what it is",
+            page.display()
+        );
+        if !blocks.iter().any(|block| block.kind == "sh") {
+            continue;
+        }
+        // Takes a bed on which Deployments are played.
+        if page.ends_with("install.md") {
+            continue;
+        }
+        with_commands += 1;
+        let opened = format!("Page::open(\"{}\")", page.display());
+        assert!(
+            scenes.iter().any(|scene| scene.contains(&opened)),
+            "nobody runs the commands of {}",
+            page.display()
+        );
+    }
+    assert!(with_commands > 5, "{with_commands}");
+}
+
+#[test]
+fn it_finds_blocks_in_lists_too() {
+    let text = "a\n```sh\nb\n  c\n```\n1. d\n\n   ```yaml\n   e:\n     f\n   ```\n";
+    let found: Vec<_> = blocks(text)
+        .into_iter()
+        .map(|block| (block.kind, block.text))
+        .collect();
+    let expected = [("sh", "b\n  c\n"), ("yaml", "e:\n  f\n")];
+    assert_eq!(
+        found,
+        expected.map(|(kind, text)| (kind.to_owned(), text.to_owned()))
+    );
+}

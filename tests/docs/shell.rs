@@ -1,0 +1,165 @@
+//! Where a reader types.
+
+use std::{
+    env, fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+
+use testbed::{Bed, Consul, Folder, operator_program, servers};
+use tokio::{
+    process::{Child, Command},
+    time::timeout,
+};
+
+use crate::page::root;
+
+/// How long one block may take.
+const PATIENCE: Duration = Duration::from_mins(4);
+
+/// A bash in a folder in which the project's manifests are. On its path are the programs of the docs, with
+/// those that the scene adds ([`Self::program`]). It ends at the first command that fails.
+pub(crate) struct Shell {
+    folder: Folder,
+    env: Vec<(String, String)>,
+    instead: Vec<(String, String)>,
+}
+
+impl Shell {
+    /// One that knows no server.
+    pub(crate) fn new() -> Self {
+        let folder = Folder::new().expect("a folder");
+        let here = folder.path();
+        fs::create_dir(here.join("bin")).expect("a folder for programs");
+        for name in ["config", "crds", "charts"] {
+            symlink(root().join(name), here.join(name)).expect("a link");
+        }
+        let operator = operator_program().expect("the operator's program");
+        let programs = [
+            &here.join("bin"),
+            operator.parent().expect("its folder"),
+            &servers(),
+        ];
+        let known = env::var("PATH").unwrap_or_default();
+        let path = env::join_paths(
+            programs
+                .into_iter()
+                .map(Path::to_owned)
+                .chain(env::split_paths(&known)),
+        );
+        let path = path.expect("a path").into_string().expect("UTF-8");
+        let mut shell = Self {
+            folder,
+            env: Vec::new(),
+            instead: Vec::new(),
+        };
+        let home = shell.path().display().to_string();
+        shell.set("PATH", &path);
+        shell.set("HOME", &home);
+        shell
+    }
+
+    /// With this Consul, and the token that it is asked with.
+    pub(crate) fn with_consul(consul: &Consul) -> Self {
+        let mut shell = Self::new();
+        shell.set("CONSUL_HTTP_ADDR", consul.address());
+        if let Some(token) = consul.token() {
+            shell.set("CONSUL_HTTP_TOKEN", token);
+        }
+        shell.instead_of("http://127.0.0.1:8500", consul.address());
+        shell
+    }
+
+    /// With a bed's servers, as their admin; kubectl stands in the namespace.
+    pub(crate) async fn with(bed: &Bed, namespace: &str) -> Self {
+        let mut shell = Self::with_consul(bed.consul());
+        let kubeconfig = shell.path().join("kubeconfig");
+        fs::copy(bed.kubeconfig(), &kubeconfig).expect("the kubeconfig");
+        shell.set("KUBECONFIG", &kubeconfig.display().to_string());
+        shell
+            .run(&format!(
+                "kubectl config set-context --current --namespace={namespace}"
+            ))
+            .await;
+        shell
+    }
+
+    /// Where it stands.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Sets a variable.
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.env.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// What the docs call so is called otherwise here: addresses, and what `...` stands for.
+    pub(crate) fn instead_of(&mut self, documented: &str, real: &str) {
+        self.instead.push((documented.to_owned(), real.to_owned()));
+    }
+
+    /// Writes a file where it stands.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).expect(name);
+    }
+
+    /// Adds a program of the reader's own: a script. One with a slash in its name is not on the path.
+    pub(crate) fn program(&self, name: &str, script: &str) {
+        let file = match name.strip_prefix("./") {
+            Some(name) => self.path().join(name),
+            None => self.path().join("bin").join(name),
+        };
+        fs::write(&file, format!("#!/bin/bash\n{script}\n")).expect(name);
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect(name);
+    }
+
+    /// Runs commands, and returns what they print on stdout. They have to end well.
+    pub(crate) async fn run(&self, commands: &str) -> String {
+        let [code, out, err] = self.end_of(commands).await;
+        assert_eq!(code, "0", "{commands}\n{out}\n{err}");
+        out
+    }
+
+    /// Runs commands, and returns their exit code, and what they print on stdout and stderr.
+    pub(crate) async fn end_of(&self, commands: &str) -> [String; 3] {
+        let mut bash = self.bash(commands);
+        let output = bash.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+        let output = timeout(PATIENCE, output).await;
+        let output = output
+            .unwrap_or_else(|_| panic!("it does not end: {commands}"))
+            .expect("bash");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        let code = output
+            .status
+            .code()
+            .map_or_else(|| output.status.to_string(), |code| code.to_string());
+        [code, text(output.stdout), text(output.stderr)]
+    }
+
+    /// Starts one command that goes on until what is returned is dropped. What it prints goes into the file
+    /// `log`, where it stands.
+    pub(crate) fn start(&self, command: &str, log: &str) -> Child {
+        let log = fs::File::create(self.path().join(log)).expect("a log");
+        let mut bash = self.bash(&format!("exec env {}", command.trim()));
+        let error = log.try_clone().expect("a log");
+        bash.stdout(log).stderr(error).spawn().expect("bash")
+    }
+
+    fn bash(&self, commands: &str) -> Command {
+        let mut commands = commands.to_owned();
+        for (documented, real) in &self.instead {
+            commands = commands.replace(documented, real);
+        }
+        let mut bash = Command::new("bash");
+        bash.args(["-eo", "pipefail", "-c", &commands])
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
+        bash.current_dir(self.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        bash
+    }
+}
