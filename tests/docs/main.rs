@@ -22,3 +22,4 @@ mod made;
 mod operations;
 mod readme;
 mod scope;
+mod yaml;
