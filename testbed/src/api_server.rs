@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 
 use crate::{
     folder::Folder,
-    kubeconfig, manifests,
+    kubeconfig,
+    kubernetes::Workloads,
+    manifests,
     namespace::{Cluster, Namespace},
     ports,
     process::{Process, Recipe},
@@ -53,11 +55,11 @@ impl ApiServer {
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            Self::start_in(Arc::new(Folder::new()?)).await
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs).await
         })
     }
 
-    pub(crate) async fn start_in(folder: Arc<Folder>) -> Result<Self> {
+    pub(crate) async fn start_in(folder: Arc<Folder>, workloads: Workloads) -> Result<Self> {
         tls::init();
         let (private_key, public_key) = key_pair()?;
         let service_account_key = folder.write("service-account.key", private_key)?;
@@ -86,8 +88,7 @@ impl ApiServer {
                     .arg(format!("--token-auth-file={}", tokens.display()))
                     .arg("--authorization-mode=RBAC")
                     .arg("--service-cluster-ip-range=10.96.0.0/16")
-                    // Pods need no ServiceAccount here; and a fake node would keep its not-ready taint.
-                    .arg("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition");
+                    .arg(format!("--disable-admission-plugins={}", left_out(workloads)));
                 let server = Process::start(folder, &recipe)?;
                 // Made by the server itself, which is its own authority.
                 let authority = certs.join("apiserver.crt");
@@ -157,8 +158,43 @@ impl ApiServer {
         story(Location::caller(), tools::kubectl(&self.kubeconfig, args))
     }
 
+    /// As [`Self::kubectl`], for a command that may be refused: the error is what it complains about.
+    pub async fn try_kubectl<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
+        tools::kubectl(&self.kubeconfig, args).await
+    }
+
+    /// Runs the real helm as admin, and returns what it prints.
+    #[track_caller]
+    pub fn helm<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> impl Future<Output = String> {
+        story(Location::caller(), self.try_helm(args))
+    }
+
+    /// As [`Self::helm`], for a command that may be refused: the error is what it complains about.
+    pub async fn try_helm<A: AsRef<OsStr>>(
+        &self,
+        args: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
+        tools::helm(&self.kubeconfig, args).await
+    }
+
+    /// Runs a script of kubectl and helm as admin, up to the first command that fails, and returns what it prints.
+    #[track_caller]
+    pub fn shell(&self, script: &str) -> impl Future<Output = String> {
+        story(Location::caller(), tools::shell(&self.kubeconfig, script))
+    }
+
     /// The folder of logs and data.
     pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    pub(crate) fn shared_folder(&self) -> &Arc<Folder> {
         &self.folder
     }
 
@@ -178,8 +214,7 @@ impl ApiServer {
     pub fn start_again(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
             self.server.start_again(&self.folder)?;
-            let authority = self.folder.path().join("apiserver/apiserver.crt");
-            ready(&self.server, &self.url, &authority).await
+            ready(&self.server, &self.url, &self.authority_file()).await
         })
     }
 
@@ -216,13 +251,27 @@ impl ApiServer {
 
     /// The certificate authority that its own certificate is checked against, as PEM.
     pub(crate) fn authority(&self) -> Result<String> {
-        let file = self.folder.path().join("apiserver/apiserver.crt");
+        let file = self.authority_file();
         fs::read_to_string(&file).with_context(|| file.display().to_string())
+    }
+
+    /// The file of it: the API server's own certificate, whose key is beside it, with the ending `key`.
+    pub fn authority_file(&self) -> PathBuf {
+        self.folder.path().join("apiserver/apiserver.crt")
     }
 
     /// The key that the tokens of `ServiceAccounts` are signed with, as PEM.
     pub(crate) fn service_account_key(&self) -> &Path {
         &self.service_account_key
+    }
+}
+
+/// The admission plugins that don't run. A fake node would keep its not-ready taint; and where no Deployments are,
+/// pods need no `ServiceAccount`, so that a namespace need not wait for its own.
+fn left_out(workloads: Workloads) -> &'static str {
+    match workloads {
+        Workloads::Jobs => "ServiceAccount,TaintNodesByCondition",
+        Workloads::Deployments => "TaintNodesByCondition",
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     env::Env,
     folder::Folder,
     kubeconfig,
-    kubernetes::Kubernetes,
+    kubernetes::{Kubernetes, Workloads},
     manifests,
     operator::{Operator, OperatorOptions, Place},
     programs,
@@ -173,7 +173,7 @@ async fn start_kubernetes(
     if let Some(kubeconfig) = existing {
         return Ok((None, kubeconfig));
     }
-    let kubernetes = Kubernetes::start_in(folder.clone()).await?;
+    let kubernetes = Kubernetes::start_in(folder.clone(), Workloads::Jobs).await?;
     let kubeconfig = kubernetes.kubeconfig().to_owned();
     Ok((Some(kubernetes), kubeconfig))
 }

@@ -27,6 +27,20 @@ const CONTROLLERS: &str = "job-controller,cronjob-controller,garbage-collector-c
     pod-garbage-collector-controller,namespace-controller,ttl-after-finished-controller,serviceaccount-controller,\
     clusterrole-aggregation-controller";
 
+/// What Deployments need beside, budgets for their pods, and the authority that their pods know the API server by.
+const MORE_CONTROLLERS: &str = "deployment-controller,replicaset-controller,disruption-controller,\
+    root-ca-certificate-publisher-controller,clusterrole-aggregation-controller";
+
+/// What gets pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Workloads {
+    /// Jobs alone, whose pods have no `ServiceAccount`.
+    #[default]
+    Jobs,
+    /// Deployments too. All pods have the token of their `ServiceAccount`, as it is elsewhere.
+    Deployments,
+}
+
 /// An API server with the real controllers and scheduler, and a node on which kwok plays the pods.
 ///
 /// Dereferences to its [`ApiServer`]. Ends when it is dropped.
@@ -43,25 +57,39 @@ impl Kubernetes {
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            Self::start_in(Arc::new(Folder::new()?)).await
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs).await
         })
     }
 
-    pub(crate) async fn start_in(folder: Arc<Folder>) -> Result<Self> {
+    /// As [`Self::start`], and Deployments have pods, which [`ApiServer::run_pod`] runs.
+    #[track_caller]
+    pub fn start_with_deployments() -> impl Future<Output = Self> {
+        story(Location::caller(), async {
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Deployments).await
+        })
+    }
+
+    pub(crate) async fn start_in(folder: Arc<Folder>, workloads: Workloads) -> Result<Self> {
         let controller_manager = programs::server("kube-controller-manager")?;
         let scheduler = programs::server("kube-scheduler")?;
         let kwok = programs::server("kwok")?;
-        let api_server = ApiServer::start_in(folder).await?;
+        let api_server = ApiServer::start_in(folder, workloads).await?;
         let folder = api_server.folder();
         let kubeconfig = format!("--kubeconfig={}", api_server.kubeconfig().display());
         let key = api_server.service_account_key().display();
+        let mut controllers = vec![CONTROLLERS];
+        controllers.extend((workloads == Workloads::Deployments).then_some(MORE_CONTROLLERS));
         // None of these has a port, so that none can be taken: their work shows whether they are ready.
         let controller_manager = Process::start(
             folder,
             &Recipe::new("kube-controller-manager", controller_manager)
                 .arg(&kubeconfig)
-                .arg(format!("--controllers={CONTROLLERS}"))
+                .arg(format!("--controllers={}", controllers.join(",")))
                 .arg(format!("--service-account-private-key-file={key}"))
+                .arg(format!(
+                    "--root-ca-file={}",
+                    api_server.authority_file().display()
+                ))
                 .args(["--leader-elect=false", "--secure-port=0"])
                 .args([
                     "--kube-api-qps=500",

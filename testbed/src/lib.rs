@@ -26,6 +26,7 @@
 //! | [`ConsulCluster`] | Consul servers that can be lost and come back |
 //! | [`Proxy`] | what is between somebody and Consul or Kubernetes: refuses, delays, holds, loses, counts |
 //! | [`Kubernetes`], [`ApiServer`] | alone, for tests that need no more |
+//! | [`Container`] | the operator as the pod of a Deployment says that it runs |
 //! | [`AuthMethod`] | how a Consul comes to trust the tokens of a Kubernetes |
 //! | [`Link`] | a way to a server that can be cut |
 //! | [`Taker`] | a program of others that takes slots or locks: Consul's Go client, `consul lock` |
@@ -56,6 +57,7 @@ mod bed_builder;
 mod consul;
 mod consul_cluster;
 mod consul_server;
+mod container;
 mod env;
 mod folder;
 mod job;
@@ -78,6 +80,7 @@ mod story;
 mod taker;
 mod tls;
 mod tools;
+mod volumes;
 mod wait;
 
 pub use api_server::ApiServer;
@@ -86,6 +89,7 @@ pub use bed_builder::BedBuilder;
 pub use consul::{Consul, Entry, Lock, SEMAPHORE_FLAGS};
 pub use consul_cluster::ConsulCluster;
 pub use consul_server::{ConsulBuilder, ConsulServer};
+pub use container::Container;
 pub use folder::Folder;
 pub use job::Job;
 pub use kubernetes::Kubernetes;
@@ -100,4 +104,5 @@ pub use programs::{consul_minor, faketime, operator as operator_program, servers
 pub use proxy::{Call, Fault, Proxy};
 pub use semaphore::Semaphore;
 pub use taker::{Taker, TakerBuilder};
+pub use tools::{helm_alone, kubectl_alone};
 pub use wait::{Look, PATIENCE, eventually, eventually_within, same};

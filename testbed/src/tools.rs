@@ -31,6 +31,48 @@ pub(crate) fn kubectl_command(kubeconfig: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// Runs helm and returns what it prints; what it complains about is the error.
+pub(crate) async fn helm<A: AsRef<OsStr>>(
+    kubeconfig: &Path,
+    args: impl IntoIterator<Item = A>,
+) -> Result<String> {
+    let mut command = command(&programs::server("helm")?);
+    command.env("KUBECONFIG", kubeconfig);
+    helm_home(&mut command, kubeconfig);
+    command.args(args);
+    run(command).await
+}
+
+/// Beside the kubeconfig. By default helm keeps what it learns in the home.
+fn helm_home(command: &mut Command, kubeconfig: &Path) {
+    for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        command.env(name, kubeconfig.with_file_name("helm"));
+    }
+}
+
+/// Runs a script of kubectl, helm and consul, as a user would type it, up to the first command that fails.
+pub(crate) async fn shell(kubeconfig: &Path, script: &str) -> Result<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(programs::servers()).chain(std::env::split_paths(&path));
+    let mut command = command(Path::new("bash"));
+    command.env("PATH", std::env::join_paths(path)?);
+    command.env("KUBECONFIG", kubeconfig);
+    command.env("KUBECACHEDIR", kubeconfig.with_file_name("cache"));
+    helm_home(&mut command, kubeconfig);
+    command.args(["-euo", "pipefail", "-c", script]);
+    run(command).await
+}
+
+/// Runs helm where it needs no cluster, such as `helm template`.
+pub async fn helm_alone<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<String> {
+    helm(Path::new("/dev/null/kubeconfig"), args).await
+}
+
+/// Runs kubectl where it needs no cluster, such as `kubectl kustomize`.
+pub async fn kubectl_alone<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<String> {
+    kubectl(Path::new("/dev/null/kubeconfig"), args).await
+}
+
 /// Runs the consul tool, with the `CONSUL_*` variables given.
 pub(crate) async fn consul<A: AsRef<OsStr>>(
     env: &Env,

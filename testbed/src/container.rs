@@ -1,0 +1,247 @@
+//! The operator as a pod says that it runs: kwok plays pods, and runs nothing.
+use std::{
+    fs,
+    panic::Location,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::{
+    api::core::v1::{self as core, Pod, Probe},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::Api;
+use serde_json::json;
+
+use crate::{
+    api_server::ApiServer,
+    env::Env,
+    kubeconfig, ports,
+    process::{Process, Recipe},
+    programs,
+    story::story,
+    tls,
+    volumes::Volumes,
+};
+
+const PATIENCE: Duration = Duration::from_mins(5);
+
+/// Where the program listens that is not told where.
+const HTTP_ADDRESS: &str = "0.0.0.0:8080";
+
+/// Where every pod has what it knows the API server by, and what the API server knows it by.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// The operator's container of a pod, as a process here.
+///
+/// It has the arguments, the variables and the files that the pod says, and the token that the pod has. Where these
+/// name a file, they name the place where it is here; and it listens at a free port of loopback, because the ports of
+/// all pods are this machine's.
+#[derive(Debug)]
+pub struct Container {
+    process: Process,
+    address: String,
+    liveness: String,
+    kubeconfig: PathBuf,
+}
+
+impl ApiServer {
+    /// Runs the operator as the first container of this pod, and waits until its readiness probe succeeds.
+    #[track_caller]
+    pub fn run_pod(&self, namespace: &str, name: &str) -> impl Future<Output = Container> {
+        story(Location::caller(), self.try_run_pod(namespace, name))
+    }
+
+    /// As [`Self::run_pod`], for one that is expected to end: the error shows the end of its log.
+    pub async fn try_run_pod(&self, namespace: &str, name: &str) -> Result<Container> {
+        let client = kubeconfig::client(self.kubeconfig()).await?;
+        let pod: Pod = Api::namespaced(client.clone(), namespace).get(name).await?;
+        let spec = pod.spec.as_ref().context("a pod without a spec")?;
+        let container = spec.containers.first().context("no container")?;
+        let root = self.folder().path().join(format!("{name}.files"));
+        let volumes = Volumes::write(&client, &pod, &root).await?;
+        let kubeconfig = self.in_pod(&volumes, name)?;
+        let description = Description::read(container, &pod, &volumes).await?;
+        let program = programs::operator()?;
+        let started = ports::on_free(|[port]| {
+            let address = format!("127.0.0.1:{port}");
+            let mut recipe = Recipe::new(name, &program)
+                .args(&description.args)
+                .env("HOSTNAME", name)
+                .env("KUBECONFIG", kubeconfig.display().to_string());
+            for (name, value) in description.env.iter() {
+                recipe = recipe.env(name, value);
+            }
+            let recipe = recipe.env("HTTP_ADDRESS", &address);
+            let readiness = &description.readiness;
+            async move {
+                let process = Process::start(self.shared_folder(), &recipe)?;
+                let probe = || async {
+                    get(&address, readiness)
+                        .await
+                        .map(drop)
+                        .map_err(|e| format!("{e:#}"))
+                };
+                process.ready(PATIENCE, probe).await?;
+                Ok((process, address))
+            }
+        });
+        let (process, address) = started.await.with_context(|| format!("running {name}"))?;
+        Ok(Container {
+            process,
+            address,
+            liveness: description.liveness,
+            kubeconfig,
+        })
+    }
+
+    /// What a program in the pod reaches this API server with: its own address, and for all else the pod's files.
+    fn in_pod(&self, volumes: &Volumes, pod: &str) -> Result<PathBuf> {
+        let [token, authority, namespace] = ["token", "ca.crt", "namespace"]
+            .map(|file| volumes.place(Path::new(SERVICE_ACCOUNT).join(file)));
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": "bed", "cluster": { "server": self.url(), "certificate-authority": authority? } }],
+            "users": [{ "name": "pod", "user": { "tokenFile": token? } }],
+            "contexts": [{ "name": "pod", "context": {
+                "cluster": "bed", "user": "pod", "namespace": fs::read_to_string(namespace?)?,
+            } }],
+            "current-context": "pod",
+        });
+        self.folder()
+            .write(&format!("{pod}.kubeconfig"), kubeconfig.to_string())
+    }
+}
+
+impl Container {
+    /// The text of `GET <path>` on its HTTP port, such as `/metrics`.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> impl Future<Output = String> {
+        story(Location::caller(), get(&self.address, path))
+    }
+
+    /// Asks what the liveness probe asks: an answer other than 200 fails the test.
+    #[track_caller]
+    pub fn is_alive(&self) -> impl Future<Output = ()> {
+        story(Location::caller(), async {
+            get(&self.address, &self.liveness).await.map(drop)
+        })
+    }
+
+    /// The pod's name.
+    pub fn name(&self) -> &str {
+        self.process.name()
+    }
+
+    /// All that it has logged.
+    pub fn logs(&self) -> String {
+        self.process.log()
+    }
+
+    /// What it reaches the API server with.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Asks it to stop (SIGTERM), as for a pod that is deleted, and waits for its end.
+    #[track_caller]
+    pub fn stop(self) -> impl Future<Output = ExitStatus> {
+        story(Location::caller(), async move {
+            self.process.signal("TERM")?;
+            self.process.ended(PATIENCE).await
+        })
+    }
+}
+
+async fn get(address: &str, path: &str) -> Result<String> {
+    tls::init();
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(Duration::from_secs(30))
+        .build()?;
+    let url = format!("http://{address}{path}");
+    let answer = http.get(url).send().await?.error_for_status()?;
+    Ok(answer.text().await?)
+}
+
+/// What a pod says of a container, as it is here.
+struct Description {
+    args: Vec<String>,
+    env: Env,
+    /// The paths that the probes ask.
+    readiness: String,
+    liveness: String,
+}
+
+impl Description {
+    async fn read(container: &core::Container, pod: &Pod, volumes: &Volumes) -> Result<Self> {
+        ensure!(container.command.is_none(), "the image says what is run");
+        let mut args = container.args.clone().unwrap_or_default();
+        let mut env = volumes.env(container, pod).await?;
+        let listens = listens(&mut args, &env)?;
+        let args = args.iter().map(|arg| in_place(arg, volumes));
+        for (name, value) in env.clone().iter() {
+            env.set(
+                name,
+                in_place(value, volumes).with_context(|| name.to_owned())?,
+            );
+        }
+        let probe = |probe: &Option<Probe>| path_of(probe.as_ref(), container, listens);
+        Ok(Self {
+            args: args.collect::<Result<_>>()?,
+            env,
+            readiness: probe(&container.readiness_probe).context("the readiness probe")?,
+            liveness: probe(&container.liveness_probe).context("the liveness probe")?,
+        })
+    }
+}
+
+/// Takes the argument out that says where to listen, and returns the port of it.
+fn listens(args: &mut Vec<String>, env: &Env) -> Result<i32> {
+    let mut told = env.get("HTTP_ADDRESS").unwrap_or(HTTP_ADDRESS).to_owned();
+    args.retain(|arg| match arg.strip_prefix("--http-address=") {
+        Some(address) => {
+            address.clone_into(&mut told);
+            false
+        }
+        None => true,
+    });
+    let port = told
+        .rsplit_once(':')
+        .and_then(|(_, port)| port.parse().ok());
+    port.with_context(|| format!("{told} is no address to listen at"))
+}
+
+/// The argument or value, with the file that it names where it is here.
+fn in_place(text: &str, volumes: &Volumes) -> Result<String> {
+    let (flag, value) = match text.split_once('=') {
+        Some((flag, value)) if flag.starts_with("--") => (format!("{flag}="), value),
+        _ => (String::new(), text),
+    };
+    if !value.starts_with('/') {
+        return Ok(text.to_owned());
+    }
+    let place = volumes.place(value).with_context(|| text.to_owned())?;
+    Ok(format!("{flag}{}", place.display()))
+}
+
+/// The path that a probe asks, if it asks where the program listens.
+fn path_of(probe: Option<&Probe>, container: &core::Container, listens: i32) -> Result<String> {
+    let ask = probe.and_then(|probe| probe.http_get.as_ref());
+    let ask = ask.context("none that asks by HTTP")?;
+    let port = match &ask.port {
+        IntOrString::Int(port) => Some(*port),
+        IntOrString::String(name) => {
+            let mut ports = container.ports.iter().flatten();
+            let named = ports.find(|port| port.name.as_ref() == Some(name));
+            named.map(|port| port.container_port)
+        }
+    };
+    if port != Some(listens) {
+        bail!("it asks at {port:?}, and the program listens at {listens}");
+    }
+    ask.path.clone().context("it asks for no path")
+}
