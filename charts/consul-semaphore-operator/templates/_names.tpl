@@ -1,0 +1,81 @@
+{{/* What the objects are called, and the labels that all of them have. */}}
+
+{{- define "consul-semaphore-operator.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* At most 51 characters, so that what is added to it is still a name. */}}
+{{- define "consul-semaphore-operator.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 51 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 51 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 51 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "consul-semaphore-operator.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/*
+The metadata of an object, but for its name and namespace. Takes {root: $, labels: more labels, annotations: more of them}.
+What is given goes before what is here, but for the labels that pods are found by.
+*/}}
+{{- define "consul-semaphore-operator.metadata" -}}
+{{- $root := .root }}
+{{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- $labels := dict "app.kubernetes.io/part-of" $root.Chart.Name "app.kubernetes.io/managed-by" $root.Release.Service "helm.sh/chart" $chart }}
+{{- with $root.Chart.AppVersion }}
+{{- $_ := set $labels "app.kubernetes.io/version" . }}
+{{- end }}
+{{- $found := include "consul-semaphore-operator.selectorLabels" $root | fromYaml }}
+labels:
+  {{- merge $found (default (dict) .labels) $root.Values.commonLabels $labels | toYaml | nindent 2 }}
+{{- with merge (dict) (default (dict) .annotations) $root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "consul-semaphore-operator.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the operator looks after a part of the cluster only: "true" or nothing. */}}
+{{- define "consul-semaphore-operator.isScoped" -}}
+{{- if or .Values.scope.namespaces .Values.scope.semaphoreSelector }}true{{ end }}
+{{- end }}
+
+{{/* The program's own default is for an operator that has the cluster for itself. */}}
+{{- define "consul-semaphore-operator.leaseName" -}}
+{{- if .Values.leaderElection.leaseName }}
+{{- .Values.leaderElection.leaseName }}
+{{- else if include "consul-semaphore-operator.isScoped" . }}
+{{- printf "%s-%s" .Release.Namespace (include "consul-semaphore-operator.fullname" .) | trunc 63 | trimSuffix "-" }}
+{{- else }}
+{{- print "consul-semaphore-operator" }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{/* The subjects of all bindings: the operator's own account. */}}
+{{- define "consul-semaphore-operator.subjects" -}}
+- kind: ServiceAccount
+  name: {{ include "consul-semaphore-operator.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end }}

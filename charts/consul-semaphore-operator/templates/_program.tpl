@@ -1,0 +1,212 @@
+{{/* What the program is told: its arguments, its variables, and the files that these name. */}}
+
+{{- define "consul-semaphore-operator.args" -}}
+{{- $consul := .Values.consul }}
+- run
+- --log-format={{ .Values.log.format }}
+{{- with .Values.log.filter }}
+- {{ printf "--log-filter=%s" . | quote }}
+{{- end }}
+{{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
+- {{ printf "--http-address=%s:%d" .Values.http.host (int .Values.http.port) | quote }}
+{{- end }}
+{{- with .Values.clusterName }}
+- --cluster-name={{ . }}
+{{- end }}
+{{- with .Values.tenancy.prefix }}
+- {{ printf "--tenant-prefix=%s" . | quote }}
+{{- end }}
+{{- with .Values.tenancy.trustedNamespaces }}
+- {{ printf "--trusted-namespaces=%s" (join "," .) | quote }}
+{{- end }}
+{{- with .Values.scope.namespaces }}
+- --namespaces={{ join "," . }}
+{{- end }}
+{{- with .Values.scope.semaphoreSelector }}
+- {{ printf "--semaphore-selector=%s" . | quote }}
+{{- end }}
+{{- if not .Values.fairOrder }}
+- --fair-order=false
+{{- end }}
+{{- if not .Values.leaderElection.enabled }}
+- --leader-election=off
+{{- else }}
+{{- if ne .Values.leaderElection.mode "kubernetes" }}
+- --leader-election={{ .Values.leaderElection.mode }}
+{{- end }}
+{{- $lease := include "consul-semaphore-operator.leaseName" . }}
+{{- if ne $lease "consul-semaphore-operator" }}
+- --lease-name={{ $lease }}
+{{- end }}
+{{- with .Values.leaderElection.leaseDuration }}
+- --lease-duration={{ . }}
+{{- end }}
+{{- end }}
+{{- with $consul.node }}
+- --consul-node={{ . }}
+{{- end }}
+{{- with $consul.maxWatches }}
+- --consul-max-watches={{ int . }}
+{{- end }}
+{{- if include "consul-semaphore-operator.hasCa" . }}
+- --consul-ca-file=/etc/consul/ca/{{ $consul.tls.ca.key }}
+{{- end }}
+{{- if $consul.login.authMethod }}
+- {{ printf "--consul-auth-method=%s" $consul.login.authMethod | quote }}
+- --consul-bearer-token-file={{ default "/var/run/secrets/consul/token" $consul.login.bearerTokenFile }}
+{{- with $consul.login.meta }}
+{{- $pairs := list }}
+{{- range $key, $value := . }}
+{{- $pairs = append $pairs (printf "%s=%s" $key $value) }}
+{{- end }}
+- {{ printf "--consul-login-meta=%s" (join "," $pairs) | quote }}
+{{- end }}
+{{- else if $consul.token.file }}
+- --consul-token-file={{ $consul.token.file }}
+{{- else if include "consul-semaphore-operator.mountsToken" . }}
+- --consul-token-file=/etc/consul/token/{{ $consul.token.secretKey }}
+{{- end }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.env" -}}
+{{- $consul := .Values.consul }}
+# The Lease of the leader election is in the pod's namespace, under the pod's name.
+- name: LEADER_ELECTION_IDENTITY
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: LEADER_ELECTION_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: CONSUL_HTTP_ADDR
+  value: {{ $consul.address | quote }}
+{{- if include "consul-semaphore-operator.readsToken" . }}
+- name: CONSUL_HTTP_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ $consul.token.secretName }}
+      key: {{ $consul.token.secretKey }}
+      optional: {{ $consul.token.optional }}
+{{- end }}
+{{- with $consul.httpAuth.secretName }}
+- name: CONSUL_HTTP_AUTH
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $consul.httpAuth.secretKey }}
+{{- end }}
+{{- with $consul.tls.serverName }}
+- name: CONSUL_TLS_SERVER_NAME
+  value: {{ . | quote }}
+{{- end }}
+{{- if not $consul.tls.verify }}
+- name: CONSUL_HTTP_SSL_VERIFY
+  value: "false"
+{{- end }}
+{{- if $consul.tls.client.secretName }}
+- name: CONSUL_CLIENT_CERT
+  value: /etc/consul/client/{{ $consul.tls.client.certKey }}
+- name: CONSUL_CLIENT_KEY
+  value: /etc/consul/client/{{ $consul.tls.client.keyKey }}
+{{- end }}
+{{- with $consul.namespace }}
+- name: CONSUL_NAMESPACE
+  value: {{ . | quote }}
+{{- end }}
+{{- with $consul.partition }}
+- name: CONSUL_PARTITION
+  value: {{ . | quote }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Three ways of a token, of which at most one is gone: a login, a file, a Secret. */}}
+{{- define "consul-semaphore-operator.usesSecret" -}}
+{{- $consul := .Values.consul }}
+{{- if and $consul.token.secretName (not $consul.token.file) (not $consul.login.authMethod) }}true{{ end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.mountsToken" -}}
+{{- if and (include "consul-semaphore-operator.usesSecret" .) .Values.consul.token.asFile }}true{{ end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.readsToken" -}}
+{{- if and (include "consul-semaphore-operator.usesSecret" .) (not .Values.consul.token.asFile) }}true{{ end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.hasCa" -}}
+{{- if or .Values.consul.tls.ca.secretName .Values.consul.tls.ca.configMapName }}true{{ end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.mountsBearer" -}}
+{{- if and .Values.consul.login.authMethod (not .Values.consul.login.bearerTokenFile) }}true{{ end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.volumeMounts" -}}
+{{- if include "consul-semaphore-operator.mountsToken" . }}
+- name: consul-token
+  mountPath: /etc/consul/token
+  readOnly: true
+{{- end }}
+{{- if include "consul-semaphore-operator.hasCa" . }}
+- name: consul-ca
+  mountPath: /etc/consul/ca
+  readOnly: true
+{{- end }}
+{{- if .Values.consul.tls.client.secretName }}
+- name: consul-client
+  mountPath: /etc/consul/client
+  readOnly: true
+{{- end }}
+{{- if include "consul-semaphore-operator.mountsBearer" . }}
+- name: consul-bearer
+  mountPath: /var/run/secrets/consul
+  readOnly: true
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.volumes" -}}
+{{- $consul := .Values.consul }}
+{{- if include "consul-semaphore-operator.mountsToken" . }}
+- name: consul-token
+  secret:
+    secretName: {{ $consul.token.secretName }}
+{{- end }}
+{{- if $consul.tls.ca.secretName }}
+- name: consul-ca
+  secret:
+    secretName: {{ $consul.tls.ca.secretName }}
+{{- else if $consul.tls.ca.configMapName }}
+- name: consul-ca
+  configMap:
+    name: {{ $consul.tls.ca.configMapName }}
+{{- end }}
+{{- with $consul.tls.client.secretName }}
+- name: consul-client
+  secret:
+    secretName: {{ . }}
+{{- end }}
+{{- if include "consul-semaphore-operator.mountsBearer" . }}
+- name: consul-bearer
+  projected:
+    sources:
+    - serviceAccountToken:
+        path: token
+        expirationSeconds: {{ int $consul.login.expirationSeconds }}
+        {{- with $consul.login.audience }}
+        audience: {{ . | quote }}
+        {{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}

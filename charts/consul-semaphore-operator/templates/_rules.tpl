@@ -1,0 +1,34 @@
+{{/* What the operator may do where it works, and no more. It reads no Secret. */}}
+{{- define "consul-semaphore-operator.rules" -}}
+# patch is for the finalizer.
+- apiGroups: [consul-semaphore.io]
+  resources: [consulsemaphores]
+  verbs: [get, list, watch, patch]
+- apiGroups: [consul-semaphore.io]
+  resources: [consulsemaphores/status]
+  verbs: [get, patch]
+- apiGroups: [consul-semaphore.io]
+  resources: [consulsemaphores/finalizers]
+  verbs: [update]
+# patch is for suspending and starting a Job, and for the annotations that tell its slot; delete for
+# those that are not to wait (consul-semaphore.io/on-contention: Skip).
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, patch, delete]
+# A Job's slot is given back when its pods are gone.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch]
+# patch is for counting an event that happens again.
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{/* The uid of kube-system is the cluster's id. */}}
+{{- define "consul-semaphore-operator.clusterIdRule" -}}
+- apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [kube-system]
+  verbs: [get]
+{{- end }}

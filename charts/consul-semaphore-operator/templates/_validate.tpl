@@ -1,0 +1,49 @@
+{{/* What the schema can't say: values that don't go together. Each message says what to do. */}}
+{{- define "consul-semaphore-operator.validate" -}}
+{{- $consul := .Values.consul }}
+{{- if and $consul.login.authMethod $consul.token.file }}
+{{- fail "consul.login.authMethod logs in for a token, and consul.token.file brings one: leave one of the two out" }}
+{{- end }}
+{{- if and $consul.tls.ca.secretName $consul.tls.ca.configMapName }}
+{{- fail "consul.tls.ca.secretName and consul.tls.ca.configMapName are both set: leave one of the two out" }}
+{{- end }}
+{{- if or (include "consul-semaphore-operator.hasCa" .) $consul.tls.client.secretName }}
+{{- range splitList "," $consul.address }}
+{{- if hasPrefix "http://" (trim .) }}
+{{- fail (printf "consul.tls is for TLS, and consul.address %s does not use it: give an https:// address, or leave consul.tls out" .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and (not .Values.leaderElection.enabled) (gt (int .Values.replicaCount) 1) }}
+{{- fail "leaderElection.enabled is false, and replicaCount is more than 1: all replicas would work at once. Set replicaCount to 1, or leave the election on" }}
+{{- end }}
+{{- if and (include "consul-semaphore-operator.isScoped" .) (eq .Values.leaderElection.leaseName "consul-semaphore-operator") }}
+{{- fail "leaderElection.leaseName is that of an operator for the whole cluster, and scope gives this one a part of it: give it another name, or none" }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
+{{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does without a Service" }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled }}
+{{- fail "serviceMonitor.enabled and podMonitor.enabled are both true, and each pod would be scraped twice: leave one of the two off" }}
+{{- end }}
+{{- range $value, $kind := dict "serviceMonitor" "ServiceMonitor" "podMonitor" "PodMonitor" "prometheusRule" "PrometheusRule" }}
+{{- if and (index $.Values $value).enabled (not ($.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" $kind))) }}
+{{- fail (printf "%s.enabled is true, and the cluster has no monitoring.coreos.com/v1 %s: install the Prometheus Operator first, or set %s.enabled to false (helm template asks no cluster: add --api-versions monitoring.coreos.com/v1/%s)" $value $kind $value $kind) }}
+{{- end }}
+{{- end }}
+{{- $names := list }}
+{{- range include "consul-semaphore-operator.env" . | fromYamlArray }}
+{{- if has .name $names }}
+{{- fail (printf "extraEnv has %s, which is there already: set the value that is for it, or name it once" .name) }}
+{{- end }}
+{{- $names = append $names .name }}
+{{- end }}
+{{- $flags := list }}
+{{- range include "consul-semaphore-operator.args" . | fromYamlArray }}
+{{- $flag := first (splitList "=" .) }}
+{{- if and (hasPrefix "--" $flag) (has $flag $flags) }}
+{{- fail (printf "extraArgs has %s, which is there already: set the value that is for it, or give it once" $flag) }}
+{{- end }}
+{{- $flags = append $flags $flag }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,94 @@
+//! The chart, and its values files in `ci/`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+/// The chart's folder, as helm is told it: it runs in the workspace's root.
+pub(crate) const CHART: &str = "charts/consul-semaphore-operator";
+
+/// The release that docs/install.md makes, and its namespace.
+pub(crate) const RELEASE: &str = "consul-semaphore-operator";
+pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
+
+/// What `helm template` is told of the cluster, which it does not ask.
+const CLUSTER: [&str; 8] = [
+    "--kube-version=1.36.3",
+    "--api-versions=monitoring.coreos.com/v1/ServiceMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PodMonitor",
+    "--api-versions=monitoring.coreos.com/v1/PrometheusRule",
+    "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
+    "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicyBinding",
+    "--namespace",
+    NAMESPACE,
+];
+
+/// A file of the chart.
+pub(crate) fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(CHART).join(path)
+}
+
+/// The text of a file of the chart.
+pub(crate) fn read(path: &str) -> String {
+    fs::read_to_string(file(path)).expect(path)
+}
+
+/// A values file of `ci/`.
+pub(crate) struct Case {
+    /// Of `ci/<name>-values.yaml`.
+    pub(crate) name: String,
+    pub(crate) path: String,
+}
+
+/// All of them, in order.
+pub(crate) fn cases() -> Vec<Case> {
+    let entries = fs::read_dir(file("ci")).expect("the values files");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut cases: Vec<_> = names
+        .filter_map(|name| {
+            let name = name.to_str()?.strip_suffix("-values.yaml")?.to_owned();
+            let path = format!("{CHART}/ci/{name}-values.yaml");
+            Some(Case { name, path })
+        })
+        .collect();
+    assert!(cases.len() > 3, "only {} values files", cases.len());
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    cases
+}
+
+impl Case {
+    pub(crate) fn values(&self) -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&self.path);
+        let text = fs::read_to_string(path).expect("the values file");
+        serde_yaml_ng::from_str(&text).expect("the values are YAML")
+    }
+
+    /// What `helm template` makes of it.
+    pub(crate) async fn text(&self) -> String {
+        let rendered = template(&["--values", &self.path]).await;
+        rendered.unwrap_or_else(|error| panic!("{}: {error:#}", self.name))
+    }
+
+    /// The objects of it.
+    pub(crate) async fn objects(&self) -> Vec<Value> {
+        objects(&self.text().await)
+    }
+}
+
+/// Runs `helm template` in a cluster that has all that the chart asks for.
+pub(crate) async fn template(args: &[&str]) -> Result<String> {
+    let all = ["template", RELEASE, CHART].into_iter().chain(CLUSTER);
+    testbed::helm_alone(all.chain(args.iter().copied())).await
+}
+
+/// The objects of some YAML.
+pub(crate) fn objects(text: &str) -> Vec<Value> {
+    let documents = serde_yaml_ng::Deserializer::from_str(text);
+    let objects = documents.map(|document| Value::deserialize(document).expect("YAML"));
+    objects.filter(|object| !object.is_null()).collect()
+}

@@ -1,0 +1,70 @@
+//! The chart's defaults are the objects of config/default.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::chart::{cases, objects};
+
+/// What only Helm says of its objects, and what only kustomize does.
+const BESIDE: [&str; 6] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/part-of",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+    "helm.sh/resource-policy",
+];
+
+/// Takes out what is beside the point, and what is empty without it.
+fn strip(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for name in BESIDE {
+                fields.remove(name);
+            }
+            fields.values_mut().for_each(strip);
+            fields.retain(|_, value| value.as_object().is_none_or(|fields| !fields.is_empty()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+/// The objects by kind, namespace and name. `helm install --create-namespace` makes the namespace.
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let others = objects
+        .into_iter()
+        .filter(|object| object["kind"] != "Namespace");
+    others
+        .map(|mut object| {
+            strip(&mut object);
+            let name = &object["metadata"];
+            let name = format!("{} {}/{}", object["kind"], name["namespace"], name["name"]);
+            (name, object)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_defaults_are_those_of_kustomize() {
+    let default = cases().into_iter().find(|case| case.name == "default");
+    let ours = by_name(default.expect("the defaults").objects().await);
+    let kustomized = testbed::kubectl_alone(["kustomize", "config/default"]).await;
+    let theirs = by_name(objects(&kustomized.expect("config/default is built")));
+    assert!(theirs.len() > 9, "{:?}", theirs.keys());
+    assert_eq!(
+        ours.keys().collect::<Vec<_>>(),
+        theirs.keys().collect::<Vec<_>>()
+    );
+    let yaml = |object: &Value| serde_yaml_ng::to_string(object).expect("YAML");
+    for (name, ours) in ours {
+        let theirs = &theirs[&name];
+        assert!(
+            ours == *theirs,
+            "{name} of the chart:\n{}\nof config/default:\n{}",
+            yaml(&ours),
+            yaml(theirs)
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! The Helm chart: what it renders and refuses, that it goes with the program, and what comes of it on a real
+//! API server.
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on says so"
+)]
+
+mod chart;
+
+mod flags;
+mod kustomize;
+mod metrics;
+mod refused;
+mod rendered;
+mod values;
+
+mod installed;
+mod operator;
+mod planted;
+mod scoped;
+mod strict;

@@ -1,0 +1,110 @@
+//! The dashboard and the alerts ask for metrics that there are, and lead to pages that there are.
+
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
+use serde_json::Value;
+
+use crate::chart::{cases, read};
+
+/// The names of all series, after everything has happened once.
+fn series() -> BTreeSet<String> {
+    let metrics = Metrics::new();
+    let db = SemaphoreLabels::new("batch", "db");
+    metrics.pass(Duration::ZERO, Err("Conflict"));
+    metrics.semaphore(&db, 1, Some((1, 1)));
+    metrics.ready(&db, true, "Reconciled");
+    metrics.granted(&db, Duration::ZERO);
+    metrics.consul_call("txn", "ok", Duration::ZERO);
+    metrics.watch_failed("jobs");
+    let page = metrics.encode();
+    let series = page.lines().filter(|line| !line.starts_with('#'));
+    series
+        .filter_map(|line| Some(line.split(['{', ' ']).next()?.to_owned()))
+        .collect()
+}
+
+/// The operator's metrics that a text names.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = ["consul_semaphore_operator_", "process_"];
+    words
+        .filter(|word| {
+            ours.iter()
+                .any(|prefix| word.starts_with(prefix) && word != prefix)
+        })
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
+    let series = series();
+    for (file, least) in [("files/dashboard.json", 15), ("files/alerts.yaml", 6)] {
+        let text = read(file);
+        let named = named(&text);
+        assert!(named.len() >= least, "{file} names {named:?}");
+        for name in named {
+            assert!(
+                series.contains(name),
+                "{file} names {name}, which is not in {series:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_dashboard_is_json() {
+    for case in cases() {
+        for object in case.objects().await {
+            let Some(text) = object["data"]["consul-semaphore-operator.json"].as_str() else {
+                continue;
+            };
+            let dashboard: Value = serde_json::from_str(text).expect("the dashboard is JSON");
+            let panels = dashboard["panels"].as_array().expect("panels");
+            assert!(panels.len() > 15, "{} panels", panels.len());
+            return;
+        }
+    }
+    panic!("no values file turns the dashboard on");
+}
+
+/// What GitHub calls a heading in links.
+fn anchor(heading: &str) -> String {
+    let title = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+    title
+        .chars()
+        .filter(kept)
+        .collect::<String>()
+        .replace(' ', "-")
+}
+
+#[test]
+fn the_runbook_has_a_heading_for_each_alert() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md");
+    let page = fs::read_to_string(page).expect("the page");
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    let anchors: BTreeSet<_> = headings.map(anchor).collect();
+    let alerts: Value = serde_yaml_ng::from_str(&read("files/alerts.yaml")).expect("YAML");
+    for alert in alerts.as_array().expect("alerts") {
+        let (name, url) = (
+            &alert["alert"],
+            alert["annotations"]["runbook_url"].as_str(),
+        );
+        let heading = url.and_then(|url| url.strip_prefix("<runbook>#"));
+        let heading = heading.unwrap_or_else(|| panic!("{name} leads to {url:?}"));
+        assert!(anchors.contains(heading), "{name} leads to {heading}");
+    }
+    for name in alerts
+        .as_array()
+        .expect("alerts")
+        .iter()
+        .map(|alert| &alert["alert"])
+    {
+        let name = name.as_str().expect("a name");
+        assert!(
+            page.contains(name),
+            "docs/operations.md does not know {name}"
+        );
+    }
+}

@@ -1,0 +1,148 @@
+//! Values that can't be meant: they are refused, with what is wrong and what to do.
+
+use crate::chart::template;
+
+async fn refusal(args: &[&str]) -> String {
+    match template(args).await {
+        Ok(rendered) => panic!("{args:?} are taken:\n{rendered}"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+#[tokio::test]
+async fn the_schema_says_what_is_allowed() {
+    for (value, where_and_why) in [
+        (
+            "replicas=3",
+            ["at ''", "additional properties 'replicas' not allowed"],
+        ),
+        (
+            "consul.adress=consul",
+            ["at '/consul'", "additional properties 'adress' not allowed"],
+        ),
+        (
+            "replicaCount=two",
+            ["at '/replicaCount'", "got string, want integer"],
+        ),
+        (
+            "log.format=xml",
+            ["at '/log/format'", "value must be one of 'json', 'text'"],
+        ),
+        (
+            "leaderElection.mode=off",
+            ["at '/leaderElection/mode'", "one of 'kubernetes', 'consul'"],
+        ),
+        (
+            "consul.maxWatches=0",
+            ["at '/consul/maxWatches'", "minimum: got 0, want 1"],
+        ),
+        (
+            "clusterName=prod eu",
+            ["at '/clusterName'", "'prod eu' does not match pattern"],
+        ),
+        (
+            "scope.namespaces={*}",
+            ["at '/scope/namespaces/0'", "'*' does not match pattern"],
+        ),
+        (
+            "rbac.tokenSecrets.team-a={}",
+            ["at '/rbac/tokenSecrets/team-a'", "minItems"],
+        ),
+        (
+            "consul.token.file=token",
+            ["at '/consul/token/file'", "does not match pattern"],
+        ),
+        (
+            "prometheusRule.disabled={Nothing}",
+            ["at '/prometheusRule/disabled/0'", "must be one of"],
+        ),
+        ("http.port=70000", ["at '/http/port'", "maximum"]),
+        (
+            "extraEnv[0].value=a",
+            ["at '/extraEnv/0'", "missing property 'name'"],
+        ),
+    ] {
+        let refusal = refusal(&["--set", value]).await;
+        for words in where_and_why {
+            assert!(
+                refusal.contains(words),
+                "{value}: {words:?} is not in:\n{refusal}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn values_that_do_not_go_together_are_refused() {
+    for (values, what_to_do) in [
+        (
+            "consul.login.authMethod=jwt,consul.token.file=/token",
+            "leave one of the two out",
+        ),
+        (
+            "consul.tls.ca.secretName=a,consul.tls.ca.configMapName=b",
+            "leave one of the two out",
+        ),
+        ("consul.tls.ca.secretName=a", "give an https:// address"),
+        ("consul.tls.client.secretName=a", "give an https:// address"),
+        ("leaderElection.enabled=false", "Set replicaCount to 1"),
+        (
+            "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",
+            "give it another name, or none",
+        ),
+        (
+            "serviceMonitor.enabled=true,service.enabled=false",
+            "needs service.enabled",
+        ),
+        (
+            "serviceMonitor.enabled=true,podMonitor.enabled=true",
+            "leave one of the two off",
+        ),
+        (
+            "extraEnv[0].name=CONSUL_HTTP_ADDR,extraEnv[0].value=consul",
+            "set the value that is for it",
+        ),
+        (
+            "clusterName=a,extraArgs={--cluster-name=b}",
+            "set the value that is for it",
+        ),
+    ] {
+        let refusal = refusal(&["--set", values]).await;
+        assert!(
+            refusal.contains(what_to_do),
+            "{values}: {what_to_do:?} is not in:\n{refusal}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_without_what_is_asked_for_is_refused() {
+    for (value, kind) in [
+        ("serviceMonitor", "ServiceMonitor"),
+        ("podMonitor", "PodMonitor"),
+        ("prometheusRule", "PrometheusRule"),
+    ] {
+        // Told nothing of the cluster, helm takes it for one with Kubernetes' own kinds.
+        let value = format!("{value}.enabled=true");
+        let args = ["template", "a", crate::chart::CHART, "--set", &value];
+        let refusal = testbed::helm_alone(args).await.expect_err("no such kind");
+        let refusal = format!("{refusal:#}");
+        let missing = format!("the cluster has no monitoring.coreos.com/v1 {kind}");
+        assert!(refusal.contains(&missing), "{refusal}");
+        assert!(
+            refusal.contains("install the Prometheus Operator first"),
+            "{refusal}"
+        );
+    }
+    for old in ["1.30.9", "1.28.0-gke.1"] {
+        let refusal = refusal(&[&format!("--kube-version={old}")]).await;
+        assert!(
+            refusal.contains("chart requires kubeVersion: >=1.31.0-0"),
+            "{refusal}"
+        );
+    }
+    for served in ["1.31.0", "1.33.4-eks-abcdef", "1.36.3"] {
+        let rendered = template(&[&format!("--kube-version={served}")]).await;
+        rendered.unwrap_or_else(|error| panic!("{served}: {error:#}"));
+    }
+}

@@ -1,0 +1,72 @@
+//! What the chart makes of each of its values files, compared with what is stored.
+
+use std::{env, fs, path::Path};
+
+use consul_semaphore_operator::telemetry;
+
+use crate::chart::{CHART, cases, file, read};
+
+const AGAIN: &str = "write it anew with: UPDATE_SNAPSHOTS=1 cargo test --test chart";
+
+#[tokio::test]
+async fn it_is_what_is_stored() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart/snapshots");
+    let write = env::var_os("UPDATE_SNAPSHOTS").is_some();
+    let mut differ = Vec::new();
+    for case in cases() {
+        let rendered = case.text().await;
+        let snapshot = folder.join(format!("{}.yaml", case.name));
+        if write {
+            fs::write(&snapshot, &rendered).expect("the snapshot is written");
+        }
+        if fs::read_to_string(&snapshot).unwrap_or_default() != rendered {
+            differ.push(case.name);
+        }
+    }
+    assert!(
+        differ.is_empty(),
+        "{differ:?} are rendered in another way; look at it, and {AGAIN}"
+    );
+}
+
+#[tokio::test]
+async fn helm_has_nothing_to_say_against_it() {
+    for case in cases() {
+        let linted = testbed::helm_alone(["lint", "--strict", CHART, "--values", &case.path]).await;
+        let said = linted.unwrap_or_else(|error| panic!("{}: {error:#}", case.name));
+        assert!(said.contains("0 chart(s) failed"), "{said}");
+        assert!(
+            !said.contains("[WARNING]") && !said.contains("[ERROR]"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn its_version_is_the_programs() {
+    let chart: serde_json::Value =
+        serde_yaml_ng::from_str(&read("Chart.yaml")).expect("the chart is YAML");
+    assert_eq!(chart["version"], telemetry::VERSION);
+    assert_eq!(chart["appVersion"], telemetry::VERSION);
+}
+
+/// A file of the chart that is not rendered is missed by nobody else.
+#[tokio::test]
+async fn each_template_is_in_a_snapshot() {
+    let mut rendered = String::new();
+    for case in cases() {
+        rendered.push_str(&case.text().await);
+    }
+    let templates = fs::read_dir(file("templates")).expect("the templates");
+    for template in templates {
+        let name = template.expect("a template").file_name();
+        let name = name.to_string_lossy();
+        if name.ends_with(".yaml") {
+            let source = format!("# Source: consul-semaphore-operator/templates/{name}\n");
+            assert!(
+                rendered.contains(&source),
+                "no values file makes anything of {name}"
+            );
+        }
+    }
+}
