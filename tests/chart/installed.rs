@@ -16,7 +16,7 @@ const TOKEN: &str = "55555555-6666-4777-8888-999999999999";
 
 const CRD: &str = "crd/consulsemaphores.consul-semaphore.io";
 
-/fn page() -> String {
+fn page() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/install.md");
     fs::read_to_string(page).expect("the page")
 }
@@ -25,7 +25,12 @@ const CRD: &str = "crd/consulsemaphores.consul-semaphore.io";
 fn documented(words: &str, consul: &Consul) -> String {
     let page = page();
     let mut blocks = page.split("```sh\n").skip(1);
-    let block = blocks.find_map(|block| block.split("```").next().filter(|block| block.contains(words)));
+    let block = blocks.find_map(|block| {
+        block
+            .split("```")
+            .next()
+            .filter(|block| block.contains(words))
+    });
     let block = block.unwrap_or_else(|| panic!("no commands with {words:?} in docs/install.md"));
     block
         .replace("http://consul-server.consul.svc:8500", consul.address())
@@ -40,13 +45,16 @@ struct Stage {
 impl Stage {
     async fn new() -> Self {
         let consul = Consul::builder().acls(MANAGEMENT);
-        let (kubernetes, consul) = tokio::join!(Kubernetes::start_with_deployments(), consul.start());
+        let (kubernetes, consul) =
+            tokio::join!(Kubernetes::start_with_deployments(), consul.start());
         make_token(&consul, TOKEN).await;
         Self { kubernetes, consul }
     }
 
     async fn documented(&self, words: &str) -> String {
-        self.kubernetes.shell(&documented(words, &self.consul)).await
+        self.kubernetes
+            .shell(&documented(words, &self.consul))
+            .await
     }
 
     async fn release(&self) -> Release {
@@ -100,10 +108,19 @@ async fn installed_upgraded_uninstalled() {
     let kubernetes = &stage.kubernetes;
     let said = stage.documented("kubectl create namespace").await;
     assert!(said.contains("STATUS: deployed"), "{said}");
-    assert!(said.contains("Then make a semaphore of two slots"), "{said}");
+    assert!(
+        said.contains("Then make a semaphore of two slots"),
+        "{said}"
+    );
     let release = stage.release().await;
     let first = release.run(kubernetes).await;
-    shows(kubernetes, &["pdb", RELEASE, "-n", NAMESPACE], ".status.disruptionsAllowed", "1").await;
+    shows(
+        kubernetes,
+        &["pdb", RELEASE, "-n", NAMESPACE],
+        ".status.disruptionsAllowed",
+        "1",
+    )
+    .await;
 
     let team = kubernetes.namespace("team").await;
     let db = team.semaphore("db").limit(2).create().await;
@@ -117,21 +134,35 @@ async fn installed_upgraded_uninstalled() {
     let before = release.pods().await;
     stage.documented("helm upgrade").await;
     let after = release.pods().await;
-    assert!(after.iter().all(|pod| !before.contains(pod)), "{before:?} {after:?}");
+    assert!(
+        after.iter().all(|pod| !before.contains(pod)),
+        "{before:?} {after:?}"
+    );
     let second = run_in_place_of(&stage, first).await;
-    assert!(second[0].logs().contains("\"DEBUG\""), "{}", second[0].logs());
+    assert!(
+        second[0].logs().contains("\"DEBUG\""),
+        "{}",
+        second[0].logs()
+    );
     a_job_goes_its_way(&team, "db", "second").await;
 
     // Another CustomResourceDefinition: no pod is replaced.
     shows(kubernetes, &[CRD], ".spec.names.shortNames", r#"["csem"]"#).await;
     let upgrade = documented("helm upgrade", &stage.consul).replace(CHART, &stage.changed_chart());
     kubernetes.shell(&upgrade).await;
-    shows(kubernetes, &[CRD], ".spec.names.shortNames", r#"["csem","csema"]"#).await;
+    shows(
+        kubernetes,
+        &[CRD],
+        ".spec.names.shortNames",
+        r#"["csem","csema"]"#,
+    )
+    .await;
     assert_eq!(release.pods().await, after);
     a_job_goes_its_way(&team, "db", "third").await;
     assert_eq!(long.session().await, session);
     let events = long.events().await;
-    let lost = |event: &k8s_openapi::api::core::v1::Event| event.reason.as_deref() == Some("SlotLost");
+    let lost =
+        |event: &k8s_openapi::api::core::v1::Event| event.reason.as_deref() == Some("SlotLost");
     assert!(!events.iter().any(lost));
     long.finish().await;
     long.has_event("SlotReleased").await;
@@ -142,7 +173,10 @@ async fn installed_upgraded_uninstalled() {
 }
 
 /// As in a rolling update: those of the new pods are there before the old ones end.
-async fn run_in_place_of(stage: &Stage, before: Vec<testbed::Container>) -> Vec<testbed::Container> {
+async fn run_in_place_of(
+    stage: &Stage,
+    before: Vec<testbed::Container>,
+) -> Vec<testbed::Container> {
     let release = stage.release().await;
     let mut containers = Vec::new();
     for pod in release.pods().await {
@@ -155,10 +189,18 @@ async fn run_in_place_of(stage: &Stage, before: Vec<testbed::Container>) -> Vec<
 /// Uninstalled, the release leaves its CustomResourceDefinition, and nothing else of its own.
 async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
     let uninstall = documented("helm uninstall", &stage.consul);
-    let uninstall = uninstall.lines().find(|line| line.starts_with("helm uninstall"));
-    stage.kubernetes.shell(uninstall.expect("the command")).await;
+    let uninstall = uninstall
+        .lines()
+        .find(|line| line.starts_with("helm uninstall"));
+    stage
+        .kubernetes
+        .shell(uninstall.expect("the command"))
+        .await;
     eventually("all is gone but the CustomResourceDefinition", || async {
-        let kept = format!("customresourcedefinition.apiextensions.k8s.io/{}", &CRD[4..]);
+        let kept = format!(
+            "customresourcedefinition.apiextensions.k8s.io/{}",
+            &CRD[4..]
+        );
         same(stage.objects().await, vec![kept])
     })
     .await;
@@ -170,12 +212,18 @@ async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
 async fn comes_back_to_it(stage: &Stage, team: &Namespace) {
     let install = documented("kubectl create namespace", &stage.consul);
     let install = install.split_once("helm install").expect("the command").1;
-    stage.kubernetes.shell(&format!("helm install{install}")).await;
+    stage
+        .kubernetes
+        .shell(&format!("helm install{install}"))
+        .await;
     let containers = stage.release().await.run(&stage.kubernetes).await;
     a_job_goes_its_way(team, "db", "fourth").await;
     stage.documented("helm uninstall").await;
     stop(containers).await;
-    let crds = stage.kubernetes.kubectl(["get", "crds", "-o", "json"]).await;
+    let crds = stage
+        .kubernetes
+        .kubectl(["get", "crds", "-o", "json"])
+        .await;
     let crds: Value = serde_json::from_str(&crds).expect("a list");
     assert!(crate::operator::is_empty(&crds), "{crds}");
 }
@@ -187,7 +235,9 @@ async fn from_kustomize_to_helm() {
     let kubernetes = &stage.kubernetes;
     let kustomized = documented("kubectl apply -k config/default", &stage.consul);
     let kustomized = kustomized.lines().filter(|line| !line.contains("rollout"));
-    kubernetes.shell(&kustomized.collect::<Vec<_>>().join("\n")).await;
+    kubernetes
+        .shell(&kustomized.collect::<Vec<_>>().join("\n"))
+        .await;
     let team = kubernetes.namespace("team").await;
     team.semaphore("db").create().await;
     let said = stage.documented("--take-ownership").await;
