@@ -3,6 +3,7 @@
 
 use std::{fs, path::Path};
 
+use consul_semaphore_operator::telemetry;
 use serde_json::Value;
 use testbed::{Consul, ConsulServer, Kubernetes, Namespace, eventually, same};
 
@@ -16,25 +17,22 @@ const TOKEN: &str = "55555555-6666-4777-8888-999999999999";
 
 const CRD: &str = "crd/consulsemaphores.consul-semaphore.io";
 
-fn page() -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/install.md");
-    fs::read_to_string(page).expect("the page")
-}
-
-/// The commands of the first block that has these words, for this Consul.
-fn documented(words: &str, consul: &Consul) -> String {
-    let page = page();
-    let mut blocks = page.split("```sh\n").skip(1);
-    let block = blocks.find_map(|block| {
-        block
-            .split("```")
-            .next()
-            .filter(|block| block.contains(words))
-    });
-    let block = block.unwrap_or_else(|| panic!("no commands with {words:?} in docs/install.md"));
+/// The commands of the first block on a page that has these words, for this Consul.
+fn commands(page: &str, words: &str, consul: &Consul) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let text = fs::read_to_string(path).expect("the page");
+    let blocks = text.split("```sh\n").skip(1);
+    let mut blocks = blocks.filter_map(|block| block.split("```").next());
+    let block = blocks.find(|block| block.contains(words));
+    let block = block.unwrap_or_else(|| panic!("no commands with {words:?} in {page}"));
     block
         .replace("http://consul-server.consul.svc:8500", consul.address())
         .replace("token=...", &format!("token={TOKEN}"))
+}
+
+/// As [`commands`], of docs/install.md.
+fn documented(words: &str, consul: &Consul) -> String {
+    commands("docs/install.md", words, consul)
 }
 
 struct Stage {
@@ -71,7 +69,8 @@ impl Stage {
             assert!(text.contains(from), "{} has no {from:?}", file.display());
             fs::write(&file, text.replacen(from, to, 1)).expect("the changed file");
         };
-        change("Chart.yaml", "\nversion: 0.1.0\n", "\nversion: 0.2.0\n");
+        let version = format!("\nversion: {}\n", telemetry::VERSION);
+        change("Chart.yaml", &version, "\nversion: 100.0.0\n");
         let crd = "files/crds/consulsemaphores.consul-semaphore.io.yaml";
         change(crd, "    - csem\n", "    - csem\n    - csema\n");
         chart.display().to_string()
@@ -208,14 +207,10 @@ async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
     assert!(db.is_some(), "the ConsulSemaphores stay");
 }
 
-/// Installed again, it takes up what is there, and goes as the page says.
+/// Installed again, as the README says, it takes up what is there; and it goes as docs/install.md says.
 async fn comes_back_to_it(stage: &Stage, team: &Namespace) {
-    let install = documented("kubectl create namespace", &stage.consul);
-    let install = install.split_once("helm install").expect("the command").1;
-    stage
-        .kubernetes
-        .shell(&format!("helm install{install}"))
-        .await;
+    let install = commands("README.md", "helm install", &stage.consul);
+    stage.kubernetes.shell(&install).await;
     let containers = stage.release().await.run(&stage.kubernetes).await;
     a_job_goes_its_way(team, "db", "fourth").await;
     stage.documented("helm uninstall").await;
