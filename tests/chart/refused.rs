@@ -46,7 +46,7 @@ async fn the_schema_says_what_is_allowed() {
         ),
         (
             "rbac.tokenSecrets.team-a={}",
-            ["at '/rbac/tokenSecrets/team-a'", "minItems"],
+            ["at '/rbac/tokenSecrets/team-a/0'", "minLength"],
         ),
         (
             "consul.token.file=token",

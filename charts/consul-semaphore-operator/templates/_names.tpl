@@ -32,7 +32,7 @@ What is given goes before what is here, but for the labels that pods are found b
 {{- with $root.Chart.AppVersion }}
 {{- $_ := set $labels "app.kubernetes.io/version" . }}
 {{- end }}
-{{- $found := include "consul-semaphore-operator.selectorLabels" $root | fromYaml }}
+{{- $found := include "consul-semaphore-operator.selectorLabels" $root | fromYaml -}}
 labels:
   {{- merge $found (default (dict) .labels) $root.Values.commonLabels $labels | toYaml | nindent 2 }}
 {{- with merge (dict) (default (dict) .annotations) $root.Values.commonAnnotations }}
