@@ -1,5 +1,5 @@
 //! The chart's way on a real API server, by the commands of docs/install.md: installed, upgraded twice, once with a
-//! changed CustomResourceDefinition, uninstalled, installed again. The operators of its pods do their work meanwhile.
+//! changed `CustomResourceDefinition`, uninstalled, installed again. The operators of its pods do their work meanwhile.
 
 use std::{fs, path::Path};
 
@@ -59,7 +59,7 @@ impl Stage {
         Release::new(&self.kubernetes, NAMESPACE, RELEASE).await
     }
 
-    /// The chart of another version, whose CustomResourceDefinition says something else.
+    /// The chart of another version, whose `CustomResourceDefinition` says something else.
     fn changed_chart(&self) -> String {
         let chart = self.kubernetes.folder().path().join("changed-chart");
         copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join(CHART), &chart);
@@ -185,7 +185,7 @@ async fn run_in_place_of(
     containers
 }
 
-/// Uninstalled, the release leaves its CustomResourceDefinition, and nothing else of its own.
+/// Uninstalled, the release leaves its `CustomResourceDefinition`, and nothing else of its own.
 async fn leaves_what_users_made(stage: &Stage, team: &Namespace) {
     let uninstall = documented("helm uninstall", &stage.consul);
     let uninstall = uninstall

@@ -165,7 +165,7 @@ async fn may_do_no_more(stage: &Stage, container: &Container, [team, other]: [&N
     }
 }
 
-/// The API server says by which FlowSchema it took a request.
+/// The API server says by which `FlowSchema` it took a request.
 async fn has_a_level_of_its_own(stage: &Stage, container: &Container, team: &Namespace) {
     let kubeconfig = Kubeconfig::read_from(container.kubeconfig()).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
