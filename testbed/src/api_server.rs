@@ -88,7 +88,10 @@ impl ApiServer {
                     .arg(format!("--token-auth-file={}", tokens.display()))
                     .arg("--authorization-mode=RBAC")
                     .arg("--service-cluster-ip-range=10.96.0.0/16")
-                    .arg(format!("--disable-admission-plugins={}", left_out(workloads)));
+                    .arg(format!(
+                        "--disable-admission-plugins={}",
+                        left_out(workloads)
+                    ));
                 let server = Process::start(folder, &recipe)?;
                 // Made by the server itself, which is its own authority.
                 let authority = certs.join("apiserver.crt");

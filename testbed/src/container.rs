@@ -123,6 +123,11 @@ impl Container {
         story(Location::caller(), get(&self.address, path))
     }
 
+    /// As [`Self::get`], where the answer may be another one than 200: then it is an error.
+    pub async fn try_get(&self, path: &str) -> Result<String> {
+        get(&self.address, path).await
+    }
+
     /// Asks what the liveness probe asks: an answer other than 200 fails the test.
     #[track_caller]
     pub fn is_alive(&self) -> impl Future<Output = ()> {

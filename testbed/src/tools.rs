@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{env::Env, programs};
+use crate::{env::Env, folder::Folder, programs};
 
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -65,7 +65,9 @@ pub(crate) async fn shell(kubeconfig: &Path, script: &str) -> Result<String> {
 
 /// Runs helm where it needs no cluster, such as `helm template`.
 pub async fn helm_alone<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Result<String> {
-    helm(Path::new("/dev/null/kubeconfig"), args).await
+    // It keeps things even so.
+    let folder = Folder::new()?;
+    helm(&folder.path().join("kubeconfig"), args).await
 }
 
 /// Runs kubectl where it needs no cluster, such as `kubectl kustomize`.

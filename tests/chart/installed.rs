@@ -79,7 +79,9 @@ impl Stage {
     /// All that bears the release's label, of the kinds that the chart makes.
     async fn objects(&self) -> Vec<String> {
         let kinds = "deployments,replicasets,pods,services,serviceaccounts,poddisruptionbudgets,roles,rolebindings,\
-                     clusterroles,clusterrolebindings,customresourcedefinitions";
+                     clusterroles,clusterrolebindings,customresourcedefinitions,\
+                     mutatingadmissionpolicies,mutatingadmissionpolicybindings,\
+                     validatingadmissionpolicies,validatingadmissionpolicybindings";
         let label = format!("app.kubernetes.io/instance={RELEASE}");
         let args = ["get", kinds, "--all-namespaces", "-l", &label, "-o", "name"];
         let names = self.kubernetes.kubectl(args).await;
@@ -119,6 +121,17 @@ async fn installed_upgraded_uninstalled() {
         ".status.disruptionsAllowed",
         "1",
     )
+    .await;
+
+    eventually("the leader finds both policies in force", || async {
+        let logs: Vec<_> = first.iter().map(testbed::Container::logs).collect();
+        let found =
+            ["suspend", "guard"].map(|name| format!("{name}.consul-semaphore.io is in force"));
+        same(
+            found.map(|found| logs.iter().any(|log| log.contains(&found))),
+            [true; 2],
+        )
+    })
     .await;
 
     let team = kubernetes.namespace("team").await;

@@ -1,10 +1,10 @@
-//! The chart's defaults are the objects of config/default.
+//! The chart's defaults are the objects of config/default and, where the API server has such, of config/policies.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, path::Path};
 
 use serde_json::Value;
 
-use crate::chart::{cases, objects};
+use crate::chart::{CHART, cases, objects, read};
 
 /// What only Helm says of its objects, and what only kustomize does.
 const BESIDE: [&str; 6] = [
@@ -50,8 +50,12 @@ fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
 async fn the_defaults_are_those_of_kustomize() {
     let default = cases().into_iter().find(|case| case.name == "default");
     let ours = by_name(default.expect("the defaults").objects().await);
-    let kustomized = testbed::kubectl_alone(["kustomize", "config/default"]).await;
-    let theirs = by_name(objects(&kustomized.expect("config/default is built")));
+    let mut theirs = Vec::new();
+    for folder in ["config/default", "config/policies"] {
+        let kustomized = testbed::kubectl_alone(["kustomize", folder]).await;
+        theirs.extend(objects(&kustomized.expect(folder)));
+    }
+    let theirs = by_name(theirs);
     assert!(theirs.len() > 9, "{:?}", theirs.keys());
     assert_eq!(
         ours.keys().collect::<Vec<_>>(),
@@ -62,9 +66,25 @@ async fn the_defaults_are_those_of_kustomize() {
         let theirs = &theirs[&name];
         assert!(
             ours == *theirs,
-            "{name} of the chart:\n{}\nof config/default:\n{}",
+            "{name} of the chart:\n{}\nof config/:\n{}",
             yaml(&ours),
             yaml(theirs)
+        );
+    }
+}
+
+/// Helm reads no files outside of the chart.
+#[test]
+fn the_charts_policies_are_those_of_config() {
+    for name in ["suspend.yaml", "guard.yaml"] {
+        let ours = read(&format!("files/policies/{name}"));
+        let theirs = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("config/policies")
+            .join(name);
+        let theirs = fs::read_to_string(theirs).expect(name);
+        assert!(
+            ours == theirs,
+            "cp config/policies/{name} {CHART}/files/policies/"
         );
     }
 }

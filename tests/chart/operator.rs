@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
-use kube::{Api, Client, ResourceExt as _, api::ListParams};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use testbed::{Consul, Container, Kubernetes, Namespace, eventually, eventually_within, same};
 
@@ -71,7 +71,9 @@ async fn one_leads(containers: &[Container]) {
     eventually("one leads", || async {
         let mut leaders = Vec::new();
         for container in containers {
-            let says = container.get("/readyz").await;
+            // Not 200 while none leads.
+            let says = container.try_get("/readyz").await;
+            let says = says.map_err(|error| format!("{error:#}"))?;
             if says.contains(&format!("{} (this replica) leads", container.name())) {
                 leaders.push(container.name().to_owned());
             }

@@ -15,7 +15,10 @@ async fn consul_acl() {
         .await;
     let mut shell = Shell::with(&bed, "default").await;
     let mut page = Page::open("docs/consul-acl.md");
-    shell.write("operator.hcl", page.file("operator.hcl"));
+    shell.write(
+        "operator.hcl",
+        &Page::file("docs/consul-acl.md", "operator.hcl"),
+    );
 
     let server = "kubectl config view --raw --minify -o jsonpath='{.clusters[0].cluster.server}'";
     let server = shell.run(server).await;

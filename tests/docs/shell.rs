@@ -68,15 +68,29 @@ impl Shell {
         if let Some(token) = consul.token() {
             shell.set("CONSUL_HTTP_TOKEN", token);
         }
-        shell.instead_of("http://127.0.0.1:8500", consul.address());
+        for documented in [
+            "http://127.0.0.1:8500",
+            "http://consul-server.consul.svc:8500",
+        ] {
+            shell.instead_of(documented, consul.address());
+        }
+        let run = "cargo run --bin consul-semaphore-operator --";
+        shell.instead_of(run, "consul-semaphore-operator");
+        shell.instead_of("127.0.0.1:8080", "127.0.0.1:0");
         shell
     }
 
     /// With a bed's servers, as their admin; kubectl stands in the namespace.
     pub(crate) async fn with(bed: &Bed, namespace: &str) -> Self {
-        let mut shell = Self::with_consul(bed.consul());
+        Self::on(bed.kubeconfig(), bed.consul(), namespace).await
+    }
+
+    /// As [`Self::with`], where no bed holds the servers.
+    pub(crate) async fn on(kubeconfig: &Path, consul: &Consul, namespace: &str) -> Self {
+        let mut shell = Self::with_consul(consul);
+        let original = kubeconfig;
         let kubeconfig = shell.path().join("kubeconfig");
-        fs::copy(bed.kubeconfig(), &kubeconfig).expect("the kubeconfig");
+        fs::copy(original, &kubeconfig).expect("the kubeconfig");
         shell.set("KUBECONFIG", &kubeconfig.display().to_string());
         shell
             .run(&format!(

@@ -79,3 +79,8 @@ annotations:
   name: {{ include "consul-semaphore-operator.serviceAccountName" . }}
   namespace: {{ .Release.Namespace }}
 {{- end }}
+
+{{/* Whether the API server has MutatingAdmissionPolicies: "true" or nothing. */}}
+{{- define "consul-semaphore-operator.hasMutatingPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end }}
+{{- end }}

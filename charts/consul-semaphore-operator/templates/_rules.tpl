@@ -25,6 +25,18 @@
   verbs: [create, patch]
 {{- end }}
 
+{{/* Whether the admission policies are in force, for a line in the log. */}}
+{{- define "consul-semaphore-operator.policiesRule" -}}
+- apiGroups: [admissionregistration.k8s.io]
+  resources:
+  - mutatingadmissionpolicies
+  - mutatingadmissionpolicybindings
+  - validatingadmissionpolicies
+  - validatingadmissionpolicybindings
+  resourceNames: [suspend.consul-semaphore.io, guard.consul-semaphore.io]
+  verbs: [get]
+{{- end }}
+
 {{/* The uid of kube-system is the cluster's id. */}}
 {{- define "consul-semaphore-operator.clusterIdRule" -}}
 - apiGroups: [""]

@@ -1,0 +1,87 @@
+use testbed::{Consul, Kubernetes};
+
+use crate::{page::Page, shell::Shell};
+
+/// The samples of the docs go their way with the operator that runs.
+async fn works(shell: &Shell) {
+    shell
+        .run(
+            "kubectl apply -f config/samples/consulsemaphore.yaml
+            kubectl wait --for=condition=Ready csem/db-migrations --timeout=100s
+            kubectl apply -f config/samples/job.yaml
+            kubectl wait --for=condition=Complete job/migrate --timeout=100s
+            kubectl delete job migrate
+            kubectl delete csem db-migrations",
+        )
+        .await;
+}
+
+async fn removed(shell: &Shell) {
+    shell
+        .run("kubectl delete namespace consul-semaphore-system --ignore-not-found")
+        .await;
+    shell.run("kubectl delete -k crds --ignore-not-found").await;
+}
+
+#[tokio::test]
+async fn readme() {
+    let (kubernetes, consul) = tokio::join!(Kubernetes::start_with_deployments(), Consul::start());
+    let mut shell = Shell::on(kubernetes.kubeconfig(), &consul, "default").await;
+    let mut page = Page::open("README.md");
+
+    page.run(&shell, "kubectl apply -k crds").await;
+    let operator = shell.start(&page.commands("CONSUL_HTTP_ADDR"), "operator.log");
+    works(&shell).await;
+    drop(operator);
+    removed(&shell).await;
+    page.run(&shell, "helm install").await;
+
+    // A script of HashiCorp's guide makes its lock.
+    shell.set("PREFIX", "semaphores/guide");
+    assert_eq!(page.run(&shell, "curl -X PUT").await.trim(), "true");
+    assert_eq!(consul.limit("semaphores/guide").await, Some(2));
+}
+
+/// That the operators of these pods do their work is shown by the tests of the chart.
+#[tokio::test]
+async fn install() {
+    let management = "11111111-2222-3333-4444-555555555555";
+    let consul = Consul::builder().acls(management);
+    let (kubernetes, consul) = tokio::join!(Kubernetes::start_with_deployments(), consul.start());
+    let mut shell = Shell::on(kubernetes.kubeconfig(), &consul, "default").await;
+    shell.instead_of("token=...", &format!("token={management}"));
+    let mut page = Page::open("docs/install.md");
+
+    shell.write(
+        "operator.hcl",
+        Page::file("docs/consul-acl.md", "operator.hcl").as_str(),
+    );
+    page.run(&shell, "consul acl policy create").await;
+
+    page.run(&shell, "kubectl apply -k crds").await;
+    let operator = shell.start(&page.commands("CONSUL_HTTP_ADDR"), "operator.log");
+    works(&shell).await;
+    drop(operator);
+    removed(&shell).await;
+
+    shell.write("ca.crt", "its authority");
+    page.run(&shell, "kubectl apply -f config/manager/namespace.yaml")
+        .await;
+    page.run(&shell, "kubectl apply -k config/default").await;
+    shell.run("kubectl create namespace team-a").await;
+    page.run(&shell, "kubectl apply -n team-a -k config/token-secret")
+        .await;
+    page.run(&shell, "kubectl delete -k config/policies").await;
+
+    page.run(&shell, "kubectl create namespace").await;
+    page.run(&shell, "helm upgrade").await;
+    page.run(&shell, "kubectl delete csem").await;
+
+    removed(&shell).await;
+    shell.run("kubectl apply -k config/default").await;
+    page.run(
+        &shell,
+        "kubectl -n consul-semaphore-system delete deployment",
+    )
+    .await;
+}
