@@ -4,6 +4,7 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod check;
 mod exec;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
     net::SocketAddr,
     path::PathBuf,
     process,
+    time::Duration,
 };
 
 use clap::{
@@ -23,14 +25,18 @@ use consul_semaphore_operator::{
     api::{
         Seconds, SemaphoreSelector,
         scope::{Namespaces, Scope},
-        tenancy::{TenantPrefix, TrustedNamespaces},
+        tenancy::{Tenancy, TenantPrefix, TrustedNamespaces},
     },
     consul,
     leader::{self, LeaseName},
+    semaphore::turns::WINDOW,
     telemetry::{self, LogFormat},
 };
 
-pub(crate) use self::exec::{Become, Exec, Held};
+pub(crate) use self::{
+    check::{Check, Output},
+    exec::{Become, Exec, Held},
+};
 
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
 #[derive(Debug, Parser)]
@@ -51,6 +57,9 @@ pub(crate) enum Command {
     /// Say by the exit code whether a slot is still held
     #[command(after_help = exec::HELD_HELP)]
     Held(Box<Held>),
+    /// Say line by line what works and what does not: Consul, Kubernetes, rights, a semaphore
+    #[command(after_help = check::HELP)]
+    Check(Box<Check>),
     #[command(hide = true)]
     Become(Become),
     /// Print the CustomResourceDefinition as YAML
@@ -77,26 +86,8 @@ And KUBECONFIG: the cluster, where the operator does not run in one.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// What this cluster is called in Consul, for people [default: the cluster id's first 8 characters]
-    #[arg(long, env, value_name = "NAME", value_parser = name)]
-    pub(crate) cluster_name: Option<String>,
-
-    /// The external Consul node that owns this operator's sessions [default: k8s-<cluster id>]
-    #[arg(long, env, value_name = "NAME", value_parser = name)]
-    pub(crate) consul_node: Option<String>,
-
-    /// The folder in Consul below which the semaphores of a namespace live; {namespace} stands for its name
-    #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
-    pub(crate) tenant_prefix: TenantPrefix,
-
-    /// Namespaces whose semaphores may live anywhere, joined by commas; * for all
-    #[arg(long, env, value_name = "NAMES", default_value = "")]
-    pub(crate) trusted_namespaces: TrustedNamespaces,
-
-    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among the
-    /// Jobs of this cluster, and to whoever is faster
-    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
-    pub(crate) fair_order: bool,
+    #[command(flatten)]
+    pub(crate) operator: OperatorFlags,
 
     /// Where /livez, /readyz and /metrics are served
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
@@ -123,6 +114,31 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     pub(crate) consul: ConsulFlags,
+}
+
+/// Who the operator is in Consul, and what it lets others do there.
+#[derive(Args, Debug)]
+pub(crate) struct OperatorFlags {
+    /// What this cluster is called in Consul, for people [default: the cluster id's first 8 characters]
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) cluster_name: Option<String>,
+
+    /// The external Consul node that owns this operator's sessions [default: k8s-<cluster id>]
+    #[arg(long, env, value_name = "NAME", value_parser = name)]
+    pub(crate) consul_node: Option<String>,
+
+    /// The folder in Consul below which the semaphores of a namespace live; {namespace} stands for its name
+    #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
+    pub(crate) tenant_prefix: TenantPrefix,
+
+    /// Namespaces whose semaphores may live anywhere, joined by commas; * for all
+    #[arg(long, env, value_name = "NAMES", default_value = "")]
+    pub(crate) trusted_namespaces: TrustedNamespaces,
+
+    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among the
+    /// Jobs of this cluster, and to whoever is faster
+    #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    pub(crate) fair_order: bool,
 }
 
 /// Which part of the cluster the operator works for.
@@ -275,10 +291,7 @@ impl Run {
     /// The part of the cluster that is asked for. The operators of two parts can't share an election: one of them would
     /// stand by for ever, and nobody would look after its part.
     pub(crate) fn scope(&self) -> Result<Scope, clap::Error> {
-        let scope = Scope {
-            namespaces: self.scope.namespaces.clone(),
-            semaphores: self.scope.semaphore_selector.clone().unwrap_or_default(),
-        };
+        let scope = self.scope.scope();
         let elects = !matches!(self.election.leader_election, LeaderElection::Off);
         if !scope.is_whole() && elects && self.election.lease_name.is_default() {
             let problem = "with --namespaces or --semaphore-selector an operator looks after a part of the cluster only, \
@@ -288,6 +301,31 @@ impl Run {
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
         }
         Ok(scope)
+    }
+}
+
+impl ScopeFlags {
+    /// The same for the library.
+    fn scope(&self) -> Scope {
+        Scope {
+            namespaces: self.namespaces.clone(),
+            semaphores: self.semaphore_selector.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl OperatorFlags {
+    /// Who may use which prefix with the operator's own token.
+    pub(crate) fn tenancy(&self) -> Tenancy {
+        Tenancy {
+            prefix: self.tenant_prefix.clone(),
+            trusted: self.trusted_namespaces.clone(),
+        }
+    }
+
+    /// For how long a free slot is left to those elsewhere whose turn it is.
+    pub(crate) fn fair(&self) -> Option<Duration> {
+        self.fair_order.then_some(WINDOW)
     }
 }
 

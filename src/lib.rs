@@ -9,6 +9,7 @@
 //! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
 //! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
+//! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`exec`] | one process in a slot, and whether a slot is still held | Kubernetes' client, the controller |
 //! | `holding` | what everyone needs who holds slots: the prefix as it is seen, sessions kept alive | Kubernetes, whom the slots are for |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
@@ -19,15 +20,17 @@
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
-//! process up (`run.rs`, `slot.rs`) and hears when it is to end (`shutdown.rs`).
+//! process up (`run.rs`, `slot.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
 //!
-//! Everything points one way: [`controller`] and [`exec`] use the others, [`semaphore`] uses the values of
-//! [`consul`] and [`api`], and those two use none but [`clock`] and `text`. Text from outside is parsed once, at
-//! the edge, into types that can't hold what is not valid. `tests/rooms.rs` checks what a room must
-//! not know; `docs/ARCHITECTURE.md` follows one Job through the code.
+//! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
+//! [`controller`] and [`exec`] use the others, [`semaphore`] uses the values of [`consul`] and [`api`],
+//! and those two use none but [`clock`] and `text`. Text from outside is parsed once, at the edge, into
+//! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
+//! `docs/ARCHITECTURE.md` follows one Job through the code.
 
 pub mod admission;
 pub mod api;
+pub mod check;
 pub mod clock;
 pub mod consul;
 pub mod controller;

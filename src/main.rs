@@ -1,5 +1,6 @@
 //! The program: reads the command line, does what it says, and tells why when it cannot.
 mod cli;
+mod report;
 mod run;
 mod shutdown;
 mod slot;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run::run(*flags),
         Command::Exec(flags) => return slot::exec(*flags),
         Command::Held(flags) => return slot::held(*flags),
+        Command::Check(flags) => return report::check(*flags),
         Command::Become(flags) => return slot::become_command(&flags),
         Command::Crd => api::crd_yaml()
             .map_err(Into::into)

@@ -3,9 +3,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
-    api::tenancy::Tenancy,
     consul, controller,
-    semaphore::turns::WINDOW,
     telemetry::{self, Telemetry},
 };
 use tokio::{sync::oneshot, time};
@@ -33,15 +31,12 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let settings = controller::Settings {
-        cluster_name: flags.cluster_name,
-        consul_node: flags.consul_node,
+        tenancy: flags.operator.tenancy(),
+        fair: flags.operator.fair(),
+        cluster_name: flags.operator.cluster_name,
+        consul_node: flags.operator.consul_node,
         scope,
         election: flags.election.settings(),
-        tenancy: Tenancy {
-            prefix: flags.tenant_prefix,
-            trusted: flags.trusted_namespaces,
-        },
-        fair: flags.fair_order.then_some(WINDOW),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)

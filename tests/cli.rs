@@ -45,7 +45,7 @@ fn assert_says(said: &str, words: &[&str]) {
 
 #[test]
 fn without_a_command_it_shows_its_commands() {
-    assert_says(&refusal(&[], &[]), &["run", "crd", "version"]);
+    assert_says(&refusal(&[], &[]), &["run", "check", "crd", "version"]);
 }
 
 #[test]
@@ -82,6 +82,55 @@ fn bad_values_say_what_is_allowed() {
         assert_says(&said, &[allowed]);
         assert!(!said.contains("environment"), "{said}");
     }
+}
+
+#[test]
+fn a_check_says_what_it_can_be_asked() {
+    let cases = [
+        ("--semaphore=db", "give NAMESPACE/NAME"),
+        ("--semaphore=Batch/db", "give NAMESPACE/NAME"),
+        ("--as=", "the name of a user"),
+        ("--as=jane doe", "the name of a user"),
+        ("--timeout=0s", "from 1s to 300s"),
+        ("--output=yaml", "possible values: text, json"),
+        ("--namespaces=", "or * for all"),
+    ];
+    for (argument, allowed) in cases {
+        assert_says(&refusal(&["check", argument], &[]), &[allowed]);
+    }
+}
+
+/// Nobody answers: that is told by lines, as everything is, and by the exit code.
+#[test]
+fn a_check_of_nothing_has_failed() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("an address").to_string();
+    drop(free);
+    let variables = [("CONSUL_HTTP_ADDR", address.as_str()), ("KUBECONFIG", "/does/not/exist")];
+    let output = operator(&["check", "--timeout=1s"], &variables);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(output.stdout);
+    assert_says(&said, &[&address, "CONSUL_HTTP_ADDR", "set KUBECONFIG", "0 ok, 0 warning, 2 failed"]);
+    assert!(!said.contains('\x1b'), "colours for nobody: {said}");
+
+    let output = operator(&["check", "--timeout=1s", "-o", "json"], &variables);
+    assert_eq!(output.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let outcomes: Vec<_> = report["lines"].as_array().expect("lines").iter().collect();
+    assert_eq!(outcomes.len(), 2, "{report}");
+    for line in outcomes {
+        assert_eq!(line["outcome"], "failed");
+        assert!(line["todo"].is_string(), "{line}");
+    }
+}
+
+/// A token file that is not there is a line like any other: the rest is looked at all the same.
+#[test]
+fn a_check_with_settings_that_cannot_be_used_says_so() {
+    let variables = [("CONSUL_HTTP_TOKEN_FILE", "/does/not/exist"), ("KUBECONFIG", "/nor/this")];
+    let output = operator(&["check"], &variables);
+    assert_eq!(output.status.code(), Some(1));
+    assert_says(&text(output.stdout), &["settings", "CONSUL_HTTP_TOKEN_FILE", "set KUBECONFIG"]);
 }
 
 #[test]

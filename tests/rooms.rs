@@ -133,6 +133,32 @@ fn whoever_holds_slots_needs_no_kubernetes() {
     assert_room_avoids("src/holding", &["crate::exec"]);
 }
 
+#[test]
+fn a_check_is_judged_by_what_was_read() {
+    assert_room_avoids(
+        "src/check/judge",
+        &[
+            "tokio",
+            "reqwest",
+            "http",
+            "Client",
+            "async",
+            "await",
+            "Moment::now",
+            "clock::time",
+            "std::fs",
+            "std::env",
+        ],
+    );
+}
+
+#[test]
+fn nobody_needs_a_check_to_work() {
+    for room in ["src/consul", "src/semaphore", "src/controller", "src/exec"] {
+        assert_room_avoids(room, &["crate::check"]);
+    }
+}
+
 /// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
 #[track_caller]
 fn assert_room_avoids(room: &str, forbidden: &[&str]) {

@@ -34,6 +34,16 @@ pub enum Namespaces {
     Only(BTreeSet<String>),
 }
 
+impl Namespaces {
+    /// Whether this is one of them.
+    pub fn contains(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.contains(namespace),
+        }
+    }
+}
+
 impl FromStr for Namespaces {
     type Err = InvalidNamespace;
 
@@ -77,6 +87,15 @@ mod tests {
             let refused = shown(text).unwrap_err().to_string();
             assert!(refused.contains("or * for all"), "{refused}");
         }
+    }
+
+    #[test]
+    fn a_namespace_is_among_those_that_are_named() {
+        let among = |text: &str| {
+            let namespaces: Namespaces = text.parse().unwrap();
+            namespaces.contains("team-a")
+        };
+        assert!(among("*") && among("team-b,team-a") && !among("team-b,team"));
     }
 
     #[test]

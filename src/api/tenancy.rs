@@ -126,12 +126,26 @@ pub struct PrefixNotAllowed {
 }
 
 impl Tenancy {
+    /// The folder of a namespace, with the slash at its end.
+    pub fn folder(&self, namespace: &str) -> String {
+        self.prefix.of(namespace)
+    }
+
+    /// The folder that the folders of all namespaces are in, with the slash at its end; empty where
+    /// they have none in common.
+    pub fn common_folder(&self) -> String {
+        let folder = self.prefix.to_string();
+        let common = folder.split(NAMESPACE).next().unwrap_or_default();
+        let common = common.rsplit_once('/').map(|(common, _)| common);
+        common.map_or_else(String::new, |common| format!("{common}/"))
+    }
+
     /// Whether a `ConsulSemaphore` of this namespace may use the prefix.
     ///
     /// Prefixes are compared byte by byte, as Consul compares keys, and with the slash, so that
     /// `semaphores/team` has no part in `semaphores/team-b`.
     pub fn check(&self, namespace: &str, prefix: &Prefix) -> Result<(), PrefixNotAllowed> {
-        let folder = self.prefix.of(namespace);
+        let folder = self.folder(namespace);
         if self.trusted.contains(namespace) || prefix.as_str().starts_with(&folder) {
             return Ok(());
         }
@@ -186,6 +200,19 @@ mod tests {
             "x/semaphores/team/db",
         ] {
             assert!(!allowed(&tenancy, "team", prefix), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn the_folders_of_all_namespaces_have_one_in_common() {
+        for (prefix, common) in [
+            (TenantPrefix::DEFAULT, "semaphores/"),
+            ("a/b/x-{namespace}/c", "a/b/"),
+            ("x-{namespace}", ""),
+            ("{namespace}/semaphores", ""),
+            ("shared", "shared/"),
+        ] {
+            assert_eq!(tenancy(prefix, "").common_folder(), common, "{prefix}");
         }
     }
 

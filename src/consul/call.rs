@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use reqwest::Method;
+use reqwest::{Method, header::HeaderValue};
 
 use super::{Error, endpoints::Target};
 use crate::clock::Moment;
@@ -93,6 +93,8 @@ pub(super) struct Answer {
     /// Entries were left out because the token must not read them. Consul says so from 1.11 on, and
     /// only to those who bring a token.
     pub(super) filtered: bool,
+    /// What time it is there, to the second.
+    pub(super) date: Option<HeaderValue>,
     pub(super) body: Vec<u8>,
     pub(super) sent: Moment,
     /// Who answered.

@@ -1,8 +1,13 @@
 //! The catalog of nodes.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
 
-use super::{Client, Error, call::Call};
+use serde::{Deserialize, Serialize};
+
+use super::{Client, Error, call::Call, kv::segment};
+
+/// What a node's meta says of itself where no agent runs on it.
+const EXTERNAL: (&str, &str) = ("external-node", "true");
 
 /// A node that no agent runs on. Sessions that belong to it outlive every agent and server, which
 /// leave the catalog, with their sessions, when they are restarted.
@@ -25,25 +30,41 @@ impl Client {
             datacenter: Option<&'a str>,
             node: &'a str,
             address: &'a str,
-            node_meta: Meta,
-        }
-        #[derive(Serialize)]
-        struct Meta {
-            #[serde(rename = "external-node")]
-            external_node: &'static str,
+            node_meta: BTreeMap<&'a str, &'a str>,
         }
         let registration = Registration {
             datacenter: self.scope.datacenter.as_deref(),
             node: &node.name,
             address: &node.address,
-            node_meta: Meta {
-                external_node: "true",
-            },
+            node_meta: BTreeMap::from([EXTERNAL]),
         };
         // Strings only: writing them cannot fail.
         let body = serde_json::to_vec(&registration).unwrap_or_default();
         let path = "/v1/catalog/register".to_owned();
         let call = Call::put_again("catalog_register", path, body);
         self.send(call).await?.done()
+    }
+
+    /// Whether the node of this name is an external one; `None` if there is none, or none that the token
+    /// may read.
+    pub async fn is_external(&self, name: &str) -> Result<Option<bool>, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Services {
+            node: Option<Node>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Node {
+            meta: Option<BTreeMap<String, String>>,
+        }
+        let path = format!("/v1/catalog/node/{}", segment(name)?);
+        let found: Option<Services> = self.send(Call::get("catalog_node", path)).await?.json()?;
+        let (key, value) = EXTERNAL;
+        let is_external = |node: Node| {
+            let meta = node.meta.unwrap_or_default();
+            meta.get(key).is_some_and(|said| said == value)
+        };
+        Ok(found.and_then(|found| found.node).map(is_external))
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use reqwest::StatusCode;
+use reqwest::{StatusCode, header::DATE};
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::yield_now,
@@ -335,6 +335,7 @@ impl Client {
         let header = |name: &str| response.headers().get(name)?.to_str().ok();
         let index = header("X-Consul-Index").and_then(|index| index.parse::<u64>().ok());
         let filtered = header("X-Consul-Results-Filtered-By-ACLs") == Some("true");
+        let date = response.headers().get(DATE).cloned();
 
         let mut body = Vec::new();
         while let Some(part) = response.chunk().await.map_err(lost)? {
@@ -358,6 +359,7 @@ impl Client {
             // "index 0" would make a blocking query return at once, for ever.
             index: index.map(|index| index.max(1)),
             filtered,
+            date,
             body,
             sent,
             server: target.clone(),

@@ -13,7 +13,7 @@
 //! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
 //! | `token`, `tls` | the token (its file is read again when it changes), certificates |
 //! | `login` | a token that Consul gives for a login, and takes back |
-//! | `kv`, `session`, `txn`, `catalog` | the calls |
+//! | `kv`, `session`, `txn`, `catalog`, `status` | the calls |
 //! | `watch` | blocking queries as a stream |
 //!
 //! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
@@ -31,6 +31,7 @@ mod login;
 mod model;
 mod repeat;
 mod session;
+mod status;
 mod tls;
 mod token;
 mod txn;
@@ -44,5 +45,6 @@ pub use kv::PutMode;
 pub use login::AuthMethod;
 pub use model::{Entry, Listing, Op, SessionId};
 pub use session::{Behavior, NewSession, Renewed, Session};
+pub use status::Status;
 pub use token::{InvalidToken, TokenCell};
 pub use watch::WatchOptions;

@@ -150,6 +150,19 @@ impl Client {
     }
 }
 
+impl Error {
+    /// The shortest TTL that this Consul gives a session (`session_ttl_min`), if one was refused because
+    /// it was shorter.
+    pub fn shortest_ttl(&self) -> Option<Duration> {
+        let Self::Unexpected { message, .. } = self else {
+            return None;
+        };
+        let (_, range) = message.split_once("Invalid Session TTL")?;
+        let (_, range) = range.split_once("must be between [")?;
+        read_duration(range.split_once('=')?.0)
+    }
+}
+
 /// An answer from which nothing was left out.
 fn readable(answer: Answer, of: &str) -> Result<Answer, Error> {
     if answer.filtered {
@@ -290,6 +303,24 @@ mod tests {
         }
         assert_eq!(write_duration(Duration::from_mins(2)), "120s");
         assert_eq!(write_duration(Duration::from_millis(1500)), "1500ms");
+    }
+
+    #[test]
+    fn a_ttl_that_is_too_short_is_told_with_the_shortest() {
+        let refused = |message: &str| Error::Unexpected {
+            status: 500,
+            message: message.to_owned(),
+        };
+        let words = "Invalid Session TTL '10000000000', must be between [1m30s=24h0m0s]";
+        let forwarded = format!("rpc error making call: {words}");
+        for words in [words, &forwarded] {
+            let shortest = refused(words).shortest_ttl();
+            assert_eq!(shortest, Some(Duration::from_secs(90)));
+        }
+        for words in ["", "Invalid Session TTL 'x'", "must be between [1s=2s]"] {
+            assert_eq!(refused(words).shortest_ttl(), None, "{words}");
+        }
+        assert_eq!(Error::Gone.shortest_ttl(), None);
     }
 
     #[test]

@@ -44,13 +44,19 @@ impl Context {
         let own = self.own_home(semaphore);
         Home {
             consul: own.consul.with_token(token),
-            node: format!("{}-{namespace}", self.node).into(),
+            node: tenants_node(&self.node, namespace).into(),
             ..own
         }
     }
 }
 
-fn place(semaphore: &ConsulSemaphore) -> Scope {
+/// The external node that owns the sessions made with the token of a namespace.
+pub(crate) fn tenants_node(own: &str, namespace: &str) -> String {
+    format!("{own}-{namespace}")
+}
+
+/// The part of Consul that a semaphore lives in.
+pub(crate) fn place(semaphore: &ConsulSemaphore) -> Scope {
     let consul = semaphore.spec.consul.clone().unwrap_or_default();
     Scope {
         datacenter: consul.datacenter,

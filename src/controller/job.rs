@@ -21,7 +21,7 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// Why a Job that names a semaphore is not in its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
+pub(crate) enum Obstacle {
     /// Its annotations can't be read; it stays suspended until they are corrected.
     Malformed(AnnotationError),
     /// Something else starts and stops it; it is left alone.
@@ -30,19 +30,19 @@ pub(super) enum Obstacle {
 
 /// A Job that concerns the operator: the little of it that is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
-    pub(super) namespace: Arc<str>,
-    pub(super) job: Arc<Job>,
+pub(crate) struct Kept {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) job: Arc<Job>,
     /// The semaphore that it names, also where an obstacle keeps it out of its line.
-    pub(super) names: Option<Arc<str>>,
-    pub(super) obstacle: Option<Obstacle>,
+    pub(crate) names: Option<Arc<str>>,
+    pub(crate) obstacle: Option<Obstacle>,
     /// Why what it gives as its key can't be one: an obstacle where there are keys.
-    pub(super) no_key: Option<AnnotationError>,
+    pub(crate) no_key: Option<AnnotationError>,
 }
 
 impl Kept {
     /// Reads a Job; `None` if it neither asks for a slot nor was started in one.
-    pub(super) fn read(job: &batch::Job, seen: Moment) -> Option<Self> {
+    pub(crate) fn read(job: &batch::Job, seen: Moment) -> Option<Self> {
         let empty = BTreeMap::new();
         let metadata = &job.metadata;
         let annotations = metadata.annotations.as_ref().unwrap_or(&empty);

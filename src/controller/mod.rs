@@ -13,6 +13,8 @@
 //! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
 //! the token of one that brings its own. `reach` says how far the watches of the API server see, and
 //! `watching` how they do. `call` bounds all of it. `bench` shows the index to benchmarks.
+//!
+//! [`check`](crate::check) reads Jobs, specs and Secrets as it is done here.
 
 mod advisor;
 #[cfg(feature = "bench")]
@@ -41,6 +43,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
+pub(crate) use self::{
+    home::{place, tenants_node},
+    job::{Kept, Obstacle},
+    overseer::spec::{defence, settings_of},
+    secret::take_token,
+};
 use self::{call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
     admission,

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Resource as _, api::GetParams, core::Request};
+use kube::{Client, Resource as _, api::GetParams, core::Request};
 use serde::Deserialize;
 use tokio::{sync::watch, task::AbortHandle, time::sleep};
 
@@ -129,42 +129,51 @@ impl Reader {
 
     /// Reads the Secret; says whether its token is another one than before.
     async fn look(&self) -> Result<bool, String> {
-        /// The little of a Secret that is looked at.
-        #[derive(Deserialize)]
-        struct Read {
-            #[serde(default)]
-            data: BTreeMap<String, String>,
-        }
-        let TokenSecretRef { name, key } = &self.from;
         let namespace = &self.of.namespace;
-        if !is_object_name(name) {
-            return Err(format!("{name:?} can't be the name of a Secret"));
-        }
-        let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
-        let request = secrets.get(name, &GetParams::default());
-        let request =
-            request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
-        // As text: an answer that it can't read is logged by the client, with all that it says.
-        let text = call(self.context.client.request_text(request)).await;
-        let text = text.map_err(|error| explain(&error, namespace, name))?;
-        let Ok(Read { data }) = serde_json::from_str(&text) else {
-            return Err(format!("the Secret {name} can't be understood"));
-        };
-        let Some(value) = data.get(key) else {
-            return Err(format!(
-                "the Secret {name} has no key {key}: put the token there, or name its key in \
-                 spec.consul.tokenSecretRef"
-            ));
-        };
-        let token = BASE64_STANDARD.decode(value).ok();
-        let token = token.and_then(|token| String::from_utf8(token).ok());
-        let token = token.map(|token| token.trim().to_owned());
-        let Some(token) = token.filter(|token| !token.is_empty()) else {
-            return Err(format!("the key {key} of the Secret {name} holds no token"));
-        };
-        let set = self.cell.set(&token.into());
-        set.map_err(|error| format!("the key {key} of the Secret {name} {error}"))
+        take_token(&self.context.client, namespace, &self.from, &self.cell).await
     }
+}
+
+/// Reads a token from its Secret into a cell; says whether it is another one than before.
+pub(crate) async fn take_token(
+    client: &Client,
+    namespace: &str,
+    from: &TokenSecretRef,
+    into: &TokenCell,
+) -> Result<bool, String> {
+    /// The little of a Secret that is looked at.
+    #[derive(Deserialize)]
+    struct Read {
+        #[serde(default)]
+        data: BTreeMap<String, String>,
+    }
+    let TokenSecretRef { name, key } = from;
+    if !is_object_name(name) {
+        return Err(format!("{name:?} can't be the name of a Secret"));
+    }
+    let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
+    let request = secrets.get(name, &GetParams::default());
+    let request = request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
+    // As text: an answer that it can't read is logged by the client, with all that it says.
+    let text = call(client.request_text(request)).await;
+    let text = text.map_err(|error| explain(&error, namespace, name))?;
+    let Ok(Read { data }) = serde_json::from_str(&text) else {
+        return Err(format!("the Secret {name} can't be understood"));
+    };
+    let Some(value) = data.get(key) else {
+        return Err(format!(
+            "the Secret {name} has no key {key}: put the token there, or name its key in \
+             spec.consul.tokenSecretRef"
+        ));
+    };
+    let token = BASE64_STANDARD.decode(value).ok();
+    let token = token.and_then(|token| String::from_utf8(token).ok());
+    let token = token.map(|token| token.trim().to_owned());
+    let Some(token) = token.filter(|token| !token.is_empty()) else {
+        return Err(format!("the key {key} of the Secret {name} holds no token"));
+    };
+    let set = into.set(&token.into());
+    set.map_err(|error| format!("the key {key} of the Secret {name} {error}"))
 }
 
 fn explain(error: &CallError, namespace: &str, name: &str) -> String {

@@ -13,7 +13,7 @@ mod passes;
 mod readiness;
 mod report;
 mod reporter;
-mod spec;
+pub(super) mod spec;
 mod sums;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};

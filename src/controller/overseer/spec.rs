@@ -9,7 +9,7 @@ use crate::{
         conditions::{ConditionType, Reason},
     },
     controller::Context,
-    semaphore::{Defence, Settings},
+    semaphore::{Cluster, Defence, Settings},
 };
 
 /// What is to be said of a TTL under twice the time that the election waits for a leader which is
@@ -29,7 +29,7 @@ pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Optio
 }
 
 /// What the status says of the limit.
-pub(super) fn defence(semaphore: &ConsulSemaphore) -> Defence {
+pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     let status = semaphore.status.as_ref();
     let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
     // Of a keyed one nobody can say later which key it was.
@@ -45,8 +45,17 @@ pub(super) fn defence(semaphore: &ConsulSemaphore) -> Defence {
 
 /// What this spec asks for, with what the operator adds to it.
 pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
+    settings_of(&context.cluster, context.fair, semaphore)
+}
+
+/// What this spec asks for in a cluster.
+pub(crate) fn settings_of(
+    cluster: &Cluster,
+    fair: Option<Duration>,
+    semaphore: &ConsulSemaphore,
+) -> Settings {
     Settings {
-        cluster: context.cluster.clone(),
+        cluster: cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
         name: semaphore.metadata.name.clone().unwrap_or_default(),
         key: None,
@@ -55,7 +64,7 @@ pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settin
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,
-        fair: context.fair,
+        fair,
         terminating: semaphore.metadata.deletion_timestamp.is_some(),
         on_slot_lost: semaphore.spec.on_slot_lost,
         ttl: semaphore.spec.session.ttl.get(),

@@ -1,0 +1,94 @@
+//! Questions to the API server, each with a bound on its time. Answers are plain JSON: little of them is
+//! looked at, and a server of another version may say more or less.
+
+use std::time::Duration;
+
+use http::{Request, header::CONTENT_TYPE, request::Builder};
+use kube::Client;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::text::one_line;
+
+/// How much of the words of others is repeated.
+const LONGEST: usize = 300;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    /// There is no such object, or no such kind.
+    #[error("it is not there")]
+    NotThere,
+    /// Whoever asks has no right to.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl Refusal {
+    fn of(error: &kube::Error) -> Self {
+        let failed = |text: &str| Self::Failed(one_line(text, LONGEST));
+        match error {
+            kube::Error::Api(status) => match status.code {
+                404 => Self::NotThere,
+                401 | 403 => Self::Forbidden(one_line(&status.message, LONGEST)),
+                _ => failed(&status.message),
+            },
+            error => failed(&error.to_string()),
+        }
+    }
+}
+
+/// What was answered.
+pub(super) type Answer<T = Value> = Result<T, Refusal>;
+
+/// The API server, asked by one user.
+#[derive(Clone)]
+pub(super) struct ApiServer {
+    /// For what is read as its own type.
+    pub(super) client: Client,
+    /// How long an answer may take.
+    patience: Duration,
+}
+
+impl ApiServer {
+    pub(super) fn new(client: Client, patience: Duration) -> Self {
+        Self { client, patience }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answer {
+        self.ask(Request::get(path), Vec::new()).await
+    }
+
+    /// Has a review made: the API server answers it, and keeps nothing.
+    pub(super) async fn review(&self, path: &str, review: &Value) -> Answer {
+        let request = Request::post(path).header(CONTENT_TYPE, "application/json");
+        self.ask(request, review.to_string().into_bytes()).await
+    }
+
+    async fn ask(&self, request: Builder, body: Vec<u8>) -> Answer {
+        let request = request
+            .body(body)
+            .map_err(|error| Refusal::Failed(error.to_string()))?;
+        let text = self.within(self.client.request_text(request)).await?;
+        serde_json::from_str(&text)
+            .map_err(|error| Refusal::Failed(format!("its answer is no JSON: {error}")))
+    }
+
+    /// Bounds a call.
+    pub(super) async fn within<T>(
+        &self,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Answer<T> {
+        match timeout(self.patience, call).await {
+            Ok(answer) => answer.map_err(|error| Refusal::of(&error)),
+            Err(_) => {
+                let patience = self.patience.as_secs();
+                let silent = format!("the API server did not answer within {patience} s");
+                Err(Refusal::Failed(silent))
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! What is read of Consul, and what its token may do: each step of the operator's is tried.
+//!
+//! A scratch key is there within a transaction only: the one that makes it deletes it, too. The scratch
+//! session is ended also when this program is interrupted; should that fail, its TTL ends it.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use jiff::SignedDuration;
+
+use super::{Operator, Settings};
+use crate::{
+    clock,
+    consul::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status},
+    leader,
+};
+
+/// The address of the external node, as the operator registers it: Consul wants one, and nobody connects
+/// to it.
+const ADDRESS: &str = "127.0.0.1";
+
+/// The TTL that is tried first: the shortest that Consul takes by default, and that a spec can ask for.
+const SHORTEST: Duration = Duration::from_secs(10);
+
+/// All that was read of a Consul that can be asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) status: Result<Status, Error>,
+    /// How far its clock is ahead of ours.
+    pub(super) ahead: Option<SignedDuration>,
+    /// `None` where there was no answer before.
+    pub(super) version: Option<Result<String, Error>>,
+    /// What was tried; `None` where there is nobody who could answer.
+    pub(super) tried: Option<Tried>,
+    /// What was tried for an election in Consul, if there is to be one.
+    pub(super) election: Option<Tried>,
+}
+
+/// What the operator does in Consul.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It registers the external node.
+    Register,
+    /// It makes a session there.
+    Make,
+    /// It renews it.
+    Renew,
+    /// It lists and reads keys.
+    List,
+    /// It writes keys, also on a condition, and deletes them.
+    Write,
+    /// It locks keys, and unlocks them.
+    Lock,
+    /// It ends the session.
+    End,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was done.
+    Done,
+    /// It was not tried, for this reason.
+    Untried(&'static str),
+    /// It was refused.
+    Refused(Error),
+}
+
+/// What was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tried {
+    /// On which external node.
+    pub(super) node: Option<String>,
+    /// Whether that was there before; `None` where nobody can tell.
+    pub(super) known: Option<bool>,
+    /// Below which keys, and what a rule would name to allow it.
+    pub(super) keys: Keys,
+    pub(super) steps: Vec<(Step, Outcome)>,
+    /// The shortest TTL that Consul takes.
+    pub(super) shortest: Option<Duration>,
+}
+
+/// Where keys are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// The folder of the scratch key, with the slash at its end.
+    pub(super) folder: String,
+    /// What a rule of Consul's ACL names: that folder, or one above it.
+    pub(super) rule: String,
+}
+
+/// The scratch session, as long as it may be there.
+#[derive(Default)]
+pub(super) struct Scratch(Mutex<Option<Session>>);
+
+#[derive(Clone)]
+struct Session {
+    client: Client,
+    node: String,
+    name: String,
+}
+
+impl Scratch {
+    /// Ends the session that may have been left, also one of which no answer said that it was made.
+    pub(super) async fn end(&self) {
+        let left = self.left().take();
+        let Some(Session { client, node, name }) = left else {
+            return;
+        };
+        // Where this fails, the TTL ends it.
+        let sessions = client.node_sessions(&node).await.unwrap_or_default();
+        for session in sessions.iter().filter(|session| session.name == name) {
+            let _ = client.destroy_session(&session.id).await;
+        }
+    }
+
+    fn left(&self) -> std::sync::MutexGuard<'_, Option<Session>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at Consul with the operator's own token.
+pub(super) async fn look(
+    settings: &Settings,
+    client: &Client,
+    operator: &Operator,
+    keys: Keys,
+    scratch: &Scratch,
+) -> Seen {
+    let (status, ahead) = status(client).await;
+    let mut seen = Seen {
+        version: None,
+        status,
+        ahead,
+        tried: None,
+        election: None,
+    };
+    let leads = |status: &Status| status.leader.is_some();
+    if seen.status.is_ok() {
+        seen.version = Some(client.version().await);
+    }
+    if seen.status.as_ref().is_ok_and(leads) {
+        let node = operator.node.as_deref();
+        seen.tried = Some(try_all(client, node, keys, scratch).await);
+        if settings.election.mode == leader::Mode::Consul {
+            let keys = elections(&operator.cluster.name);
+            seen.election = Some(try_keys(client, keys).await);
+        }
+    }
+    seen
+}
+
+/// Where elections are held for a cluster.
+fn elections(cluster: &str) -> Keys {
+    let rule = "service/consul-semaphore-operator/".to_owned();
+    Keys {
+        folder: format!("{rule}{cluster}/"),
+        rule,
+    }
+}
+
+/// Asks what everybody may ask, and what time it is there.
+async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuration>) {
+    let asked = clock::time();
+    let status = client.status().await;
+    let took = clock::time().duration_since(asked);
+    // The answer was made on the way, and its time has no fraction: half a second is left out of it.
+    let theirs = status.as_ref().ok().and_then(|status| status.time);
+    let ahead = theirs.map(|theirs| {
+        theirs.duration_since(asked) + SignedDuration::from_millis(500) - took / 2
+    });
+    (status, ahead)
+}
+
+/// Tries all steps.
+pub(super) async fn try_all(
+    client: &Client,
+    node: Option<&str>,
+    keys: Keys,
+    scratch: &Scratch,
+) -> Tried {
+    let name = scratch_name();
+    let key = format!("{}{name}", keys.folder);
+    let mut tried = Tried {
+        node: node.map(str::to_owned),
+        known: None,
+        keys,
+        steps: Vec::new(),
+        shortest: None,
+    };
+    let session = match node {
+        Some(node) => tried.begin(client, node, &name, scratch).await,
+        None => {
+            let unknown = "the node bears the cluster's id, which is not known: give --consul-node";
+            for step in [Step::Register, Step::Make, Step::Renew] {
+                tried.steps.push((step, Outcome::Untried(unknown)));
+            }
+            None
+        }
+    };
+    tried.note(Step::List, client.list(&key).await);
+    tried.note(Step::Write, client.transaction(&writes(&key)).await);
+    let without = Outcome::Untried("there is no session to lock with");
+    match session {
+        Some(session) => {
+            let locks = locks(&key, &session);
+            tried.note(Step::Lock, client.transaction(&locks).await);
+            let ended = client.destroy_session(&session).await;
+            if ended.is_ok() {
+                scratch.left().take();
+            }
+            tried.note(Step::End, ended);
+        }
+        None => tried
+            .steps
+            .extend([(Step::Lock, without.clone()), (Step::End, without)]),
+    }
+    tried
+}
+
+/// Tries what an election in Consul needs of keys.
+async fn try_keys(client: &Client, keys: Keys) -> Tried {
+    let key = format!("{}{}", keys.folder, scratch_name());
+    let mut tried = Tried {
+        node: None,
+        known: None,
+        keys,
+        steps: Vec::new(),
+        shortest: None,
+    };
+    tried.note(Step::List, client.list(&key).await);
+    tried.note(Step::Write, client.transaction(&writes(&key)).await);
+    tried
+}
+
+/// A name that nobody else has.
+fn scratch_name() -> String {
+    format!("check-{:016x}", fastrand::u64(..))
+}
+
+impl Tried {
+    fn note<T>(&mut self, step: Step, answer: Result<T, Error>) {
+        let outcome = match answer {
+            Ok(_) => Outcome::Done,
+            Err(error) => Outcome::Refused(error),
+        };
+        self.steps.push((step, outcome));
+    }
+
+    /// A session on the node, which is registered before, and renewed.
+    async fn begin(
+        &mut self,
+        client: &Client,
+        node: &str,
+        name: &str,
+        scratch: &Scratch,
+    ) -> Option<SessionId> {
+        let external = client.is_external(node).await;
+        self.known = external.as_ref().ok().map(Option::is_some);
+        if let Ok(Some(false)) = external {
+            let agents = "an agent runs on that node: registering it would change the agent's address";
+            self.steps.push((Step::Register, Outcome::Untried(agents)));
+        } else {
+            let external = ExternalNode {
+                name: node.to_owned(),
+                address: ADDRESS.to_owned(),
+            };
+            self.note(Step::Register, client.register_node(&external).await);
+        }
+        *scratch.left() = Some(Session {
+            client: client.clone(),
+            node: node.to_owned(),
+            name: format!("consul-semaphore-operator {name}"),
+        });
+        let made = self.make(client, node, name).await;
+        if let Err(error) = &made
+            && !error.may_have_been_applied()
+        {
+            scratch.left().take();
+        }
+        let session = made.as_ref().ok().cloned();
+        self.note(Step::Make, made);
+        match &session {
+            Some(session) => self.note(Step::Renew, client.renew_session(session).await),
+            None => {
+                let without = Outcome::Untried("there is no session to renew");
+                self.steps.push((Step::Renew, without));
+            }
+        }
+        session
+    }
+
+    /// Makes a session that lives as short as can be.
+    async fn make(&mut self, client: &Client, node: &str, name: &str) -> Result<SessionId, Error> {
+        let mut request = NewSession {
+            name: format!("consul-semaphore-operator {name}"),
+            node: Some(node.to_owned()),
+            ttl: Some(SHORTEST),
+            lock_delay: Duration::ZERO,
+        };
+        let made = client.create_session(&request).await;
+        let Some(shortest) = made.as_ref().err().and_then(Error::shortest_ttl) else {
+            self.shortest = made.is_ok().then_some(SHORTEST);
+            return made;
+        };
+        self.shortest = Some(shortest);
+        request.ttl = Some(shortest);
+        client.create_session(&request).await
+    }
+}
+
+/// A key is made on the condition that it is not there, written, and deleted: all at once.
+fn writes(key: &str) -> [Op; 3] {
+    let key = || key.to_owned();
+    [
+        Op::Cas {
+            key: key(),
+            value: Vec::new(),
+            flags: 0,
+            index: 0,
+        },
+        Op::Set {
+            key: key(),
+            value: Vec::new(),
+            flags: 0,
+        },
+        Op::Delete { key: key() },
+    ]
+}
+
+/// A key is locked, unlocked and deleted: all at once.
+fn locks(key: &str, session: &SessionId) -> [Op; 3] {
+    let key = || key.to_owned();
+    [
+        Op::Lock {
+            key: key(),
+            value: Vec::new(),
+            flags: 0,
+            session: session.clone(),
+        },
+        Op::Unlock {
+            key: key(),
+            value: Vec::new(),
+            flags: 0,
+            session: session.clone(),
+        },
+        Op::Delete { key: key() },
+    ]
+}

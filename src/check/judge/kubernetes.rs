@@ -1,0 +1,348 @@
+//! What is to be said of Kubernetes.
+
+use kube::CustomResourceExt as _;
+
+use super::{
+    consul::minor,
+    definition::{Difference, difference},
+    named,
+};
+use crate::{
+    api::ConsulSemaphore,
+    check::{
+        api_server::{Answer, Refusal},
+        kubernetes::{Rest, Right, Seen, is_account},
+        policies,
+        report::{Area, Line, Outcome},
+    },
+    telemetry,
+};
+
+/// The oldest Kubernetes in which a Job is Complete or Failed only once its pods have ended, which is what
+/// gives its slot back.
+const OLDEST: (u32, u32) = (1, 31);
+
+const INSTALL: &str = "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
+
+/// All that was seen; or why no cluster is known.
+pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(why) => {
+            let line = line("reachable", Outcome::Failed, format!("no cluster is known: {why}"));
+            return vec![line.todo("set KUBECONFIG, or run this in a pod of the cluster")];
+        }
+    };
+    let Some(rest) = &seen.rest else {
+        let why = seen.version.as_ref().err();
+        let why = why.map(ToString::to_string).unwrap_or_default();
+        let line = line("reachable", Outcome::Failed, format!("{}: {why}", seen.url));
+        return vec![line.todo("check KUBECONFIG, and what is between this machine and the API server")];
+    };
+    let mut lines = vec![
+        line("reachable", Outcome::Ok, &seen.url),
+        version(&seen.version),
+        cluster(&rest.id),
+    ];
+    lines.extend(resource(rest));
+    lines.push(asker(&rest.asker));
+    lines.extend(rights(&rest.rights));
+    lines.extend(policies::lines(&rest.policies));
+    lines
+}
+
+fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
+    Line::new(Area::Kubernetes, what, outcome, message)
+}
+
+fn version(version: &Answer<String>) -> Line {
+    match version {
+        Ok(version) => {
+            let message = format!("{version} (tested with {})", telemetry::KUBERNETES);
+            match minor(version) {
+                Some(minor) if minor < OLDEST => line("version", Outcome::Failed, message).todo(
+                    "use Kubernetes 1.31 or newer: before that a Job may be Complete while its pods still \
+                     run, and its slot would be given back too early",
+                ),
+                _ => line("version", Outcome::Ok, message),
+            }
+        }
+        Err(why) => line("version", Outcome::Unknown, why),
+    }
+}
+
+fn cluster(id: &Answer<String>) -> Line {
+    match id {
+        Ok(id) if !id.is_empty() => line("cluster id", Outcome::Ok, id),
+        Ok(_) => line("cluster id", Outcome::Failed, "the namespace kube-system has no uid")
+            .todo("give the operator --consul-node and --cluster-name; this is no usual cluster"),
+        Err(why) => line(
+            "cluster id",
+            Outcome::Unknown,
+            format!("it is the uid of the namespace kube-system: {why}"),
+        )
+        .todo("ask as somebody who may get that namespace, or give --consul-node"),
+    }
+}
+
+/// Whether the `ConsulSemaphore` is there, and is this program's.
+fn resource(rest: &Rest) -> Vec<Line> {
+    let of = |outcome, message: String| line("ConsulSemaphore", outcome, message);
+    match &rest.served {
+        Ok(kinds) if kinds.iter().any(|kind| kind == "consulsemaphores") => {}
+        Ok(_) | Err(Refusal::NotThere) => {
+            let missing = "the CustomResourceDefinition is not installed".to_owned();
+            return vec![of(Outcome::Failed, missing).todo(INSTALL)];
+        }
+        Err(why) => return vec![of(Outcome::Unknown, why.to_string())],
+    }
+    let served = of(Outcome::Ok, "v1alpha1 is served".to_owned());
+    vec![served, schema(&rest.definition)]
+}
+
+fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
+    let of = |outcome, message: String| line("its schema", outcome, message);
+    let installed = match installed {
+        Ok(installed) => installed,
+        Err(why) => {
+            return of(Outcome::Unknown, format!("it can't be read: {why}"))
+                .todo("ask as somebody who may get CustomResourceDefinitions to know it");
+        }
+    };
+    match difference(&ConsulSemaphore::crd(), installed) {
+        None => of(Outcome::Ok, "it is this program's".to_owned()),
+        Some(Difference::Version) => {
+            of(Outcome::Failed, "v1alpha1 is not the version that is stored".to_owned()).todo(INSTALL)
+        }
+        Some(Difference::Property(path)) => {
+            let message = format!(
+                "it has no {path}: it is of another version than this program, and what is written there \
+                 is dropped"
+            );
+            of(Outcome::Failed, message).todo(INSTALL)
+        }
+        Some(Difference::Line { ours, theirs }) => {
+            let message = format!("it is not this program's: {theirs:?} where that has {ours:?}");
+            of(Outcome::Warning, message).todo(format!("if the program is the newer one: {INSTALL}"))
+        }
+    }
+}
+
+fn asker(asker: &Answer<String>) -> Line {
+    match asker {
+        Ok(user) if is_account(user) => line("rights of", Outcome::Ok, user),
+        Ok(user) => line(
+            "rights of",
+            Outcome::Warning,
+            format!("{user}: that is not a ServiceAccount as the operator's is"),
+        )
+        .todo("give --as system:serviceaccount:<namespace>:<name> to ask what the operator may do"),
+        Err(why) => line("rights of", Outcome::Unknown, why).todo(
+            "whoever gives --as must be allowed to impersonate that account (verb impersonate on \
+             serviceaccounts)",
+        ),
+    }
+}
+
+fn rights(rights: &[Right]) -> Vec<Line> {
+    let unknown = |right: &Right| right.unknown.is_some();
+    if let Some(first) = rights.first()
+        && rights.iter().all(|right| unknown(right) && right.unknown == first.unknown)
+    {
+        let why = first.unknown.as_ref().map(ToString::to_string);
+        let message = format!("they are not known: {}", why.unwrap_or_default());
+        return vec![
+            line("rights", Outcome::Unknown, message)
+                .todo("ask as somebody whom the API server answers"),
+        ];
+    }
+    rights.iter().map(right).collect()
+}
+
+fn right(right: &Right) -> Line {
+    let Right {
+        question,
+        denied,
+        unknown,
+    } = right;
+    let rule = question.rule;
+    let mut what = rule.resource.to_owned();
+    if !rule.group.is_empty() {
+        what = format!("{what}.{}", rule.group);
+    }
+    if let Some(name) = &question.name {
+        what = format!("{what} {name}");
+    }
+    if let Some(namespace) = &question.namespace
+        && question.name.as_ref() != Some(namespace)
+    {
+        what = format!("{what} in {namespace}");
+    }
+    if let Some(why) = unknown {
+        return line(&what, Outcome::Unknown, why);
+    }
+    if denied.is_empty() {
+        return line(&what, Outcome::Ok, format!("may {}", rule.verbs.join(", ")));
+    }
+    let outcome = if rule.optional {
+        Outcome::Warning
+    } else {
+        Outcome::Failed
+    };
+    let message = format!("may not {}: {}", named(denied.iter()), rule.without);
+    line(&what, outcome, message)
+        .todo("kubectl apply -k config/rbac; for an operator of some namespaces see docs/scope.md")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::rights::{Lease, questions};
+
+    const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+
+    fn rest() -> Rest {
+        let lease = Lease {
+            namespace: "consul-semaphore-system".to_owned(),
+            name: "consul-semaphore-operator".to_owned(),
+        };
+        let questions = questions(&"*".parse().unwrap(), Some(&lease)).into_iter();
+        let allowed = questions.map(|question| Right {
+            question,
+            denied: Vec::new(),
+            unknown: None,
+        });
+        Rest {
+            id: Ok("72ae35f8-3282-451b-b1ca-51957e931009".to_owned()),
+            served: Ok(vec!["consulsemaphores".to_owned()]),
+            definition: Ok(ConsulSemaphore::crd()),
+            asker: Ok(OPERATOR.to_owned()),
+            rights: allowed.collect(),
+            policies: Vec::new(),
+        }
+    }
+
+    fn all(rest: Rest) -> Vec<Line> {
+        lines(&Ok(Seen {
+            url: "https://kubernetes:6443/".to_owned(),
+            version: Ok("v1.36.3".to_owned()),
+            rest: Some(rest),
+        }))
+    }
+
+    #[track_caller]
+    fn only(rest: Rest, what: &str, outcome: Outcome, words: &[&str]) {
+        let mut bad = all(rest);
+        bad.retain(|line| line.outcome != Outcome::Ok);
+        let [line] = &bad[..] else {
+            panic!("{bad:#?}");
+        };
+        assert_eq!((line.what.as_str(), line.outcome), (what, outcome));
+        let todo = line.todo.as_deref().unwrap_or_default();
+        for word in words {
+            assert!(line.message.contains(word) || todo.contains(word), "{word}: {line:#?}");
+        }
+    }
+
+    #[test]
+    fn where_all_is_well_nothing_is_to_be_done() {
+        let lines = all(rest());
+        assert!(lines.iter().all(|line| line.outcome == Outcome::Ok && line.todo.is_none()), "{lines:#?}");
+        let whats: Vec<_> = lines.iter().map(|line| line.what.as_str()).collect();
+        for what in [
+            "its schema",
+            "jobs.batch",
+            "pods",
+            "consulsemaphores/status.consul-semaphore.io",
+            "namespaces kube-system",
+            "leases.coordination.k8s.io in consul-semaphore-system",
+        ] {
+            assert!(whats.contains(&what), "{whats:?}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_away_is_asked_nothing_more() {
+        let silent = Refusal::Failed("no route".to_owned());
+        let seen = Seen {
+            url: "https://kubernetes:6443/".to_owned(),
+            version: Err(silent),
+            rest: None,
+        };
+        for (seen, words) in [(Ok(seen), "no route"), (Err("no file".to_owned()), "no file")] {
+            let lines = lines(&seen);
+            assert_eq!(lines.len(), 1);
+            assert_eq!(lines[0].outcome, Outcome::Failed);
+            assert!(lines[0].message.contains(words), "{lines:?}");
+            assert!(lines[0].todo.as_ref().is_some_and(|todo| todo.contains("KUBECONFIG")));
+        }
+    }
+
+    #[test]
+    fn an_old_kubernetes_is_told() {
+        for (version, outcome) in [
+            ("v1.30.9", Outcome::Failed),
+            ("v1.31.0-eks-1", Outcome::Ok),
+            ("v1.36.3", Outcome::Ok),
+            ("v2.0.0", Outcome::Ok),
+        ] {
+            assert_eq!(super::version(&Ok(version.to_owned())).outcome, outcome, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_definition_that_is_not_there_or_another_one_is_told() {
+        let missing = Rest {
+            served: Err(Refusal::NotThere),
+            ..rest()
+        };
+        only(missing, "ConsulSemaphore", Outcome::Failed, &["not installed", "kubectl apply -k crds"]);
+        let mut old = ConsulSemaphore::crd();
+        old.spec.versions[0].schema = None;
+        let old = Rest {
+            definition: Ok(old),
+            ..rest()
+        };
+        only(old, "its schema", Outcome::Warning, &["if the program is the newer one"]);
+        let mut unstored = ConsulSemaphore::crd();
+        unstored.spec.versions[0].storage = false;
+        let unstored = Rest {
+            definition: Ok(unstored),
+            ..rest()
+        };
+        only(unstored, "its schema", Outcome::Failed, &["not the version that is stored"]);
+        let hidden = Rest {
+            definition: Err(Refusal::Forbidden("may not get it".to_owned())),
+            ..rest()
+        };
+        only(hidden, "its schema", Outcome::Unknown, &["may not get it", "ask as somebody"]);
+    }
+
+    #[test]
+    fn a_missing_right_is_told_with_what_does_not_work() {
+        let without = |resource: &str, verb| {
+            let mut rest = rest();
+            let right = rest.rights.iter_mut();
+            let mut right = right.filter(|right| right.question.rule.resource == resource);
+            right.next().unwrap().denied.push(verb);
+            rest
+        };
+        let words = ["may not patch", "started", "kubectl apply -k config/rbac"];
+        only(without("jobs", "patch"), "jobs.batch", Outcome::Failed, &words);
+        only(without("events", "create"), "events", Outcome::Warning, &["no events"]);
+    }
+
+    #[test]
+    fn whose_rights_they_are_is_told() {
+        let admin = Rest {
+            asker: Ok("kubernetes-admin".to_owned()),
+            ..rest()
+        };
+        only(admin, "rights of", Outcome::Warning, &["kubernetes-admin", "--as system:serviceaccount:"]);
+        let mut refused = rest();
+        for right in &mut refused.rights {
+            right.unknown = Some(Refusal::Forbidden("can't impersonate".to_owned()));
+        }
+        only(refused, "rights", Outcome::Unknown, &["can't impersonate"]);
+    }
+}

@@ -1,0 +1,207 @@
+//! Why the first Job in line does not run: what the operator's own decision would be, in words.
+//!
+//! Nothing is judged here twice: the facts go to [`decide`](crate::semaphore::decide()), as the operator's
+//! do, and the plan that comes back is never carried out.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    named,
+    semaphore::{ALIVE, holder},
+};
+use crate::{
+    api::ConsulSemaphore,
+    check::report::Outcome,
+    clock::Moment,
+    consul::{Entry, Session, SessionId},
+    controller::{Kept, defence},
+    semaphore::{
+        Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed, Ours,
+        Plan, Reading, Settings, Standing, Turns, Uid, decide,
+    },
+};
+
+/// One lock key, and all that is known of it.
+pub(super) struct Place {
+    pub(super) settings: Settings,
+    pub(super) reading: Reading,
+    /// The Jobs in line, in order.
+    pub(super) line: Vec<Arc<Job>>,
+    /// The limits that are ours.
+    applied: Vec<u32>,
+    defence: Defence,
+    /// Our live contenders.
+    ours: Vec<Ours>,
+    /// The Jobs that run in its slots, or have.
+    bound: Vec<Arc<Job>>,
+    /// A session for each Job in line.
+    sessions: BTreeMap<Uid, SessionId>,
+}
+
+impl Place {
+    pub(super) fn new(
+        semaphore: &ConsulSemaphore,
+        settings: Settings,
+        reading: Reading,
+        sessions: &[Session],
+        jobs: &[Kept],
+    ) -> Self {
+        let status = semaphore.status.as_ref();
+        let applied = status.iter().flat_map(|status| &status.applied_limits);
+        let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
+        let jobs = || jobs.iter().map(|kept| &kept.job);
+        let lock_key = settings.prefix.lock_key();
+        let asks = |job: &&Arc<Job>| {
+            job.wants.as_deref() == Some(&*settings.name)
+                && (settings.key.is_none() || settings.key == job.key)
+        };
+        let mut line: Vec<Arc<Job>> = jobs()
+            .filter(|job| job.in_line() && asks(job))
+            .cloned()
+            .collect();
+        line.sort_by_key(|job| job.place());
+        let over = |job: &Job| matches!(job.standing, Standing::Finished { .. });
+        let bound = jobs().filter(|job| job.started_at(&lock_key) && !job.in_line() && !over(job));
+        let bound: Vec<Arc<Job>> = bound.cloned().collect();
+        let by_uid: BTreeMap<&Uid, &Arc<Job>> = jobs().map(|job| (&job.uid, job)).collect();
+
+        // Stands for the session that the operator would make for a Job.
+        let unmade = |job: &Arc<Job>| format!("to-be-made-{}", job.uid).into();
+        let unmade = line.iter().map(|job| (job.uid.clone(), unmade(job)));
+        let mut ahead: BTreeMap<Uid, SessionId> = unmade.collect();
+        let mut ours = Vec::new();
+        for session in sessions {
+            let identity = Identity::parse(&session.name);
+            let Some(identity) = identity.filter(|identity| settings.owns(identity)) else {
+                continue;
+            };
+            let job = by_uid.get(&identity.uid);
+            if reading.contender(&session.id).is_some() {
+                ahead.remove(&identity.uid);
+                ours.push(Ours {
+                    session: session.id.clone(),
+                    job: job.copied().cloned(),
+                    identity: Arc::new(identity),
+                    pods_gone: false,
+                });
+            } else if let Some(made) = ahead.get_mut(&identity.uid) {
+                *made = session.id.clone();
+            }
+        }
+        Self {
+            applied: applied.collect(),
+            defence: defence(semaphore),
+            ours,
+            bound,
+            sessions: ahead,
+            line,
+            settings,
+            reading,
+        }
+    }
+
+    /// What the operator would do now, if it knew no more than this.
+    pub(super) fn decide(
+        &self,
+        now: Moment,
+        time: jiff::Timestamp,
+        operations: usize,
+    ) -> Plan {
+        let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
+        let mut turns = Turns::new(self.settings.fair);
+        let mut coolings = Coolings::default();
+        deaths.observe(&self.reading, now);
+        mutex.observe(&self.reading, now);
+        turns.observe(&self.reading, now);
+        coolings.observe(&self.reading, &self.ours, now, time);
+        let none = BTreeSet::new();
+        decide(&Observed {
+            now,
+            time,
+            settings: &self.settings,
+            applied: &self.applied,
+            defence: self.defence,
+            fenced: true,
+            reading: Some(&self.reading),
+            deaths: &deaths,
+            coolings: &coolings,
+            mutex: &mutex,
+            turns: &turns,
+            evidence: &Evidence::default(),
+            ours: &self.ours,
+            bound: &self.bound,
+            line: &self.line,
+            sessions: &self.sessions,
+            busy: &none,
+            barred: &none,
+            immovable: &none,
+            closed: false,
+            operations,
+        })
+    }
+
+    /// The live contenders that wait and are not ours.
+    pub(super) fn others(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        let ours: BTreeSet<&SessionId> = self.ours.iter().map(|ours| &ours.session).collect();
+        let waiting = self.reading.waiting();
+        waiting.filter(move |(session, _)| !ours.contains(session))
+    }
+}
+
+/// Why the first Job in line does not run yet, and what to do.
+pub(super) fn why_it_waits(
+    place: &Place,
+    plan: &Plan,
+    first: &Job,
+) -> (Outcome, String, Option<String>) {
+    let settings = &place.settings;
+    let ok = |why: String| (Outcome::Ok, why, None);
+    let stays = |why: &str| {
+        let todo = format!("if it stays so, {ALIVE}");
+        (Outcome::Warning, why.to_owned(), Some(todo))
+    };
+    if plan.skips.iter().any(|skip| skip.job.uid == first.uid) {
+        return stays("it is not to wait (on-contention: Skip), and all slots are taken: the operator deletes it");
+    }
+    let granted = plan.transaction.iter().flat_map(|transaction| &transaction.grants);
+    let mut started = plan.starts.iter().map(|start| &start.job).chain(granted.map(|grant| &grant.job));
+    if started.any(|job| job.uid == first.uid) {
+        return stays("a slot is free and it is its turn: the operator starts it as soon as it sees that");
+    }
+    if settings.terminating {
+        let todo = "make the ConsulSemaphore again once it is gone, or remove the Job's annotation";
+        let why = "the ConsulSemaphore is being deleted: nothing more is granted";
+        return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
+    }
+    if matches!(place.reading.lock(), Lock::Unreadable(_)) {
+        return ok("the lock can't be used: see above".to_owned());
+    }
+    if let Some(Agreement::Conflict { .. }) = plan.agreement {
+        return ok("the limits don't agree: see above".to_owned());
+    }
+    if settings.paused {
+        let todo = "set spec.paused to false to go on granting";
+        let why = "spec.paused is true: nothing more is granted";
+        return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
+    }
+    if plan.record.is_some() {
+        return stays("the operator has not taken the limit up yet, which comes before the first grant");
+    }
+    let taken = match place.reading.lock() {
+        Lock::Semaphore { body, .. } if body.room() == 0 => body.holders().collect(),
+        Lock::Mutex { holder, .. } => holder.iter().collect(),
+        _ => Vec::new(),
+    };
+    if !taken.is_empty() {
+        let holders = taken.iter().map(|session| holder(&place.reading, session));
+        return ok(format!("no slot is free: held by {}", named(holders)));
+    }
+    let others = place.others().count();
+    if others > 0 {
+        return ok(format!("{others} of others wait, and a free slot is left to those who came before it"));
+    }
+    stays("a slot is free, and kept for a Job that had it before or whose pods still end")
+}

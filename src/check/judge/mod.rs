@@ -1,0 +1,30 @@
+//! From what was read to what is told. No IO: the same facts give the same lines.
+
+pub(super) mod consul;
+pub(super) mod definition;
+pub(super) mod kubernetes;
+mod line_of_jobs;
+pub(super) mod semaphore;
+
+/// Names as people list them, no more than a line can hold.
+fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
+    const NAMED: usize = 5;
+    let more = names.len().saturating_sub(NAMED);
+    let named: Vec<String> = names.take(NAMED).map(|name| name.to_string()).collect();
+    let named = named.join(", ");
+    match more {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn of_many_names_some_are_told() {
+        assert_eq!(super::named(["a", "b"].iter()), "a, b");
+        assert_eq!(super::named([""; 0].iter()), "");
+        let many = (0..7).collect::<Vec<_>>();
+        assert_eq!(super::named(many.iter()), "0, 1, 2, 3, 4 and 2 more");
+    }
+}

@@ -1,0 +1,408 @@
+//! What is to be said of one semaphore.
+
+use std::collections::BTreeSet;
+
+use super::{
+    consul::{advice, steps},
+    line_of_jobs::{self, Place},
+    named,
+};
+use crate::{
+    api::{
+        ConsulSemaphore, Mode,
+        annotations::KEY,
+        conditions::{ConditionType, Reason},
+    },
+    check::{
+        Name,
+        api_server::{Answer, Refusal},
+        report::{Area, Line, Outcome},
+        semaphore::{Prefix, Seen, Token},
+    },
+    consul::{Listing, SessionId},
+    controller::{Kept, Obstacle},
+    semaphore::{
+        Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, Standing, lock::Unreadable,
+        plan::Taker,
+    },
+};
+
+/// How many keys of a keyed semaphore are looked at.
+const KEYS: usize = 20;
+
+/// How to see whether the operator works.
+pub(super) const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
+                                app.kubernetes.io/name=consul-semaphore-operator";
+
+/// All that was read of the semaphore of this name.
+pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
+    let Name { namespace, name } = name;
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(Refusal::NotThere) => {
+            let missing = format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
+            let todo = format!("kubectl get csem -n {namespace}, or kubectl get csem -A");
+            return vec![line("object", Outcome::Failed, missing).todo(todo)];
+        }
+        Err(Refusal::Forbidden(why)) => {
+            return vec![
+                line("object", Outcome::Unknown, why)
+                    .todo("ask as somebody who may get ConsulSemaphores there"),
+            ];
+        }
+        Err(why) => {
+            return vec![
+                line("object", Outcome::Failed, why)
+                    .todo("if it can't be read because of what its spec says, correct that"),
+            ];
+        }
+    };
+    let mut lines = vec![object(seen)];
+    lines.extend(conditions(&seen.semaphore));
+    lines.push(prefix(seen));
+    if let Some(token) = &seen.token {
+        lines.extend(of_token(token));
+    }
+    if let Some(prefix) = &seen.prefix {
+        let whose = match &seen.token {
+            Some(token) => format!("the token of the Secret {}", token.from.name),
+            None => "the operator's token".to_owned(),
+        };
+        lines.extend(steps(Area::Semaphore, &prefix.tried, &whose));
+        lines.extend(ttl(&seen.settings, prefix));
+    }
+    lines.extend(jobs_out_of_line(seen));
+    match &seen.prefix {
+        Some(prefix) => lines.extend(places(seen, prefix)),
+        None => lines.push(line(
+            "slots",
+            Outcome::Unknown,
+            "Consul was not asked: see above",
+        )),
+    }
+    lines
+}
+
+fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
+    Line::new(Area::Semaphore, what, outcome, message)
+}
+
+/// Whether an operator knows it as it is.
+fn object(seen: &Seen) -> Line {
+    let of = |outcome, message: &str| line("object", outcome, message);
+    if !seen.in_scope {
+        let message = "an operator with these --namespaces and this --semaphore-selector does not look after it";
+        return of(Outcome::Warning, message)
+            .todo("give the flags of the operator that does, or have one that does");
+    }
+    let metadata = &seen.semaphore.metadata;
+    let observed = seen.semaphore.status.as_ref();
+    let observed = observed.and_then(|status| status.observed_generation);
+    match observed {
+        None => of(Outcome::Warning, "no operator has looked at it yet").todo(ALIVE),
+        Some(_) if observed != metadata.generation => {
+            of(Outcome::Warning, "its status is of an earlier spec: no operator has looked at this one yet")
+                .todo(ALIVE)
+        }
+        Some(_) => of(Outcome::Ok, "an operator has looked at this spec"),
+    }
+}
+
+/// What the operator says.
+fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
+    let said = semaphore.status.iter().flat_map(|status| &status.conditions);
+    let said: Vec<_> = said.collect();
+    let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
+        let condition = said.iter().find(|said| said.type_ == type_.as_str())?;
+        let meant = [Reason::Paused, Reason::Terminating].map(Reason::as_str);
+        let outcome = match condition.status.as_str() {
+            "True" => Outcome::Ok,
+            // That slots are held is what they are for.
+            "False" if condition.reason == Reason::AllSlotsHeld.as_str() => Outcome::Ok,
+            "False" if meant.contains(&condition.reason.as_str()) => Outcome::Warning,
+            "False" => Outcome::Failed,
+            _ => Outcome::Unknown,
+        };
+        let message = format!("{}: {}", condition.reason, condition.message);
+        let line = line(&format!("condition {type_}"), outcome, message);
+        Some(match outcome {
+            Outcome::Failed => line.todo(format!(
+                "as the message says; docs/reference.md has the reason {}",
+                condition.reason
+            )),
+            _ => line,
+        })
+    });
+    ours.collect()
+}
+
+fn prefix(seen: &Seen) -> Line {
+    match &seen.barred {
+        Some(why) => line("prefix", Outcome::Failed, why)
+            .todo("as the message says; --tenant-prefix and --trusted-namespaces must be the operator's"),
+        None => line("prefix", Outcome::Ok, &seen.settings.prefix),
+    }
+}
+
+fn of_token(token: &Token) -> Vec<Line> {
+    let name = &token.from.name;
+    let allowed = match &token.allowed {
+        Ok(true) => line("Secret", Outcome::Ok, format!("the operator may read {name}")),
+        Ok(false) => line("Secret", Outcome::Failed, format!("the operator may not read {name}"))
+            .todo("allow it to get that Secret by a Role in the namespace: kubectl apply -k config/token-secret -n <namespace>"),
+        Err(why) => line("Secret", Outcome::Unknown, why),
+    };
+    let read = token.problem.as_ref().map(|problem| {
+        line("token", Outcome::Unknown, format!("Consul is not asked: {problem}"))
+            .todo("correct the Secret; or ask as somebody who may read it")
+    });
+    [allowed].into_iter().chain(read).collect()
+}
+
+/// Whether Consul gives sessions the TTL that is asked for.
+fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
+    let (asked, shortest) = (settings.ttl?, prefix.tried.shortest?);
+    (asked < shortest).then(|| {
+        let (asked, shortest) = (asked.as_secs(), shortest.as_secs());
+        let message = format!("spec.session.ttl is {asked} s, and Consul gives {shortest} s or more");
+        line("session TTL", Outcome::Failed, message)
+            .todo(format!("set spec.session.ttl to {shortest}s or more, or None"))
+    })
+}
+
+/// The Jobs that name it and are not in its line.
+fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
+    let jobs = match &seen.jobs {
+        Ok(jobs) => jobs,
+        Err(why) => {
+            return vec![
+                line("Jobs", Outcome::Unknown, format!("they can't be read: {why}"))
+                    .todo("ask as somebody who may list Jobs in the namespace"),
+            ];
+        }
+    };
+    let name = seen.settings.name.as_str();
+    let named_so = jobs.iter().filter(|kept| kept.names.as_deref() == Some(name));
+    let (mut held, mut stuck) = (Vec::new(), Vec::new());
+    for kept in named_so {
+        let job = &kept.job.name;
+        let over = matches!(kept.job.standing, Standing::Finished { .. } | Standing::Deleting);
+        match obstacle(kept, seen.semaphore.spec.keyed) {
+            _ if over => {}
+            Some(why) => stuck.push(format!("{job}: {why}")),
+            None if kept.job.hold => held.push(job),
+            None => {}
+        }
+    }
+    let stuck = stuck.iter().take(KEYS).map(|why| {
+        line("Job out of line", Outcome::Warning, why).todo("correct the Job; it stays suspended until then")
+    });
+    let mut lines: Vec<Line> = stuck.collect();
+    if !held.is_empty() {
+        let message = format!("{}: on hold", named(held.iter()));
+        lines.push(line("Jobs on hold", Outcome::Ok, message));
+    }
+    lines
+}
+
+/// Why a Job that names the semaphore can't be in its line.
+fn obstacle(kept: &Kept, keyed: bool) -> Option<String> {
+    match (&kept.obstacle, &kept.no_key) {
+        (Some(Obstacle::Malformed(error)), _) => Some(error.to_string()),
+        (Some(Obstacle::Managed(by)), _) => Some(format!("something else starts it: {by}")),
+        (None, Some(error)) if keyed => Some(error.to_string()),
+        (None, None) if keyed && kept.job.wants.is_some() && kept.job.key.is_none() => {
+            Some(format!("it has no annotation {KEY}, and the semaphore is keyed"))
+        }
+        _ => None,
+    }
+}
+
+/// What is to be said of each lock key.
+fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
+    let listing = match &prefix.listing {
+        Ok(listing) => listing,
+        Err(error) => {
+            let line = line("slots", Outcome::Failed, format!("the prefix can't be read: {error}"));
+            return vec![line.todo(advice(error))];
+        }
+    };
+    let jobs = seen.jobs.as_deref().unwrap_or_default();
+    if !seen.semaphore.spec.keyed {
+        return of_place(seen, prefix, listing, jobs, seen.settings.clone());
+    }
+    let keys = keys_in_use(&seen.settings, listing, jobs);
+    let mut lines = Vec::new();
+    for key in keys.iter().take(KEYS) {
+        let settings = seen.settings.clone().of_key(key);
+        let of_key = of_place(seen, prefix, listing, jobs, settings);
+        lines.extend(of_key.into_iter().map(|line| Line {
+            what: format!("{key}: {}", line.what),
+            ..line
+        }));
+    }
+    let message = match keys.len().checked_sub(KEYS) {
+        Some(more) if more > 0 => format!("{} are in use; {more} of them are not looked at", keys.len()),
+        _ => format!("{} are in use", keys.len()),
+    };
+    lines.push(line("keys", Outcome::Ok, message));
+    lines
+}
+
+/// The keys that Jobs name, and those of which something is in Consul.
+fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[Kept]) -> BTreeSet<Key> {
+    let named_so = jobs.iter().map(|kept| &kept.job);
+    let named_so = named_so.filter(|job| job.in_line() && job.wants.as_deref() == Some(&*settings.name));
+    let wanted = named_so.filter_map(|job| job.key.clone());
+    let folder = settings.prefix.folder();
+    let there = listing.entries.iter().filter_map(|entry| {
+        let (key, _) = entry.key.strip_prefix(&folder)?.split_once('/')?;
+        key.parse().ok()
+    });
+    wanted.chain(there).collect()
+}
+
+fn of_place(
+    seen: &Seen,
+    prefix: &Prefix,
+    listing: &Listing,
+    jobs: &[Kept],
+    settings: Settings,
+) -> Vec<Line> {
+    let reading = Reading::new(settings.prefix.clone(), settings.mode, listing.clone());
+    let sessions = prefix.sessions.as_deref().unwrap_or_default();
+    let place = Place::new(&seen.semaphore, settings, reading, sessions, jobs);
+    let plan = place.decide(prefix.now, prefix.time, prefix.operations);
+    let mut lines = vec![lock(&place, &plan)];
+    lines.extend(dead(&place));
+    lines.extend(others(&place, prefix));
+    if seen.jobs.is_ok() {
+        lines.extend(waiting(&place, &plan));
+    }
+    lines
+}
+
+/// `.lock`: whether it can be used, and whether all agree on its limit.
+fn lock(place: &Place, plan: &Plan) -> Line {
+    let Settings {
+        prefix,
+        mode,
+        limit,
+        lock_delay,
+        ..
+    } = &place.settings;
+    let key = prefix.lock_key();
+    let of = |outcome, message: String| line("lock", outcome, message);
+    match (place.reading.lock(), plan.agreement) {
+        (Lock::Absent { .. }, _) => of(Outcome::Ok, format!("{key} is not there yet: it comes with the limit")),
+        (Lock::Mutex { holder: None, .. }, _) => of(Outcome::Ok, format!("the mutex {key} is free")),
+        (Lock::Mutex { holder: Some(session), .. }, _) => {
+            of(Outcome::Ok, format!("the mutex {key} is held by {}", holder(&place.reading, session)))
+        }
+        (Lock::Unreadable(why @ Unreadable::LeftOver { .. }), _) => {
+            let rest = lock_delay.as_secs();
+            of(Outcome::Warning, format!("{key} can't be used yet: {why}. The operator removes it after {rest} s"))
+                .todo(ALIVE)
+        }
+        (Lock::Unreadable(why), _) => {
+            let (used_as, scripts) = match mode {
+                Mode::Semaphore => ("a semaphore", "consul lock -n <limit>"),
+                Mode::Mutex => ("a mutex", "consul lock without -n"),
+            };
+            of(Outcome::Failed, format!("{key} can't be used as {used_as}: {why}. Nothing is granted"))
+                .todo(format!(
+                    "delete the key once nobody uses it, or make another ConsulSemaphore with another prefix \
+                     or mode; scripts need {scripts}"
+                ))
+        }
+        (Lock::Semaphore { .. }, Some(Agreement::Conflict { theirs })) => {
+            let message = format!(
+                "Consul's limit is {theirs} and spec.limit is {limit}: somebody else wrote the former, and \
+                 nothing is granted until both agree"
+            );
+            of(Outcome::Failed, message).todo(format!(
+                "set spec.limit to {theirs}, have all others use {limit}, or set spec.limitPolicy to Enforce"
+            ))
+        }
+        (Lock::Semaphore { body, .. }, agreement) => {
+            let (held, theirs) = (body.held(), body.limit());
+            let list = if body.is_list() {
+                "; the holders stand in a list, which Consul's Go client and consul lock can't read"
+            } else {
+                ""
+            };
+            let message = format!("{held} of {theirs} slots are held{list}");
+            match agreement {
+                Some(Agreement::Write { .. }) => {
+                    let moving = format!("{message}; the operator is to write the limit {limit}");
+                    of(Outcome::Warning, moving).todo(ALIVE)
+                }
+                _ => of(Outcome::Ok, message),
+            }
+        }
+    }
+}
+
+/// Who a session is, as far as its contender says so.
+pub(super) fn holder(reading: &Reading, session: &SessionId) -> String {
+    Taker::new(session, reading.contender(session)).describe(None)
+}
+
+fn dead(place: &Place) -> Option<Line> {
+    let dead = place.reading.dead_holders();
+    if dead.is_empty() {
+        return None;
+    }
+    let rest = place.settings.lock_delay.as_secs();
+    let message = format!(
+        "{} in Holders without a live session: {}. Their slots rest for spec.session.lockDelay, {rest} s, \
+         and are free then",
+        dead.len(),
+        named(dead.keys())
+    );
+    let todo = format!("if they stay for longer, {ALIVE}");
+    Some(line("dead holders", Outcome::Warning, message).todo(todo))
+}
+
+/// Those who wait elsewhere.
+fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
+    let waiting: Vec<String> = place
+        .others()
+        .map(|(session, entry)| match ContenderBody::read(&entry.value) {
+            Some(body) => body.holder(),
+            None => format!("session {session}"),
+        })
+        .collect();
+    if waiting.is_empty() {
+        return None;
+    }
+    let message = format!("{} of others wait: {}", waiting.len(), named(waiting.iter()));
+    Some(match &prefix.sessions {
+        Ok(_) => line("contenders of others", Outcome::Ok, message),
+        Err(error) => {
+            let message = format!("{message}; some may be ours, whose sessions can't be read: {error}");
+            line("contenders of others", Outcome::Unknown, message).todo(advice(error))
+        }
+    })
+}
+
+/// The Jobs in line, and why the first of them does not run.
+fn waiting(place: &Place, plan: &Plan) -> Vec<Line> {
+    let Some(first) = place.line.first() else {
+        return vec![line("waiting Jobs", Outcome::Ok, "there are none")];
+    };
+    let names = named(place.line.iter().map(|job| &job.name));
+    let count = place.line.len();
+    let (outcome, why, todo) = line_of_jobs::why_it_waits(place, plan, first);
+    let why = line(&format!("first: {}", first.name), outcome, why);
+    vec![
+        line("waiting Jobs", Outcome::Ok, format!("{count}, next first: {names}")),
+        match todo {
+            Some(todo) => why.todo(todo),
+            None => why,
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests;

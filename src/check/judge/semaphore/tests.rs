@@ -1,0 +1,404 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    api::TokenSecretRef,
+    check::consul::{Keys, Tried},
+    clock::Moment,
+    consul::{Entry, Error, Session},
+    controller::settings_of,
+    semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW},
+};
+
+/// What was read: a semaphore of two slots that agrees with Consul, and that nobody uses. Each test
+/// changes what it is about.
+struct Facts {
+    object: Value,
+    jobs: Vec<Value>,
+    entries: Vec<Entry>,
+    sessions: Vec<Session>,
+    /// Why the prefix can't be read.
+    unreadable: Option<Error>,
+    shortest: u64,
+    in_scope: bool,
+    barred: Option<String>,
+    token: Option<Token>,
+}
+
+fn name() -> Name {
+    "batch/db".parse().unwrap()
+}
+
+fn condition(type_: &str, status: &str, reason: &str) -> Value {
+    json!({
+        "type": type_, "status": status, "reason": reason, "message": format!("{reason} it is"),
+        "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z",
+    })
+}
+
+impl Facts {
+    fn new() -> Self {
+        let object = json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": "db", "namespace": "batch", "generation": 1 },
+            "spec": { "limit": 2 },
+            "status": {
+                "observedGeneration": 1, "appliedLimits": [2], "held": 0, "heldHere": 0, "waiting": 0,
+                "conditions": [condition("Ready", "True", "Reconciled")],
+            },
+        });
+        let mut facts = Self {
+            object,
+            jobs: Vec::new(),
+            entries: Vec::new(),
+            sessions: Vec::new(),
+            unreadable: None,
+            shortest: 10,
+            in_scope: true,
+            barred: None,
+            token: None,
+        };
+        facts.lock(&[]);
+        facts
+    }
+
+    fn entry(&mut self, key: &str, session: Option<&str>, value: &str) -> &mut Self {
+        self.entries.retain(|entry| entry.key != key);
+        self.entries.push(Entry {
+            key: key.to_owned(),
+            value: value.into(),
+            flags: SEMAPHORE_FLAGS,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        });
+        self
+    }
+
+    /// `.lock` of limit 2 with these holders.
+    fn lock(&mut self, holders: &[&str]) -> &mut Self {
+        self.lock_of("semaphores/batch/db", 2, holders)
+    }
+
+    fn lock_of(&mut self, prefix: &str, limit: u32, holders: &[&str]) -> &mut Self {
+        let holders: serde_json::Map<_, _> = holders
+            .iter()
+            .map(|holder| ((*holder).to_owned(), true.into()))
+            .collect();
+        let body = json!({ "Limit": limit, "Holders": holders }).to_string();
+        self.entry(&format!("{prefix}/.lock"), None, &body)
+    }
+
+    /// Somebody else's live contender.
+    fn contender(&mut self, session: &str) -> &mut Self {
+        self.entry(&format!("semaphores/batch/db/{session}"), Some(session), "")
+    }
+
+    /// A waiting Job with these annotations beside the semaphore's.
+    fn job(&mut self, name: &str, annotations: Value) -> &mut Self {
+        let mut job = json!({
+            "metadata": {
+                "name": name, "namespace": "batch", "uid": format!("uid-{name}"),
+                "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:10Z",
+                "annotations": annotations,
+            },
+            "spec": { "suspend": true, "template": {} },
+            "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
+        });
+        job["metadata"]["annotations"]["consul-semaphore.io/semaphore"] = "db".into();
+        self.jobs.push(job);
+        self
+    }
+
+    fn spec(&mut self, name: &str, value: Value) -> &mut Self {
+        self.object["spec"][name] = value;
+        self
+    }
+
+    fn conditions(&mut self, conditions: &[Value]) -> &mut Self {
+        self.object["status"]["conditions"] = conditions.into();
+        self
+    }
+
+    fn lines(&mut self) -> Vec<Line> {
+        let semaphore: ConsulSemaphore = serde_json::from_value(self.object.clone()).unwrap();
+        let cluster = Cluster {
+            name: "prod".to_owned(),
+            id: "c-1".to_owned(),
+        };
+        let kept = |job: &Value| {
+            let job = serde_json::from_value(job.clone()).unwrap();
+            Kept::read(&job, Moment::default()).unwrap()
+        };
+        self.entries.sort_by(|one, other| one.key.cmp(&other.key));
+        let sent = Moment::from_boot(Duration::from_secs(1));
+        let listing = Listing {
+            entries: self.entries.clone(),
+            index: 5,
+            sent,
+            reset: false,
+        };
+        let prefix = Prefix {
+            listing: self.unreadable.clone().map_or(Ok(listing), Err),
+            sessions: Ok(self.sessions.clone()),
+            tried: Tried {
+                node: Some("k8s-1".to_owned()),
+                known: Some(true),
+                keys: Keys {
+                    folder: "semaphores/batch/db/".to_owned(),
+                    rule: "semaphores/batch/db/".to_owned(),
+                },
+                steps: Vec::new(),
+                shortest: Some(Duration::from_secs(self.shortest)),
+            },
+            operations: 64,
+            now: Moment::from_boot(Duration::from_secs(2)),
+            time: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let asked = self.barred.is_none() && self.token.is_none();
+        let seen = Seen {
+            settings: settings_of(&cluster, Some(WINDOW), &semaphore),
+            semaphore,
+            in_scope: self.in_scope,
+            barred: self.barred.clone(),
+            token: self.token.take(),
+            jobs: Ok(self.jobs.iter().map(kept).collect()),
+            prefix: asked.then_some(prefix),
+        };
+        lines(&name(), &Ok(seen))
+    }
+
+    /// The one line of this name.
+    #[track_caller]
+    fn says(&mut self, what: &str) -> (Outcome, String) {
+        let lines = self.lines();
+        let Some(line) = lines.iter().find(|line| line.what == what) else {
+            panic!("no {what:?} in {lines:#?}");
+        };
+        let todo = line.todo.as_deref().unwrap_or_default();
+        (line.outcome, format!("{} -> {todo}", line.message))
+    }
+
+    #[track_caller]
+    fn assert(&mut self, what: &str, outcome: Outcome, words: &[&str]) {
+        let (found, said) = self.says(what);
+        assert_eq!(found, outcome, "{said}");
+        for word in words {
+            assert!(said.contains(word), "{word:?} is not in: {said}");
+        }
+    }
+}
+
+#[test]
+fn where_all_is_well_nothing_is_to_be_done() {
+    let lines = Facts::new().lines();
+    let well = lines.iter().all(|line| line.outcome == Outcome::Ok && line.todo.is_none());
+    assert!(well, "{lines:#?}");
+    let whats: Vec<_> = lines.iter().map(|line| line.what.as_str()).collect();
+    assert_eq!(whats, ["object", "condition Ready", "prefix", "lock", "waiting Jobs"]);
+}
+
+#[test]
+fn one_that_is_not_there_is_told() {
+    for (refusal, outcome, words) in [
+        (Refusal::NotThere, Outcome::Failed, "there is no ConsulSemaphore db"),
+        (Refusal::Forbidden("may not".to_owned()), Outcome::Unknown, "may not"),
+        (Refusal::Failed("spec.limit: bad".to_owned()), Outcome::Failed, "spec.limit: bad"),
+    ] {
+        let lines = lines(&name(), &Err(refusal));
+        assert_eq!((lines.len(), lines[0].outcome), (1, outcome));
+        assert!(lines[0].message.contains(words) && lines[0].todo.is_some(), "{lines:?}");
+    }
+}
+
+#[test]
+fn one_that_no_operator_knows_is_told() {
+    let mut elsewhere = Facts::new();
+    elsewhere.in_scope = false;
+    elsewhere.assert("object", Outcome::Warning, &["--semaphore-selector"]);
+    let mut new = Facts::new();
+    new.object["status"] = Value::Null;
+    new.assert("object", Outcome::Warning, &["no operator has looked", "kubectl get pods"]);
+    let mut changed = Facts::new();
+    changed.object["metadata"]["generation"] = 2.into();
+    changed.assert("object", Outcome::Warning, &["an earlier spec"]);
+}
+
+#[test]
+fn what_the_conditions_say_is_said() {
+    let mut facts = Facts::new();
+    facts.conditions(&[
+        condition("Ready", "False", "Paused"),
+        condition("ConsulReachable", "False", "PermissionDenied"),
+        condition("LimitAgreed", "Unknown", "Starting"),
+        condition("SlotsAvailable", "False", "AllSlotsHeld"),
+    ]);
+    facts.assert("condition Ready", Outcome::Warning, &["Paused: Paused it is"]);
+    facts.assert("condition ConsulReachable", Outcome::Failed, &["reason PermissionDenied"]);
+    facts.assert("condition LimitAgreed", Outcome::Unknown, &["Starting"]);
+    facts.assert("condition SlotsAvailable", Outcome::Ok, &["AllSlotsHeld"]);
+}
+
+#[test]
+fn a_prefix_that_is_not_allowed_is_not_read() {
+    let mut facts = Facts::new();
+    facts.barred = Some("not below semaphores/batch/".to_owned());
+    facts.assert("prefix", Outcome::Failed, &["not below", "--trusted-namespaces"]);
+    facts.assert("slots", Outcome::Unknown, &["was not asked"]);
+}
+
+#[test]
+fn a_token_of_its_own_must_be_there_and_readable() {
+    let token = |allowed| Token {
+        from: TokenSecretRef {
+            name: "consul-token".to_owned(),
+            key: "token".to_owned(),
+        },
+        problem: Some("there is no Secret".to_owned()),
+        allowed,
+    };
+    for (allowed, outcome) in [(Ok(true), Outcome::Ok), (Ok(false), Outcome::Failed)] {
+        let mut facts = Facts::new();
+        facts.token = Some(token(allowed));
+        facts.assert("Secret", outcome, &["consul-token"]);
+    }
+    let mut facts = Facts::new();
+    facts.token = Some(token(Ok(true)));
+    facts.assert("token", Outcome::Unknown, &["there is no Secret"]);
+}
+
+#[test]
+fn a_ttl_that_consul_refuses_is_told() {
+    let mut facts = Facts::new();
+    facts.shortest = 180;
+    facts.assert("session TTL", Outcome::Failed, &["120 s", "180 s", "180s or more"]);
+}
+
+#[test]
+fn limits_that_differ_are_a_conflict_for_all() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).lock_of("semaphores/batch/db", 5, &[]);
+    facts.assert("lock", Outcome::Failed, &["limit is 5", "spec.limit is 2", "limitPolicy"]);
+    facts.assert("first: a", Outcome::Ok, &["the limits don't agree"]);
+    // One that is ours to move.
+    facts.object["status"]["appliedLimits"] = json!([2, 5]);
+    facts.assert("lock", Outcome::Warning, &["to write the limit 2"]);
+}
+
+#[test]
+fn a_lock_that_cannot_be_used_is_told() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).entry("semaphores/batch/db/.lock", None, "mine");
+    facts.assert("lock", Outcome::Failed, &["is not JSON", "delete the key", "consul lock -n"]);
+    facts.assert("first: a", Outcome::Ok, &["the lock can't be used"]);
+}
+
+#[test]
+fn a_list_of_holders_is_told() {
+    let body = r#"{"Limit":2,"Holders":[]}"#;
+    let mut facts = Facts::new();
+    facts.entry("semaphores/batch/db/.lock", None, body);
+    facts.assert("lock", Outcome::Ok, &["0 of 2 slots", "stand in a list"]);
+}
+
+#[test]
+fn a_dead_holder_rests_and_takes_a_slot_until_then() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).lock(&["s1", "s2"]).contender("s1");
+    facts.assert("dead holders", Outcome::Warning, &["1 in Holders", "s2", "15 s"]);
+    facts.assert("first: a", Outcome::Ok, &["no slot is free", "session s1", "which is dead"]);
+}
+
+#[test]
+fn whose_turn_it_is_is_told() {
+    let mut facts = Facts::new();
+    facts.job("late", json!({}));
+    facts.job("first", json!({ "consul-semaphore.io/priority": "5" }));
+    facts.assert("waiting Jobs", Outcome::Ok, &["2, next first: first, late"]);
+    facts.assert("first: first", Outcome::Warning, &["it is its turn", "if it stays so"]);
+    facts.lock(&["s1"]).contender("s1").contender("s2");
+    facts.assert("contenders of others", Outcome::Ok, &["1 of others wait: session s2"]);
+    facts.assert("first: first", Outcome::Ok, &["left to those who came before"]);
+}
+
+#[test]
+fn a_contender_of_ours_is_not_one_of_others() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).contender("s1");
+    facts.sessions = vec![Session {
+        id: "s1".into(),
+        name: "consul-semaphore-operator/c-1/batch/db/a/uid-a".to_owned(),
+        node: "k8s-c-1".to_owned(),
+        ttl: None,
+        lock_delay: Duration::ZERO,
+        behavior: crate::consul::Behavior::Delete,
+        create_index: 3,
+    }];
+    let lines = facts.lines();
+    assert!(!lines.iter().any(|line| line.what == "contenders of others"), "{lines:#?}");
+    facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
+}
+
+#[test]
+fn what_the_spec_says_keeps_a_job_waiting() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).spec("paused", true.into());
+    facts.assert("first: a", Outcome::Warning, &["spec.paused is true", "set spec.paused to false"]);
+    let mut facts = Facts::new();
+    facts.job("a", json!({}));
+    facts.object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    facts.assert("first: a", Outcome::Warning, &["is being deleted"]);
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).entries.clear();
+    facts.object["status"]["appliedLimits"] = json!([]);
+    facts.assert("first: a", Outcome::Warning, &["has not taken the limit up"]);
+    facts.assert("lock", Outcome::Ok, &["is not there yet"]);
+}
+
+#[test]
+fn jobs_that_are_in_no_line_are_told() {
+    let mut facts = Facts::new();
+    facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
+    facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
+    facts.assert("Job out of line", Outcome::Warning, &["bad: ", "priority", "correct the Job"]);
+    facts.assert("Jobs on hold", Outcome::Ok, &["held"]);
+    facts.assert("waiting Jobs", Outcome::Ok, &["there are none"]);
+}
+
+#[test]
+fn each_key_has_a_line_of_its_own() {
+    let key = |key: &str| json!({ "consul-semaphore.io/key": key });
+    let mut facts = Facts::new();
+    facts.spec("keyed", true.into());
+    facts.job("a", key("x")).job("b", key("y")).job("c", json!({}));
+    let prefix = "semaphores/batch/db/x";
+    facts.lock_of(prefix, 2, &["s1", "s2"]);
+    facts.assert("x: first: a", Outcome::Ok, &["no slot is free"]);
+    facts.assert("y: first: b", Outcome::Warning, &["it is its turn"]);
+    facts.assert("Job out of line", Outcome::Warning, &["c: it has no annotation"]);
+    facts.assert("keys", Outcome::Ok, &["2 are in use"]);
+}
+
+#[test]
+fn a_mutex_is_held_by_who_has_locked_it() {
+    let mut facts = Facts::new();
+    facts.spec("mode", "Mutex".into()).spec("limit", 1.into());
+    facts.job("a", json!({})).entries.clear();
+    facts.assert("lock", Outcome::Ok, &["the mutex", "is free"]);
+    facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
+    facts.entry("semaphores/batch/db/.lock", Some("s1"), "");
+    facts.entries[0].flags = 0x2ddc_cbc0_58a5_0c18;
+    facts.assert("lock", Outcome::Ok, &["held by session s1"]);
+    facts.assert("first: a", Outcome::Ok, &["no slot is free"]);
+}
+
+#[test]
+fn a_prefix_that_cannot_be_read_is_told() {
+    let mut facts = Facts::new();
+    facts.unreadable = Some(Error::Denied("lacks 'key:read'".to_owned()));
+    facts.assert("slots", Outcome::Failed, &["lacks 'key:read'", "check the token"]);
+}

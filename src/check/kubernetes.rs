@@ -1,0 +1,271 @@
+//! What is read of Kubernetes: its version, the definition of our resource, rights, policies.
+
+use futures::{StreamExt as _, stream};
+pub(super) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use super::{
+    Settings,
+    api_server::{Answer, ApiServer, Refusal},
+    policies,
+    rights::{Lease, Question, questions},
+};
+use crate::{api::GROUP, leader};
+
+/// How many rights are asked for at once.
+const AT_ONCE: usize = 8;
+
+/// How `system:serviceaccount:<namespace>:<name>` begins.
+const ACCOUNT: &str = "system:serviceaccount:";
+
+/// A cluster, before anything was asked of it.
+pub(super) struct Cluster {
+    /// As whoever the kubeconfig says.
+    pub(super) server: ApiServer,
+    /// As whom the rights are asked for.
+    asker: ApiServer,
+    /// The Lease of the election, if there is one.
+    lease: Option<Lease>,
+    /// The namespace where nothing is said.
+    pub(super) namespace: String,
+    /// What the API server is reached at.
+    url: String,
+}
+
+/// All that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) url: String,
+    pub(super) version: Answer<String>,
+    /// What was read beside that, if there was an answer.
+    pub(super) rest: Option<Rest>,
+}
+
+/// What was read of an API server that answers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Rest {
+    /// The uid of `kube-system`.
+    pub(super) id: Answer<String>,
+    /// The plurals of the kinds in our version of our group.
+    pub(super) served: Answer<Vec<String>>,
+    pub(super) definition: Answer<Definition>,
+    /// Whose rights were asked for.
+    pub(super) asker: Answer<String>,
+    pub(super) rights: Vec<Right>,
+    pub(super) policies: Vec<policies::Read>,
+}
+
+/// What was answered to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Right {
+    pub(super) question: Question,
+    /// The verbs that are refused.
+    pub(super) denied: Vec<&'static str>,
+    /// Why some of it is not known.
+    pub(super) unknown: Option<Refusal>,
+}
+
+impl Seen {
+    /// The cluster's id, if it is known.
+    pub(super) fn id(&self) -> Option<&str> {
+        let id = self.rest.as_ref()?.id.as_deref().ok()?;
+        (!id.is_empty()).then_some(id)
+    }
+}
+
+impl Cluster {
+    /// The cluster of the kubeconfig, or the one that this process runs in.
+    pub(super) async fn find(settings: &Settings) -> Result<Self, String> {
+        let mut config = Config::infer().await.map_err(|error| error.to_string())?;
+        // What fails is told at once.
+        config.default_retry = false;
+        config.connect_timeout = Some(settings.timeout);
+        let patience = settings.timeout;
+        let client = |config: Config| -> Result<ApiServer, String> {
+            let client = Client::try_from(config).map_err(|error| error.to_string())?;
+            Ok(ApiServer::new(client, patience))
+        };
+        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let lease = lease(&settings.election, settings.as_user.as_deref(), &config);
+        let server = client(config.clone())?;
+        let asker = match &settings.as_user {
+            Some(user) => {
+                config.auth_info.impersonate = Some(user.clone());
+                client(config)?
+            }
+            None => server.clone(),
+        };
+        Ok(Self {
+            server,
+            asker,
+            lease,
+            namespace,
+            url,
+        })
+    }
+
+    /// Reads all of it.
+    pub(super) async fn look(&self, settings: &Settings) -> Seen {
+        let version = self.server.get("/version").await;
+        let version = version.map(|info| text(&info["gitVersion"]));
+        let rest = match version {
+            // Where nothing answers, each question would take its time.
+            Err(Refusal::Failed(_)) => None,
+            _ => Some(self.look_closer(settings).await),
+        };
+        Seen {
+            url: self.url.clone(),
+            version,
+            rest,
+        }
+    }
+
+    async fn look_closer(&self, settings: &Settings) -> Rest {
+        let server = &self.server;
+        let id = server.get("/api/v1/namespaces/kube-system").await;
+        let served = server.get(&format!("/apis/{GROUP}/v1alpha1")).await;
+        let plurals = |list: Value| -> Vec<String> {
+            let kinds = list["resources"].as_array().into_iter().flatten();
+            kinds.map(|kind| text(&kind["name"])).collect()
+        };
+        Rest {
+            id: id.map(|namespace| text(&namespace["metadata"]["uid"])),
+            served: served.map(plurals),
+            definition: self.definition().await,
+            asker: self.who_asks().await,
+            rights: self.rights(settings).await,
+            policies: policies::read(server).await,
+        }
+    }
+
+    async fn definition(&self) -> Answer<Definition> {
+        let path = format!(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/consulsemaphores.{GROUP}"
+        );
+        let definition = self.server.get(&path).await?;
+        serde_json::from_value(definition).map_err(|error| Refusal::Failed(error.to_string()))
+    }
+
+    /// Everybody may ask who he is.
+    async fn who_asks(&self) -> Answer<String> {
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let review = self.asker.review(path, &review).await?;
+        Ok(text(&review["status"]["userInfo"]["username"]))
+    }
+
+    async fn rights(&self, settings: &Settings) -> Vec<Right> {
+        let questions = questions(&settings.scope.namespaces, self.lease.as_ref());
+        let rights = questions.into_iter().map(|question| self.right(question));
+        stream::iter(rights).buffered(AT_ONCE).collect().await
+    }
+
+    async fn right(&self, question: Question) -> Right {
+        let mut denied = Vec::new();
+        let mut unknown = None;
+        for verb in question.rule.verbs {
+            match self.may(&question, verb).await {
+                Ok(true) => {}
+                Ok(false) => denied.push(*verb),
+                Err(why) => {
+                    unknown = Some(why);
+                    break;
+                }
+            }
+        }
+        Right {
+            question,
+            denied,
+            unknown,
+        }
+    }
+
+    /// Whether whoever asks may do that.
+    pub(super) async fn may(&self, question: &Question, verb: &str) -> Answer<bool> {
+        let rule = question.rule;
+        let (resource, subresource) = rule.resource.split_once('/').unwrap_or((rule.resource, ""));
+        let attributes = json!({
+            "group": rule.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": verb,
+            "namespace": question.namespace.as_deref().unwrap_or_default(),
+            "name": question.name.as_deref().unwrap_or_default(),
+        });
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": { "resourceAttributes": attributes },
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let review = self.asker.review(path, &review).await?;
+        Ok(review["status"]["allowed"] == true)
+    }
+}
+
+/// The Lease by which the operator is elected: in the namespace that is named, in that of the account
+/// that is asked for, or where the operator would look for it.
+fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Option<Lease> {
+    if election.mode != leader::Mode::Kubernetes {
+        return None;
+    }
+    let named = election.namespace.clone();
+    let namespace = named.or_else(|| account_namespace(as_user?)).unwrap_or_else(|| {
+        // That of the pod, in one.
+        config.default_namespace.clone()
+    });
+    Some(Lease {
+        namespace,
+        name: election.lease_name.as_ref().to_owned(),
+    })
+}
+
+/// The namespace of a `ServiceAccount`, by its user's name.
+fn account_namespace(user: &str) -> Option<String> {
+    let (namespace, _) = user.strip_prefix(ACCOUNT)?.split_once(':')?;
+    Some(namespace.to_owned())
+}
+
+/// Whether this is the user of a `ServiceAccount`.
+pub(super) fn is_account(user: &str) -> bool {
+    account_namespace(user).is_some()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_lease_is_where_the_account_is_unless_a_namespace_is_named() {
+        let election = |mode, namespace: Option<&str>| leader::Settings {
+            mode,
+            identity: "a".to_owned(),
+            namespace: namespace.map(str::to_owned),
+            lease_name: "shard-a".parse().unwrap(),
+            lease: Duration::from_secs(15),
+        };
+        let mut config = Config::new("https://kubernetes".parse().unwrap());
+        config.default_namespace = "mine".to_owned();
+        let found = |mode, namespace, user: Option<&str>| {
+            let lease = lease(&election(mode, namespace), user, &config);
+            lease.map(|lease| format!("{}/{}", lease.namespace, lease.name))
+        };
+        let (kubernetes, account) = (leader::Mode::Kubernetes, "system:serviceaccount:ops:op");
+        for (namespace, user, expected) in [
+            (None, None, "mine/shard-a"),
+            (None, Some("jane"), "mine/shard-a"),
+            (None, Some(account), "ops/shard-a"),
+            (Some("named"), Some(account), "named/shard-a"),
+        ] {
+            assert_eq!(found(kubernetes, namespace, user).as_deref(), Some(expected));
+        }
+        assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
+    }
+}

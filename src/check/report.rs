@@ -1,0 +1,242 @@
+//! What is told: lines, each with an outcome, and what to do about it.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+
+use serde::Serialize;
+
+use crate::text::one_line;
+
+/// How long a message and a piece of advice can be, in characters: they may repeat the words of others.
+const LONGEST: usize = 1000;
+
+/// How something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// As it should be.
+    Ok,
+    /// It can't be told.
+    Unknown,
+    /// It works, and somebody should look at it.
+    Warning,
+    /// It does not work.
+    Failed,
+}
+
+impl Outcome {
+    const ALL: [Self; 4] = [Self::Ok, Self::Warning, Self::Failed, Self::Unknown];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The colour of it on a terminal, as ANSI has it.
+    const fn colour(self) -> &'static str {
+        match self {
+            Self::Ok => "32",
+            Self::Unknown => "36",
+            Self::Warning => "33",
+            Self::Failed => "31",
+        }
+    }
+}
+
+/// What a line is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Area {
+    /// Consul, and what the operator's token may do there.
+    Consul,
+    /// The API server, and what the operator may do there.
+    Kubernetes,
+    /// The semaphore that was asked about.
+    Semaphore,
+}
+
+impl Area {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Consul => "consul",
+            Self::Kubernetes => "kubernetes",
+            Self::Semaphore => "semaphore",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// What it belongs to.
+    pub area: Area,
+    /// What was looked at.
+    pub what: String,
+    /// How it stands.
+    pub outcome: Outcome,
+    /// What was seen.
+    pub message: String,
+    /// What to do, where there is something to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub todo: Option<String>,
+}
+
+impl Line {
+    pub(super) fn new(
+        area: Area,
+        what: impl Into<String>,
+        outcome: Outcome,
+        message: impl Display,
+    ) -> Self {
+        Self {
+            area,
+            what: one_line(&what.into(), LONGEST),
+            outcome,
+            message: one_line(&message.to_string(), LONGEST),
+            todo: None,
+        }
+    }
+
+    /// The same with what to do.
+    pub(super) fn todo(self, todo: impl Display) -> Self {
+        let todo = one_line(&todo.to_string(), LONGEST);
+        Self {
+            todo: Some(todo),
+            ..self
+        }
+    }
+}
+
+/// All lines, in the order in which they are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// Whether something does not work.
+    pub fn failed(&self) -> bool {
+        self.count(Outcome::Failed) > 0
+    }
+
+    fn count(&self, outcome: Outcome) -> usize {
+        let lines = self.lines.iter();
+        lines.filter(|line| line.outcome == outcome).count()
+    }
+
+    /// As JSON, for programs.
+    pub fn json(&self) -> String {
+        // Strings only: writing them cannot fail.
+        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    /// As text, for people.
+    pub fn text(&self, coloured: bool) -> String {
+        let widest = self.lines.iter().map(|line| line.what.chars().count());
+        let widest = widest.max().unwrap_or_default();
+        let mut text = String::new();
+        for line in &self.lines {
+            let shown = Shown {
+                line,
+                widest,
+                coloured,
+            };
+            // To a string: that cannot fail.
+            let _ = writeln!(text, "{shown}");
+        }
+        let counts = Outcome::ALL.map(|of| format!("{} {}", self.count(of), of.word()));
+        let _ = writeln!(text, "{}", counts.join(", "));
+        text
+    }
+}
+
+/// A line in its columns.
+struct Shown<'a> {
+    line: &'a Line,
+    widest: usize,
+    coloured: bool,
+}
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Line {
+            area,
+            what,
+            outcome,
+            message,
+            todo,
+        } = self.line;
+        let (word, area) = (outcome.word(), area.word());
+        if self.coloured {
+            write!(f, "\x1b[{}m{word:8}\x1b[0m", outcome.colour())?;
+        } else {
+            write!(f, "{word:8}")?;
+        }
+        write!(f, "{area:11}{what:0$}  {message}", self.widest)?;
+        if let Some(todo) = todo {
+            write!(f, "\n{:8}{:11}{:4$}  -> {}", "", "", "", todo, self.widest)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report {
+            lines: vec![
+                Line::new(Area::Consul, "leader", Outcome::Ok, "10.0.0.1:8300"),
+                Line::new(Area::Kubernetes, "jobs.batch", Outcome::Failed, "may not\npatch")
+                    .todo("kubectl apply -k config/rbac"),
+            ],
+        }
+    }
+
+    #[test]
+    fn lines_stand_in_columns_with_what_to_do_below() {
+        let expected = "\
+ok      consul     leader      10.0.0.1:8300
+failed  kubernetes jobs.batch  may not patch
+                               -> kubectl apply -k config/rbac
+1 ok, 0 warning, 1 failed, 0 unknown
+";
+        assert_eq!(report().text(false), expected);
+    }
+
+    #[test]
+    fn colour_changes_nothing_but_the_colour() {
+        let coloured = report().text(true);
+        assert!(coloured.contains("\x1b[31mfailed  \x1b[0m"), "{coloured}");
+        let mut plain = coloured;
+        for colour in ["\x1b[31m", "\x1b[32m", "\x1b[0m"] {
+            plain = plain.replace(colour, "");
+        }
+        assert_eq!(plain, report().text(false));
+    }
+
+    #[test]
+    fn programs_read_the_same() {
+        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        let expected = serde_json::json!({ "lines": [
+            { "area": "consul", "what": "leader", "outcome": "ok", "message": "10.0.0.1:8300" },
+            {
+                "area": "kubernetes", "what": "jobs.batch", "outcome": "failed",
+                "message": "may not patch", "todo": "kubectl apply -k config/rbac",
+            },
+        ] });
+        assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn one_failure_is_a_failure() {
+        assert!(report().failed() && !Report::default().failed());
+    }
+}

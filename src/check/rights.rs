@@ -1,0 +1,303 @@
+//! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
+
+use crate::api::scope::Namespaces;
+
+/// A rule, and what does not work without it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) group: &'static str,
+    /// With its subresource: `jobs/status`.
+    pub(super) resource: &'static str,
+    pub(super) verbs: &'static [&'static str],
+    pub(super) place: Place,
+    /// What does not work without it.
+    pub(super) without: &'static str,
+    /// Whether slots are granted and given back without it all the same.
+    pub(super) optional: bool,
+}
+
+/// Where a rule must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In every namespace that the operator works in.
+    Scope,
+    /// For the one namespace `kube-system`.
+    KubeSystem,
+    /// In the namespace of the Lease, for any name: a new object has none yet.
+    Election,
+    /// In the namespace of the Lease, for this Lease.
+    Lease,
+}
+
+const fn rule(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    place: Place,
+    without: &'static str,
+) -> Rule {
+    Rule {
+        group,
+        resource,
+        verbs,
+        place,
+        without,
+        optional: false,
+    }
+}
+
+const fn optional(rule: Rule) -> Rule {
+    Rule {
+        optional: true,
+        ..rule
+    }
+}
+
+/// All of them: what `config/rbac` gives the operator's `ServiceAccount`.
+pub(super) const RULES: &[Rule] = &[
+    rule(
+        "",
+        "namespaces",
+        &["get"],
+        Place::KubeSystem,
+        "the operator does not start: the uid of kube-system is the cluster's id",
+    ),
+    rule(
+        "consul-semaphore.io",
+        "consulsemaphores",
+        &["get", "list", "watch", "patch"],
+        Place::Scope,
+        "no ConsulSemaphore is looked after",
+    ),
+    rule(
+        "consul-semaphore.io",
+        "consulsemaphores/status",
+        &["get", "patch"],
+        Place::Scope,
+        "no status is written, and no limit: a limit is recorded there first",
+    ),
+    rule(
+        "consul-semaphore.io",
+        "consulsemaphores/finalizers",
+        &["update"],
+        Place::Scope,
+        "an API server that guards finalizers refuses the operator's",
+    ),
+    rule(
+        "batch",
+        "jobs",
+        &["get", "list", "watch", "patch", "delete"],
+        Place::Scope,
+        "Jobs are not seen, started, suspended or (on-contention: Skip) deleted",
+    ),
+    rule(
+        "",
+        "pods",
+        &["get", "list", "watch"],
+        Place::Scope,
+        "slots are not given back: whether pods are left is not known",
+    ),
+    optional(rule(
+        "",
+        "events",
+        &["create", "patch"],
+        Place::Scope,
+        "Jobs and ConsulSemaphores have no events",
+    )),
+    optional(rule(
+        "events.k8s.io",
+        "events",
+        &["create", "patch"],
+        Place::Scope,
+        "Jobs and ConsulSemaphores have no events",
+    )),
+    rule(
+        "coordination.k8s.io",
+        "leases",
+        &["create"],
+        Place::Election,
+        "no replica leads, so nobody works",
+    ),
+    rule(
+        "coordination.k8s.io",
+        "leases",
+        &["get", "list", "watch", "update"],
+        Place::Lease,
+        "no replica leads, so nobody works",
+    ),
+];
+
+/// What takes a rule of its own: the token that a `ConsulSemaphore` brings.
+pub(super) static SECRET: Rule = rule(
+    "",
+    "secrets",
+    &["get"],
+    Place::Scope,
+    "its token can't be read, so nothing is granted",
+);
+
+/// A rule at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question {
+    pub(super) rule: &'static Rule,
+    /// `None`: in all of them.
+    pub(super) namespace: Option<String>,
+    /// `None`: any.
+    pub(super) name: Option<String>,
+}
+
+/// The Lease of the election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+/// What is to be asked for an operator that works in these namespaces, and is elected by this Lease if
+/// by any.
+pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Question> {
+    let of = |rule: &'static Rule| -> Vec<Question> {
+        let question = |namespace: Option<String>, name: Option<String>| Question {
+            rule,
+            namespace,
+            name,
+        };
+        let kube_system = || Some("kube-system".to_owned());
+        match (rule.place, namespaces, lease) {
+            (Place::Scope, Namespaces::All, _) => vec![question(None, None)],
+            (Place::Scope, Namespaces::Only(names), _) => names
+                .iter()
+                .map(|namespace| question(Some(namespace.clone()), None))
+                .collect(),
+            (Place::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
+            (Place::Election, _, Some(lease)) => vec![question(Some(lease.namespace.clone()), None)],
+            (Place::Lease, _, Some(lease)) => {
+                let name = Some(lease.name.clone());
+                vec![question(Some(lease.namespace.clone()), name)]
+            }
+            (Place::Election | Place::Lease, _, None) => Vec::new(),
+        }
+    };
+    RULES.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use serde::Deserialize as _;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What a rule allows, one each: the kind of role, group, resource, name and verb.
+    type Allowed = BTreeSet<[String; 5]>;
+
+    /// All objects in `config/rbac`.
+    fn shipped() -> Vec<Value> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac");
+        let files = fs::read_dir(folder).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let texts = files.map(|file| fs::read_to_string(file).unwrap());
+        let documents = texts.flat_map(|text| {
+            let documents = serde_yaml_ng::Deserializer::from_str(&text);
+            let documents = documents.map(|document| Value::deserialize(document).unwrap());
+            documents.collect::<Vec<_>>()
+        });
+        documents.collect()
+    }
+
+    fn texts(list: &Value) -> Vec<String> {
+        let texts = list.as_array().into_iter().flatten();
+        texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What the bindings there give the operator's account.
+    fn given() -> Allowed {
+        let objects = shipped();
+        let operator = |binding: &&Value| {
+            let subjects = binding["subjects"].as_array();
+            subjects.is_some_and(|subjects| {
+                subjects.iter().any(|subject| {
+                    subject["kind"] == "ServiceAccount"
+                        && subject["name"] == "consul-semaphore-operator"
+                })
+            })
+        };
+        let mut given = Allowed::new();
+        for binding in objects.iter().filter(operator) {
+            let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
+            let is_bound =
+                |object: &&Value| object["kind"] == *kind && object["metadata"]["name"] == *name;
+            let role = objects.iter().find(is_bound).unwrap();
+            for rule in role["rules"].as_array().unwrap() {
+                let names = match texts(&rule["resourceNames"]) {
+                    none if none.is_empty() => vec![String::new()],
+                    names => names,
+                };
+                for group in texts(&rule["apiGroups"]) {
+                    for resource in texts(&rule["resources"]) {
+                        for name in &names {
+                            for verb in texts(&rule["verbs"]) {
+                                let kind = kind.as_str().unwrap().to_owned();
+                                let what = [&group, &resource, name, &verb];
+                                let [group, resource, name, verb] = what.map(String::clone);
+                                given.insert([kind, group, resource, name, verb]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        given
+    }
+
+    #[test]
+    fn the_table_is_what_config_rbac_gives_the_operator() {
+        let mut table = Allowed::new();
+        for rule in RULES {
+            let (kind, name) = match rule.place {
+                Place::Scope => ("ClusterRole", ""),
+                Place::KubeSystem => ("ClusterRole", "kube-system"),
+                Place::Election => ("Role", ""),
+                Place::Lease => ("Role", "consul-semaphore-operator"),
+            };
+            for verb in rule.verbs {
+                let allowed = [kind, rule.group, rule.resource, name, verb];
+                assert!(table.insert(allowed.map(str::to_owned)), "{allowed:?} twice");
+            }
+        }
+        assert_eq!(table, given());
+    }
+
+    #[test]
+    fn an_operator_of_some_namespaces_needs_its_rights_in_each() {
+        let lease = Lease {
+            namespace: "system".to_owned(),
+            name: "shard-a".to_owned(),
+        };
+        let shown = |namespaces: &str, lease| -> Vec<String> {
+            let questions = questions(&namespaces.parse().unwrap(), lease);
+            let shown = |question: Question| {
+                let or = |text: Option<String>| text.unwrap_or_else(|| "*".to_owned());
+                let (namespace, name) = (or(question.namespace), or(question.name));
+                format!("{} {namespace}/{name}", question.rule.resource)
+            };
+            questions.into_iter().map(shown).collect()
+        };
+        let part = shown("a,b", Some(&lease));
+        for expected in [
+            "namespaces kube-system/kube-system",
+            "jobs a/*",
+            "jobs b/*",
+            "leases system/*",
+            "leases system/shard-a",
+        ] {
+            assert!(part.iter().any(|shown| shown == expected), "{part:?}");
+        }
+        assert!(!part.iter().any(|shown| shown.ends_with(" */*")), "{part:?}");
+        let whole = shown("*", None);
+        assert!(whole.contains(&"jobs */*".to_owned()), "{whole:?}");
+        assert!(!whole.iter().any(|shown| shown.starts_with("leases")));
+    }
+}

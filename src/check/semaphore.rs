@@ -1,0 +1,184 @@
+//! What is read of one semaphore: the object, the Jobs of its namespace, its prefix and its sessions.
+
+use k8s_openapi::api::batch::v1 as batch;
+use kube::{Api, api::ListParams};
+
+use super::{
+    Keys, Name, Operator, Settings,
+    api_server::{Answer, ApiServer},
+    consul::{Scratch, Tried, try_all},
+    kubernetes::Cluster,
+    rights::{Question, SECRET},
+};
+use crate::{
+    api::{ConsulSemaphore, TokenSecretRef},
+    clock::{self, Moment},
+    consul::{Client, Error, Listing, Session, TokenCell},
+    controller::{Kept, place, settings_of, take_token, tenants_node},
+    semaphore as algorithm,
+};
+
+/// How many Jobs are read at once.
+const PAGE: u32 = 500;
+
+/// How the operator goes to Consul.
+pub(super) struct Way {
+    pub(super) operator: Operator,
+    /// With its own token; `None` if there is nobody who could answer.
+    pub(super) consul: Option<Client>,
+}
+
+/// What was read.
+pub(super) struct Seen {
+    pub(super) semaphore: ConsulSemaphore,
+    /// Whether this operator looks after it.
+    pub(super) in_scope: bool,
+    /// What it asks for.
+    pub(super) settings: algorithm::Settings,
+    /// Why the operator's own token may not be used for it.
+    pub(super) barred: Option<String>,
+    /// The token that it brings.
+    pub(super) token: Option<Token>,
+    pub(super) jobs: Answer<Vec<Kept>>,
+    /// What was read in Consul, if it was asked.
+    pub(super) prefix: Option<Prefix>,
+}
+
+/// The token that a semaphore brings.
+pub(super) struct Token {
+    pub(super) from: TokenSecretRef,
+    /// Why it can't be had.
+    pub(super) problem: Option<String>,
+    /// Whether the operator may read it.
+    pub(super) allowed: Answer<bool>,
+}
+
+/// What was read in Consul.
+pub(super) struct Prefix {
+    pub(super) listing: Result<Listing, Error>,
+    /// Those of the node that owns its sessions.
+    pub(super) sessions: Result<Vec<Session>, Error>,
+    pub(super) tried: Tried,
+    /// How many operations a transaction may have.
+    pub(super) operations: usize,
+    /// When all of it had been read, for intervals and for people.
+    pub(super) now: Moment,
+    pub(super) time: jiff::Timestamp,
+}
+
+/// Reads it.
+pub(super) async fn look(
+    settings: &Settings,
+    name: &Name,
+    cluster: &Cluster,
+    way: &Way,
+    scratch: &Scratch,
+) -> Answer<Seen> {
+    let server = &cluster.server;
+    let semaphores: Api<ConsulSemaphore> =
+        Api::namespaced(server.client.clone(), &name.namespace);
+    let semaphore = server.within(semaphores.get(&name.name)).await?;
+    // Before the prefix: what Consul said before a Job was seen proves nothing against it.
+    let jobs = jobs(server, &name.namespace).await;
+    let asked = settings_of(&way.operator.cluster, settings.fair, &semaphore);
+    let reference = semaphore.spec.consul.as_ref();
+    let reference = reference.and_then(|consul| consul.token_secret_ref.clone());
+    let own = way.consul.clone().map(|consul| consul.scoped(place(&semaphore)));
+    let (token, barred, consul) = match reference {
+        Some(from) => {
+            let cell = TokenCell::default();
+            let taken = take_token(&server.client, &name.namespace, &from, &cell).await;
+            let token = Token {
+                problem: taken.err(),
+                allowed: may_read(cluster, name, &from).await,
+                from,
+            };
+            let consul = own.filter(|_| cell.is_set());
+            (Some(token), None, consul.map(|consul| consul.with_token(cell)))
+        }
+        None => match settings.tenancy.check(&name.namespace, &asked.prefix) {
+            Ok(()) => (None, None, own),
+            Err(refusal) => (None, Some(refusal.to_string()), None),
+        },
+    };
+    let node = way.operator.node.as_deref().map(|own| match &token {
+        Some(_) => tenants_node(own, &name.namespace),
+        None => own.to_owned(),
+    });
+    let prefix = match consul {
+        Some(consul) => Some(look_at_prefix(&consul, node, &asked, scratch).await),
+        None => None,
+    };
+    Ok(Seen {
+        in_scope: is_in_scope(settings, &semaphore),
+        settings: asked,
+        semaphore,
+        barred,
+        token,
+        jobs,
+        prefix,
+    })
+}
+
+fn is_in_scope(settings: &Settings, semaphore: &ConsulSemaphore) -> bool {
+    let metadata = &semaphore.metadata;
+    let labels = metadata.labels.clone().unwrap_or_default();
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    settings.scope.namespaces.contains(namespace) && settings.scope.semaphores.matches(&labels)
+}
+
+async fn look_at_prefix(
+    consul: &Client,
+    node: Option<String>,
+    asked: &algorithm::Settings,
+    scratch: &Scratch,
+) -> Prefix {
+    let folder = asked.prefix.folder();
+    let keys = Keys {
+        rule: folder.clone(),
+        folder,
+    };
+    // First, for what is read shall be read at one time. Keys that are no contenders, and not `.lock`,
+    // mean nothing there.
+    let tried = try_all(consul, node.as_deref(), keys, scratch).await;
+    let sessions = match &node {
+        Some(node) => consul.node_sessions(node).await,
+        None => Ok(Vec::new()),
+    };
+    let listing = consul.list(&asked.prefix.folder()).await;
+    Prefix {
+        listing,
+        sessions,
+        tried,
+        operations: consul.transaction_capacity(),
+        now: Moment::now(),
+        time: clock::time(),
+    }
+}
+
+/// All Jobs of a namespace that concern the operator.
+async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<Kept>> {
+    let api: Api<batch::Job> = Api::namespaced(server.client.clone(), namespace);
+    let mut kept = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = server.within(api.list(&params)).await?;
+        let seen = Moment::now();
+        let read = page.items.iter().filter_map(|job| Kept::read(job, seen));
+        kept.extend(read);
+        match page.metadata.continue_ {
+            Some(next) if !next.is_empty() => params = params.continue_token(&next),
+            _ => return Ok(kept),
+        }
+    }
+}
+
+/// Whether the operator may read the Secret.
+async fn may_read(cluster: &Cluster, name: &Name, from: &TokenSecretRef) -> Answer<bool> {
+    let question = Question {
+        rule: &SECRET,
+        namespace: Some(name.namespace.clone()),
+        name: Some(from.name.clone()),
+    };
+    cluster.may(&question, "get").await
+}

@@ -1,0 +1,100 @@
+//! The flags of `check`.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use clap::{Args, ValueEnum};
+use consul_semaphore_operator::{api::Seconds, check};
+
+use super::{ConsulFlags, ElectionFlags, OperatorFlags, ScopeFlags, filter};
+
+/// What the exit code says, and what else is read.
+pub(super) const HELP: &str = "\
+Exit code: 0 nothing has failed, 1 something has, 2 a flag can't be used. Warnings, and what is not
+known, are no failure.
+
+Give it the flags and the environment that the operator has; it needs no more rights than that. For an
+operator in the cluster, from a laptop:
+  consul-semaphore-operator check --as system:serviceaccount:consul-semaphore-system:consul-semaphore-operator
+
+Consul's own environment variables and KUBECONFIG are read as `run` reads them: see `run --help`.";
+
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// Look closely at this ConsulSemaphore: its prefix, who holds, who waits, and why the first Job does not run
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    semaphore: Option<check::Name>,
+
+    /// Ask the API server as this user what the operator may do, such as
+    /// system:serviceaccount:<namespace>:<name>: that of its ServiceAccount [default: the kubeconfig's]
+    #[arg(long = "as", value_name = "USER", value_parser = user)]
+    as_user: Option<String>,
+
+    /// How long each answer may take, 1s to 5m
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    timeout: Seconds<1, 300>,
+
+    /// How the lines look
+    #[arg(
+        long,
+        short = 'o',
+        value_enum,
+        value_name = "FORMAT",
+        default_value_t
+    )]
+    pub(crate) output: Output,
+
+    /// What is logged to stderr: a level, or `target=level` pairs joined by commas
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "error", value_parser = filter)]
+    pub(crate) log_filter: String,
+
+    #[command(flatten)]
+    operator: OperatorFlags,
+
+    #[command(flatten)]
+    scope: ScopeFlags,
+
+    #[command(flatten)]
+    election: ElectionFlags,
+
+    #[command(flatten)]
+    pub(crate) consul: ConsulFlags,
+}
+
+/// How the lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    #[default]
+    Text,
+    /// For machines
+    Json,
+}
+
+impl Check {
+    /// The same for the library.
+    pub(crate) fn settings(self) -> check::Settings {
+        check::Settings {
+            tenancy: self.operator.tenancy(),
+            fair: self.operator.fair(),
+            cluster_name: self.operator.cluster_name,
+            consul_node: self.operator.consul_node,
+            scope: self.scope.scope(),
+            election: self.election.settings(),
+            semaphore: self.semaphore,
+            as_user: self.as_user,
+            timeout: self.timeout.get(),
+        }
+    }
+}
+
+/// The name of a user, as it can stand in a header.
+fn user(text: &str) -> Result<String, String> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(
+            "give the name of a user, such as system:serviceaccount:<namespace>:<name>".to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}

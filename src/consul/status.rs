@@ -1,0 +1,49 @@
+//! What a server says of itself and its cluster.
+
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
+use serde::Deserialize;
+
+use super::{Client, Error, call::Call};
+
+/// What a server says to everybody, with any token or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Who leads; `None` during an election.
+    pub leader: Option<String>,
+    /// What time it is there, to the second, where the answer says so.
+    pub time: Option<Timestamp>,
+}
+
+impl Client {
+    /// Who leads, and what time it is there.
+    pub async fn status(&self) -> Result<Status, Error> {
+        let call = Call::get("status_leader", "/v1/status/leader".to_owned());
+        let answer = self.send(call).await?;
+        let leader: String = answer.json()?;
+        let time = answer
+            .date
+            .as_ref()
+            .and_then(|date| DateTimeParser::new().parse_timestamp(date).ok());
+        Ok(Status {
+            leader: (!leader.is_empty()).then_some(leader),
+            time,
+        })
+    }
+
+    /// The version of the server, or the agent, that is asked. That takes `agent:read`.
+    pub async fn version(&self) -> Result<String, Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Agent {
+            config: Config,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Config {
+            version: String,
+        }
+        let call = Call::get("agent_self", "/v1/agent/self".to_owned());
+        let agent: Agent = self.send(call).await?.json()?;
+        Ok(agent.config.version)
+    }
+}

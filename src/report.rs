@@ -1,0 +1,55 @@
+//! `check` as a process: what it prints, and what its exit code says.
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, bail};
+use consul_semaphore_operator::{
+    check, consul,
+    telemetry::{self, LogFormat},
+};
+use tokio::runtime::Builder;
+
+use crate::{
+    cli::{self, Output},
+    failed, print, shutdown,
+};
+
+/// Says what works and what does not.
+pub(crate) fn check(flags: cli::Check) -> ExitCode {
+    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    report(flags, consul).unwrap_or_else(|error| failed(&error))
+}
+
+fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode> {
+    telemetry::init_logs(LogFormat::Text, telemetry::parse_filter(&flags.log_filter)?)?;
+    // An error says that it is there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let output = flags.output;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        let stop = shutdown::requested().context("cannot listen for signals")?;
+        anyhow::Ok(check::check(flags.settings(), consul, stop).await)
+    });
+    runtime.shutdown_background();
+    let Some(report) = report? else {
+        bail!("interrupted before all was looked at");
+    };
+    print(&match output {
+        Output::Text => report.text(is_coloured()),
+        Output::Json => report.json(),
+    })?;
+    Ok(if report.failed() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Colours are for people at a terminal who have not said that they want none (<https://no-color.org>).
+fn is_coloured() -> bool {
+    let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !unwanted
+}
