@@ -1,0 +1,170 @@
+//! Kubernetes: the definition, rights, policies.
+
+use serde_json::{Value, json};
+use testbed::{Bed, eventually};
+
+use crate::stage::Said;
+
+const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+
+const POLICIES: [&str; 2] = ["suspend.consul-semaphore.io", "guard.consul-semaphore.io"];
+
+const CRD: &str = "consulsemaphores.consul-semaphore.io";
+
+async fn as_operator(bed: &Bed) -> Said {
+    Said::of_bed(bed, bed.kubeconfig(), &["--as", OPERATOR]).await
+}
+
+async fn apply(bed: &Bed, name: &str, object: &Value) {
+    let file = bed.folder().path().join(name);
+    std::fs::write(&file, object.to_string()).unwrap();
+    bed.kubectl(["apply", "-f", &file.display().to_string()]).await;
+}
+
+/// Whether this is failed by now.
+async fn has_failed(bed: &Bed, what: &str) -> Said {
+    eventually(&format!("{what} has failed"), async || {
+        let said = as_operator(bed).await;
+        let line = said.find("kubernetes", what);
+        if line.is_some_and(|line| line["outcome"] == "failed") {
+            Ok(said)
+        } else {
+            Err(format!("{said:?}"))
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn what_is_shipped_suffices_and_what_is_missing_is_told() {
+    let bed = Bed::builder().without_operator().start().await;
+    what_is_shipped(&bed).await;
+    policies(&bed).await;
+    a_right_that_is_missing(&bed).await;
+    a_part_of_the_cluster(&bed).await;
+    the_definition(&bed).await;
+    bed.end().await.unwrap();
+}
+
+/// An admin asks what the operator may do, and the operator what it may do itself.
+async fn what_is_shipped(bed: &Bed) {
+    let said = as_operator(bed).await;
+    assert_eq!(said.bad("kubernetes"), POLICIES);
+    for policy in POLICIES {
+        let words = ["there is no such", "is suspended when"];
+        said.assert("kubernetes", policy, "warning", &words);
+    }
+    said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
+    said.assert("kubernetes", "its schema", "ok", &[]);
+    let all = "may get, list, watch, patch, delete";
+    said.assert("kubernetes", "jobs.batch", "ok", &[all]);
+    assert_eq!(said.code, Some(0), "{said:#?}");
+
+    let said = Said::of_bed(bed, bed.operator_kubeconfig(), &[]).await;
+    said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
+    said.assert("kubernetes", "jobs.batch", "ok", &[]);
+    // It may not read it, and need not.
+    said.assert("kubernetes", "its schema", "unknown", &["forbidden"]);
+    assert_eq!(said.code, Some(0), "{said:#?}");
+
+    let said = Said::of_bed(bed, bed.kubeconfig(), &[]).await;
+    let words = ["admin", "--as system:serviceaccount:"];
+    said.assert("kubernetes", "rights of", "warning", &words);
+
+    let said = Said::of_bed(bed, bed.operator_kubeconfig(), &["--as", "jane"]).await;
+    said.assert("kubernetes", "rights of", "unknown", &["impersonate"]);
+    said.assert("kubernetes", "rights", "unknown", &["impersonate"]);
+}
+
+async fn a_right_that_is_missing(bed: &Bed) {
+    let get = ["get", "clusterrole", "consul-semaphore-operator", "-o", "json"];
+    let role: Value = serde_json::from_str(&bed.kubectl(get).await).unwrap();
+    let with = |rules: &Value| {
+        json!({
+            "apiVersion": role["apiVersion"], "kind": role["kind"],
+            "metadata": { "name": role["metadata"]["name"] }, "rules": rules,
+        })
+    };
+    let mut less = role["rules"].clone();
+    for rule in less.as_array_mut().unwrap() {
+        if rule["resources"] == json!(["jobs"]) {
+            rule["verbs"] = json!(["get", "list", "watch"]);
+        }
+        if rule["resources"] == json!(["events"]) {
+            rule["verbs"] = json!(["create"]);
+        }
+    }
+    apply(bed, "less.json", &with(&less)).await;
+    let said = has_failed(bed, "jobs.batch").await;
+    let words = ["may not patch, delete", "kubectl apply -k config/rbac"];
+    said.assert("kubernetes", "jobs.batch", "failed", &words);
+    let words = ["may not patch", "no events"];
+    said.assert("kubernetes", "events", "warning", &words);
+    said.assert("kubernetes", "pods", "ok", &[]);
+    said.each_failure_says_what_to_do();
+    assert_eq!(said.code, Some(1));
+}
+
+/// An operator of some namespaces needs its rights there, and its own Lease.
+async fn a_part_of_the_cluster(bed: &Bed) {
+    let arguments = [
+        "--as",
+        "system:serviceaccount:ops:nobody",
+        "--namespaces=team-a,team-b",
+        "--lease-name=shard-a",
+    ];
+    let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
+    for what in [
+        "jobs.batch in team-a",
+        "jobs.batch in team-b",
+        "namespaces kube-system",
+        "leases.coordination.k8s.io in ops",
+        "leases.coordination.k8s.io shard-a in ops",
+    ] {
+        said.assert("kubernetes", what, "failed", &["may not", "docs/scope.md"]);
+    }
+}
+
+async fn the_definition(bed: &Bed) {
+    let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/appliedLimits";
+    let patch = json!([{ "op": "remove", "path": path }]).to_string();
+    bed.kubectl(["patch", "crd", CRD, "--type=json", "-p", &patch]).await;
+    let said = as_operator(bed).await;
+    let words = [".status.appliedLimits", "kubectl apply -k crds"];
+    said.assert("kubernetes", "its schema", "failed", &words);
+
+    bed.kubectl(["delete", "crd", CRD]).await;
+    let said = has_failed(bed, "ConsulSemaphore").await;
+    let words = ["is not installed", "kubectl apply -k crds"];
+    said.assert("kubernetes", "ConsulSemaphore", "failed", &words);
+    assert_eq!(said.code, Some(1));
+}
+
+fn policy(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+        "metadata": { "name": name }, "spec": spec,
+    })
+}
+
+/// What the policies say is nothing to a check: whether they are there, and bound, is.
+async fn policies(bed: &Bed) {
+    let [_, name] = POLICIES;
+    let rules = json!([{
+        "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["UPDATE"],
+    }]);
+    let spec = json!({
+        "matchConstraints": { "resourceRules": rules }, "validations": [{ "expression": "true" }],
+    });
+    let guard = policy("ValidatingAdmissionPolicy", name, &spec);
+    apply(bed, "guard.json", &guard).await;
+    let said = as_operator(bed).await;
+    let words = ["nothing puts it in force", "Binding"];
+    said.assert("kubernetes", name, "warning", &words);
+
+    let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
+    let binding = policy("ValidatingAdmissionPolicyBinding", name, &spec);
+    apply(bed, "binding.json", &binding).await;
+    let said = as_operator(bed).await;
+    said.assert("kubernetes", name, "ok", &["there and bound"]);
+}
