@@ -48,8 +48,16 @@ async fn what_is_shipped_suffices_and_what_is_missing_is_told() {
 
 /// An admin asks what the operator may do, and the operator what it may do itself.
 async fn what_is_shipped(bed: &Bed) {
-    let said = as_operator(bed).await;
-    assert_eq!(said.bad("kubernetes"), POLICIES);
+    // Roles that were bound just now take a moment.
+    let said = eventually("what is shipped suffices", async || {
+        let said = as_operator(bed).await;
+        if said.bad("kubernetes") == POLICIES {
+            Ok(said)
+        } else {
+            Err(format!("{said:?}"))
+        }
+    })
+    .await;
     for policy in POLICIES {
         let words = ["there is no such", "is suspended when"];
         said.assert("kubernetes", policy, "warning", &words);
