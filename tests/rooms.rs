@@ -140,7 +140,6 @@ fn a_check_is_judged_by_what_was_read() {
         &[
             "tokio",
             "reqwest",
-            "http",
             "Client",
             "async",
             "await",

@@ -190,7 +190,7 @@ pub(super) fn why_it_waits(
     if plan.record.is_some() {
         return stays("the operator has not taken the limit up yet, which comes before the first grant");
     }
-    let taken = match place.reading.lock() {
+    let taken: Vec<&SessionId> = match place.reading.lock() {
         Lock::Semaphore { body, .. } if body.room() == 0 => body.holders().collect(),
         Lock::Mutex { holder, .. } => holder.iter().collect(),
         _ => Vec::new(),
