@@ -106,11 +106,22 @@ fn a_check_of_nothing_has_failed() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = free.local_addr().expect("an address").to_string();
     drop(free);
-    let variables = [("CONSUL_HTTP_ADDR", address.as_str()), ("KUBECONFIG", "/does/not/exist")];
+    let variables = [
+        ("CONSUL_HTTP_ADDR", address.as_str()),
+        ("KUBECONFIG", "/does/not/exist"),
+    ];
     let output = operator(&["check", "--timeout=1s"], &variables);
     assert_eq!(output.status.code(), Some(1));
     let said = text(output.stdout);
-    assert_says(&said, &[&address, "CONSUL_HTTP_ADDR", "set KUBECONFIG", "0 ok, 0 warning, 2 failed"]);
+    assert_says(
+        &said,
+        &[
+            &address,
+            "CONSUL_HTTP_ADDR",
+            "set KUBECONFIG",
+            "0 ok, 0 warning, 2 failed",
+        ],
+    );
     assert!(!said.contains('\x1b'), "colours for nobody: {said}");
 
     let output = operator(&["check", "--timeout=1s", "-o", "json"], &variables);
@@ -127,10 +138,16 @@ fn a_check_of_nothing_has_failed() {
 /// A token file that is not there is a line like any other: the rest is looked at all the same.
 #[test]
 fn a_check_with_settings_that_cannot_be_used_says_so() {
-    let variables = [("CONSUL_HTTP_TOKEN_FILE", "/does/not/exist"), ("KUBECONFIG", "/nor/this")];
+    let variables = [
+        ("CONSUL_HTTP_TOKEN_FILE", "/does/not/exist"),
+        ("KUBECONFIG", "/nor/this"),
+    ];
     let output = operator(&["check"], &variables);
     assert_eq!(output.status.code(), Some(1));
-    assert_says(&text(output.stdout), &["settings", "CONSUL_HTTP_TOKEN_FILE", "set KUBECONFIG"]);
+    assert_says(
+        &text(output.stdout),
+        &["settings", "CONSUL_HTTP_TOKEN_FILE", "set KUBECONFIG"],
+    );
 }
 
 #[test]

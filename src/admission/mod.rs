@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-pub use self::read::look;
+pub use self::read::{look, user};
 
 /// The policy that has Jobs made suspended, and its binding.
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
@@ -147,7 +147,8 @@ impl fmt::Display for Finding {
 
 /// Looks at the policies and says in the log how they stand.
 pub async fn tell(client: kube::Client) {
-    for finding in look(&client).await {
+    let operator = user(&client).await;
+    for finding in look(&client, operator.as_deref()).await {
         finding.log();
     }
 }

@@ -15,12 +15,11 @@ use crate::text::one_line;
 /// How long one answer may take, with the client's own repetitions.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How both policies stand. It takes a moment, and never fails.
-pub async fn look(client: &Client) -> [Finding; 2] {
-    let user = user(client).await;
-    let user = user.as_deref();
-    let suspend = find(client, Policy::Suspend, user).await;
-    let guard = find(client, Policy::Guard, user).await;
+/// How both policies stand. It takes a moment, and never fails. `operator` is who the API server takes the
+/// operator for, if that is known: [`user`].
+pub async fn look(client: &Client, operator: Option<&str>) -> [Finding; 2] {
+    let suspend = find(client, Policy::Suspend, operator).await;
+    let guard = find(client, Policy::Guard, operator).await;
     [suspend, guard]
 }
 
@@ -55,7 +54,7 @@ async fn get(client: &Client, kind: &str, plural: &str, name: &str) -> Answer {
 }
 
 /// Who the API server takes this process for. Everybody may ask that.
-async fn user(client: &Client) -> Option<String> {
+pub async fn user(client: &Client) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (params, review) = (PostParams::default(), SelfSubjectReview::default());
     let answer = timeout(PATIENCE, reviews.create(&params, &review)).await;

@@ -78,17 +78,11 @@ impl ApiServer {
     }
 
     /// Bounds a call.
-    pub(super) async fn within<T>(
-        &self,
-        call: impl Future<Output = kube::Result<T>>,
-    ) -> Answer<T> {
-        match timeout(self.patience, call).await {
-            Ok(answer) => answer.map_err(|error| Refusal::of(&error)),
-            Err(_) => {
-                let patience = self.patience.as_secs();
-                let silent = format!("the API server did not answer within {patience} s");
-                Err(Refusal::Failed(silent))
-            }
-        }
+    pub(super) async fn within<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Answer<T> {
+        let answer = timeout(self.patience, call).await.map_err(|_| {
+            let patience = self.patience.as_secs();
+            Refusal::Failed(format!("the API server did not answer within {patience} s"))
+        })?;
+        answer.map_err(|error| Refusal::of(&error))
     }
 }

@@ -168,9 +168,8 @@ async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuratio
     let took = clock::time().duration_since(asked);
     // The answer was made on the way, and its time has no fraction: half a second is left out of it.
     let theirs = status.as_ref().ok().and_then(|status| status.time);
-    let ahead = theirs.map(|theirs| {
-        theirs.duration_since(asked) + SignedDuration::from_millis(500) - took / 2
-    });
+    let ahead = theirs
+        .map(|theirs| theirs.duration_since(asked) + SignedDuration::from_millis(500) - took / 2);
     (status, ahead)
 }
 
@@ -190,15 +189,14 @@ pub(super) async fn try_all(
         steps: Vec::new(),
         shortest: None,
     };
-    let session = match node {
-        Some(node) => tried.begin(client, node, &name, scratch).await,
-        None => {
-            let unknown = "the node bears the cluster's id, which is not known: give --consul-node";
-            for step in [Step::Register, Step::Make, Step::Renew] {
-                tried.steps.push((step, Outcome::Untried(unknown)));
-            }
-            None
+    let session = if let Some(node) = node {
+        tried.begin(client, node, &name, scratch).await
+    } else {
+        let unknown = "the node bears the cluster's id, which is not known: give --consul-node";
+        for step in [Step::Register, Step::Make, Step::Renew] {
+            tried.steps.push((step, Outcome::Untried(unknown)));
         }
+        None
     };
     tried.note(Step::List, client.list(&key).await);
     tried.note(Step::Write, client.transaction(&writes(&key)).await);
@@ -260,7 +258,8 @@ impl Tried {
         let external = client.is_external(node).await;
         self.known = external.as_ref().ok().map(Option::is_some);
         if let Ok(Some(false)) = external {
-            let agents = "an agent runs on that node: registering it would change the agent's address";
+            let agents =
+                "an agent runs on that node: registering it would change the agent's address";
             self.steps.push((Step::Register, Outcome::Untried(agents)));
         } else {
             let external = ExternalNode {
@@ -282,12 +281,11 @@ impl Tried {
         }
         let session = made.as_ref().ok().cloned();
         self.note(Step::Make, made);
-        match &session {
-            Some(session) => self.note(Step::Renew, client.renew_session(session).await),
-            None => {
-                let without = Outcome::Untried("there is no session to renew");
-                self.steps.push((Step::Renew, without));
-            }
+        if let Some(session) = &session {
+            self.note(Step::Renew, client.renew_session(session).await);
+        } else {
+            let without = Outcome::Untried("there is no session to renew");
+            self.steps.push((Step::Renew, without));
         }
         session
     }

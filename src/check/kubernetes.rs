@@ -8,10 +8,13 @@ use serde_json::{Value, json};
 use super::{
     Settings,
     api_server::{Answer, ApiServer, Refusal},
-    policies,
     rights::{Lease, Question, questions},
 };
-use crate::{api::GROUP, leader};
+use crate::{
+    admission::{self, Finding},
+    api::GROUP,
+    leader,
+};
 
 /// How many rights are asked for at once.
 const AT_ONCE: usize = 8;
@@ -53,7 +56,8 @@ pub(super) struct Rest {
     /// Whose rights were asked for.
     pub(super) asker: Answer<String>,
     pub(super) rights: Vec<Right>,
-    pub(super) policies: Vec<policies::Read>,
+    /// How the admission policies stand.
+    pub(super) policies: Vec<Finding>,
 }
 
 /// What was answered to a question.
@@ -86,7 +90,10 @@ impl Cluster {
             let client = Client::try_from(config).map_err(|error| error.to_string())?;
             Ok(ApiServer::new(client, patience))
         };
-        let (url, namespace) = (config.cluster_url.to_string(), config.default_namespace.clone());
+        let (url, namespace) = (
+            config.cluster_url.to_string(),
+            config.default_namespace.clone(),
+        );
         let lease = lease(&settings.election, settings.as_user.as_deref(), &config);
         let server = client(config.clone())?;
         let asker = match &settings.as_user {
@@ -124,18 +131,22 @@ impl Cluster {
     async fn look_closer(&self, settings: &Settings) -> Rest {
         let server = &self.server;
         let id = server.get("/api/v1/namespaces/kube-system").await;
-        let served = server.get(&format!("/apis/{GROUP}/v1alpha1")).await;
+        let kinds = server.get(&format!("/apis/{GROUP}/v1alpha1")).await;
         let plurals = |list: Value| -> Vec<String> {
-            let kinds = list["resources"].as_array().into_iter().flatten();
-            kinds.map(|kind| text(&kind["name"])).collect()
+            let resources = list["resources"].as_array().into_iter().flatten();
+            resources.map(|kind| text(&kind["name"])).collect()
         };
+        let asker = self.who_asks().await;
+        // The guard has to know the operator, and nobody else.
+        let operator = asker.as_deref().ok().filter(|user| is_account(user));
+        let policies = admission::look(&server.client, operator).await;
         Rest {
             id: id.map(|namespace| text(&namespace["metadata"]["uid"])),
-            served: served.map(plurals),
+            served: kinds.map(plurals),
             definition: self.definition().await,
-            asker: self.who_asks().await,
+            asker,
             rights: self.rights(settings).await,
-            policies: policies::read(server).await,
+            policies: policies.into(),
         }
     }
 
@@ -149,7 +160,8 @@ impl Cluster {
 
     /// Everybody may ask who he is.
     async fn who_asks(&self) -> Answer<String> {
-        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let review =
+            json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
         let review = self.asker.review(path, &review).await?;
         Ok(text(&review["status"]["userInfo"]["username"]))
@@ -211,10 +223,12 @@ fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) ->
         return None;
     }
     let named = election.namespace.clone();
-    let namespace = named.or_else(|| account_namespace(as_user?)).unwrap_or_else(|| {
-        // That of the pod, in one.
-        config.default_namespace.clone()
-    });
+    let namespace = named
+        .or_else(|| account_namespace(as_user?))
+        .unwrap_or_else(|| {
+            // That of the pod, in one.
+            config.default_namespace.clone()
+        });
     Some(Lease {
         namespace,
         name: election.lease_name.as_ref().to_owned(),
@@ -264,7 +278,10 @@ mod tests {
             (None, Some(account), "ops/shard-a"),
             (Some("named"), Some(account), "named/shard-a"),
         ] {
-            assert_eq!(found(kubernetes, namespace, user).as_deref(), Some(expected));
+            assert_eq!(
+                found(kubernetes, namespace, user).as_deref(),
+                Some(expected)
+            );
         }
         assert_eq!(found(leader::Mode::Off, None, Some(account)), None);
     }

@@ -9,7 +9,6 @@
 //! | `report` | lines, as text and as JSON |
 //! | `consul`, `kubernetes`, `semaphore` | what is read, and tried |
 //! | `api_server` | one question to the API server |
-//! | `policies` | the admission policies |
 //! | `rights` | what the operator must be allowed in Kubernetes: a table |
 //! | `judge` | from what was read to lines, without IO |
 
@@ -17,7 +16,6 @@ mod api_server;
 mod consul;
 mod judge;
 mod kubernetes;
-mod policies;
 mod report;
 mod rights;
 mod semaphore;
@@ -36,8 +34,7 @@ use crate::{
         tenancy::Tenancy,
     },
     consul::{Client, Config, ConfigError},
-    leader,
-    semaphore as algorithm,
+    leader, semaphore as algorithm,
 };
 
 /// What is to be looked at. What the operator has as flags must be the same here.
@@ -181,14 +178,14 @@ async fn look(
 
 /// The folder of some namespace that the operator works in.
 fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
-    let named = settings.semaphore.as_ref();
-    let named = named.map(|name| name.namespace.as_str());
+    let asked = settings.semaphore.as_ref();
+    let asked = asked.map(|name| name.namespace.as_str());
     let first = match &settings.scope.namespaces {
         Namespaces::All => None,
         Namespaces::Only(names) => names.first().map(String::as_str),
     };
     let current = cluster.map(|cluster| cluster.namespace.as_str());
-    let namespace = named.or(first).or(current).unwrap_or("default");
+    let namespace = asked.or(first).or(current).unwrap_or("default");
     let folder = settings.tenancy.folder(namespace);
     let common = settings.tenancy.common_folder();
     let rule = if common.is_empty() {
@@ -206,8 +203,19 @@ mod tests {
     #[test]
     fn a_name_is_a_namespace_and_a_name() {
         let name: Name = "batch/db-migrations".parse().unwrap();
-        assert_eq!((name.namespace.as_str(), name.name.as_str()), ("batch", "db-migrations"));
-        for text in ["", "db", "/db", "batch/", "batch/db/x", "Batch/db", "batch/ db"] {
+        assert_eq!(
+            (name.namespace.as_str(), name.name.as_str()),
+            ("batch", "db-migrations")
+        );
+        for text in [
+            "",
+            "db",
+            "/db",
+            "batch/",
+            "batch/db/x",
+            "Batch/db",
+            "batch/ db",
+        ] {
             assert_eq!(text.parse::<Name>(), Err(InvalidName), "{text}");
         }
     }

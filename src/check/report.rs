@@ -194,8 +194,13 @@ mod tests {
         Report {
             lines: vec![
                 Line::new(Area::Consul, "leader", Outcome::Ok, "10.0.0.1:8300"),
-                Line::new(Area::Kubernetes, "jobs.batch", Outcome::Failed, "may not\npatch")
-                    .todo("kubectl apply -k config/rbac"),
+                Line::new(
+                    Area::Kubernetes,
+                    "jobs.batch",
+                    Outcome::Failed,
+                    "may not\npatch",
+                )
+                .todo("kubectl apply -k config/rbac"),
             ],
         }
     }

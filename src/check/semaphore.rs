@@ -75,26 +75,32 @@ pub(super) async fn look(
     scratch: &Scratch,
 ) -> Answer<Seen> {
     let server = &cluster.server;
-    let semaphores: Api<ConsulSemaphore> =
-        Api::namespaced(server.client.clone(), &name.namespace);
+    let semaphores: Api<ConsulSemaphore> = Api::namespaced(server.client.clone(), &name.namespace);
     let semaphore = server.within(semaphores.get(&name.name)).await?;
     // Before the prefix: what Consul said before a Job was seen proves nothing against it.
     let jobs = jobs(server, &name.namespace).await;
     let asked = settings_of(&way.operator.cluster, settings.fair, &semaphore);
     let reference = semaphore.spec.consul.as_ref();
     let reference = reference.and_then(|consul| consul.token_secret_ref.clone());
-    let own = way.consul.clone().map(|consul| consul.scoped(place(&semaphore)));
+    let own = way
+        .consul
+        .clone()
+        .map(|consul| consul.scoped(place(&semaphore)));
     let (token, barred, consul) = match reference {
         Some(from) => {
             let cell = TokenCell::default();
-            let taken = take_token(&server.client, &name.namespace, &from, &cell).await;
+            let read = take_token(&server.client, &name.namespace, &from, &cell).await;
             let token = Token {
-                problem: taken.err(),
+                problem: read.err(),
                 allowed: may_read(cluster, name, &from).await,
                 from,
             };
             let consul = own.filter(|_| cell.is_set());
-            (Some(token), None, consul.map(|consul| consul.with_token(cell)))
+            (
+                Some(token),
+                None,
+                consul.map(|consul| consul.with_token(cell)),
+            )
         }
         None => match settings.tenancy.check(&name.namespace, &asked.prefix) {
             Ok(()) => (None, None, own),

@@ -36,13 +36,7 @@ pub(crate) struct Check {
     timeout: Seconds<1, 300>,
 
     /// How the lines look
-    #[arg(
-        long,
-        short = 'o',
-        value_enum,
-        value_name = "FORMAT",
-        default_value_t
-    )]
+    #[arg(long, short = 'o', value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) output: Output,
 
     /// What is logged to stderr: a level, or `target=level` pairs joined by commas

@@ -43,13 +43,13 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
 use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
 
+use self::{call::call, events::Events, index::Index, keeper::Keeper};
 pub(crate) use self::{
     home::{place, tenants_node},
     job::{Kept, Obstacle},
     overseer::spec::{defence, settings_of},
     secret::take_token,
 };
-use self::{call::call, events::Events, index::Index, keeper::Keeper};
 use crate::{
     admission,
     api::{scope::Scope, tenancy::Tenancy},

@@ -43,12 +43,20 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
     let consul = Consul::builder().acls(MANAGEMENT).start().await;
     let rules = documented_rules();
     assert_eq!(rules.len(), 3, "{rules:?}");
-    let each = |kind: &str| rules.iter().filter(|rule| !rule.starts_with(kind)).collect::<Vec<_>>();
+    let each = |kind: &str| {
+        rules
+            .iter()
+            .filter(|rule| !rule.starts_with(kind))
+            .collect::<Vec<_>>()
+    };
     // The node first: as long as it is not there, it has to be registered.
     let cases = [
         ("node ", vec!["external node"]),
         ("session ", vec!["session: make"]),
-        ("key_prefix ", vec!["keys: list", "keys: write", "keys: lock"]),
+        (
+            "key_prefix ",
+            vec!["keys: list", "keys: write", "keys: lock"],
+        ),
     ];
     let whole = token(&consul, "whole", &rules.iter().collect::<Vec<_>>()).await;
     for (kind, failing) in cases {
@@ -56,7 +64,12 @@ async fn the_documented_rules_suffice_and_each_is_named_when_it_is_missing() {
         let said = Said::of(&NODE, &variables(&part)).await;
         let left_out = rules.iter().find(|rule| rule.starts_with(kind)).unwrap();
         for what in failing {
-            said.assert("consul", what, "failed", &[left_out.as_str(), "docs/consul-acl.md"]);
+            said.assert(
+                "consul",
+                what,
+                "failed",
+                &[left_out.as_str(), "docs/consul-acl.md"],
+            );
         }
         said.each_failure_says_what_to_do();
         assert_eq!(said.code, Some(1));
@@ -99,7 +112,13 @@ async fn a_token_that_consul_does_not_know_is_told() {
 async fn without_a_node_no_session_is_tried() {
     let consul = Consul::start().await;
     let said = Said::of(&[], &variables(&consul)).await;
-    for what in ["external node", "session: make", "session: renew", "keys: lock", "session: end"] {
+    for what in [
+        "external node",
+        "session: make",
+        "session: renew",
+        "keys: lock",
+        "session: end",
+    ] {
         said.assert("consul", what, "unknown", &["not tried"]);
     }
     said.assert("consul", "keys: write", "ok", &[]);
@@ -111,7 +130,12 @@ async fn the_node_of_an_agent_is_left_alone() {
     let consul = Consul::start().await;
     let before = consul.get("catalog/node/bed").await;
     let said = Said::of(&["--consul-node", "bed"], &variables(&consul)).await;
-    said.assert("consul", "external node", "unknown", &["an agent runs on that node"]);
+    said.assert(
+        "consul",
+        "external node",
+        "unknown",
+        &["an agent runs on that node"],
+    );
     let after = consul.get("catalog/node/bed").await;
     assert_eq!(after["Node"]["Address"], before["Node"]["Address"]);
     assert_eq!(after["Node"]["Meta"], before["Node"]["Meta"]);
@@ -134,7 +158,12 @@ async fn an_election_in_consul_needs_a_rule_more() {
 async fn the_shortest_ttl_is_found_out() {
     for (floor, seconds, outcome, words) in [
         ("30s", 30, "ok", "from 30 s on"),
-        ("3m", 180, "failed", "set spec.session.ttl of all ConsulSemaphores to 180s"),
+        (
+            "3m",
+            180,
+            "failed",
+            "set spec.session.ttl of all ConsulSemaphores to 180s",
+        ),
     ] {
         let config = json!({ "session_ttl_min": floor });
         let consul = Consul::builder().config(config).start().await;
@@ -163,9 +192,17 @@ async fn clocks_that_are_apart_are_told() {
     let answer = ResponseTemplate::new(200)
         .set_body_string("\"\"")
         .insert_header("Date", "Wed, 01 Jan 2020 00:00:00 GMT");
-    Mock::given(path("/v1/status/leader")).respond_with(answer).mount(&consul).await;
+    Mock::given(path("/v1/status/leader"))
+        .respond_with(answer)
+        .mount(&consul)
+        .await;
     let said = Said::of(&NODE, &[("CONSUL_HTTP_ADDR", consul.uri())]).await;
-    said.assert("consul", "clock", "warning", &["s behind", "cooldown", "NTP"]);
+    said.assert(
+        "consul",
+        "clock",
+        "warning",
+        &["s behind", "cooldown", "NTP"],
+    );
 }
 
 /// The sessions that checks have made.
@@ -187,7 +224,11 @@ async fn ended_by(signal: &str) -> (ConsulServer, Option<i32>) {
     let address = [("CONSUL_HTTP_ADDR", proxy.address())];
     let check = program(&arguments, &address).spawn().unwrap();
     eventually("it has a session", async || {
-        let transactions = proxy.calls().iter().filter(|call| call.path == "/v1/txn").count();
+        let transactions = proxy
+            .calls()
+            .iter()
+            .filter(|call| call.path == "/v1/txn")
+            .count();
         same((scratch(&consul).await.len(), transactions), (1, 1))
     })
     .await;

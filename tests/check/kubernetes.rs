@@ -18,7 +18,8 @@ async fn as_operator(bed: &Bed) -> Said {
 async fn apply(bed: &Bed, name: &str, object: &Value) {
     let file = bed.folder().path().join(name);
     std::fs::write(&file, object.to_string()).unwrap();
-    bed.kubectl(["apply", "-f", &file.display().to_string()]).await;
+    bed.kubectl(["apply", "-f", &file.display().to_string()])
+        .await;
 }
 
 /// Whether this is failed by now.
@@ -59,7 +60,7 @@ async fn what_is_shipped(bed: &Bed) {
     })
     .await;
     for policy in POLICIES {
-        let words = ["there is no such", "is suspended when"];
+        let words = ["there is no ", "is suspended when"];
         said.assert("kubernetes", policy, "warning", &words);
     }
     said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
@@ -85,7 +86,13 @@ async fn what_is_shipped(bed: &Bed) {
 }
 
 async fn a_right_that_is_missing(bed: &Bed) {
-    let get = ["get", "clusterrole", "consul-semaphore-operator", "-o", "json"];
+    let get = [
+        "get",
+        "clusterrole",
+        "consul-semaphore-operator",
+        "-o",
+        "json",
+    ];
     let role: Value = serde_json::from_str(&bed.kubectl(get).await).unwrap();
     let with = |rules: &Value| {
         json!({
@@ -135,8 +142,9 @@ async fn a_part_of_the_cluster(bed: &Bed) {
 
 async fn the_definition(bed: &Bed) {
     let path = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/appliedLimits";
-    let patch = json!([{ "op": "remove", "path": path }]).to_string();
-    bed.kubectl(["patch", "crd", CRD, "--type=json", "-p", &patch]).await;
+    let change = json!([{ "op": "remove", "path": path }]).to_string();
+    bed.kubectl(["patch", "crd", CRD, "--type=json", "-p", &change])
+        .await;
     let said = as_operator(bed).await;
     let words = [".status.appliedLimits", "kubectl apply -k crds"];
     said.assert("kubernetes", "its schema", "failed", &words);
@@ -167,12 +175,12 @@ async fn policies(bed: &Bed) {
     let guard = policy("ValidatingAdmissionPolicy", name, &spec);
     apply(bed, "guard.json", &guard).await;
     let said = as_operator(bed).await;
-    let words = ["nothing puts it in force", "Binding"];
+    let words = ["but not bound", "kubectl apply -k config/policies"];
     said.assert("kubernetes", name, "warning", &words);
 
     let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
     let binding = policy("ValidatingAdmissionPolicyBinding", name, &spec);
     apply(bed, "binding.json", &binding).await;
     let said = as_operator(bed).await;
-    said.assert("kubernetes", name, "ok", &["there and bound"]);
+    said.assert("kubernetes", name, "ok", &["is in force"]);
 }

@@ -31,9 +31,19 @@ async fn a_semaphore_that_works_is_told() {
     let team = bed.namespace("check-works").await;
     let db = team.semaphore("db").limit(1).create().await;
     db.is_ready().await;
-    let running = team.job("running").semaphore("db").runs("1h").create().await;
+    let running = team
+        .job("running")
+        .semaphore("db")
+        .runs("1h")
+        .create()
+        .await;
     running.is_running().await;
-    team.job("low").semaphore("db").create().await.has_event("SlotWaiting").await;
+    team.job("low")
+        .semaphore("db")
+        .create()
+        .await
+        .has_event("SlotWaiting")
+        .await;
     let high = team.job("high").semaphore("db").priority(5).create().await;
     high.has_event("SlotWaiting").await;
     team.job("held").semaphore("db").hold().create().await;
@@ -43,16 +53,34 @@ async fn a_semaphore_that_works_is_told() {
     let holder = format!("{}/running", team.name());
     said.assert("semaphore", "object", "ok", &[]);
     said.assert("semaphore", "condition Ready", "ok", &["Reconciled"]);
-    said.assert("semaphore", "condition SlotsAvailable", "ok", &["AllSlotsHeld"]);
+    said.assert(
+        "semaphore",
+        "condition SlotsAvailable",
+        "ok",
+        &["AllSlotsHeld"],
+    );
     said.assert("semaphore", "prefix", "ok", &[db.lock_prefix().as_str()]);
     said.assert("semaphore", "lock", "ok", &["1 of 1 slots are held"]);
-    said.assert("semaphore", "waiting Jobs", "ok", &["2, next first: high, low"]);
-    said.assert("semaphore", "first: high", "ok", &["no slot is free", holder.as_str()]);
+    said.assert(
+        "semaphore",
+        "waiting Jobs",
+        "ok",
+        &["2, next first: high, low"],
+    );
+    said.assert(
+        "semaphore",
+        "first: high",
+        "ok",
+        &["no slot is free", holder.as_str()],
+    );
     said.assert("semaphore", "Jobs on hold", "ok", &["held"]);
     assert_eq!(said.bad("semaphore"), Vec::<String>::new());
     assert_eq!(said.code, Some(0), "{said:#?}");
     // What was tried there has left nothing.
-    let left = bed.consul().list(&format!("{}/check-", db.lock_prefix())).await;
+    let left = bed
+        .consul()
+        .list(&format!("{}/check-", db.lock_prefix()))
+        .await;
     assert_eq!(left, []);
     running.is_running().await;
     running.finish().await;
@@ -64,7 +92,12 @@ async fn one_that_is_not_there_is_told() {
     let bed = Bed::shared().await;
     let team = bed.namespace("check-none").await;
     let said = look(&bed, &team, "db").await;
-    said.assert("semaphore", "object", "failed", &["there is no ConsulSemaphore db", "kubectl get csem"]);
+    said.assert(
+        "semaphore",
+        "object",
+        "failed",
+        &["there is no ConsulSemaphore db", "kubectl get csem"],
+    );
     assert_eq!(said.code, Some(1));
 }
 
@@ -76,23 +109,58 @@ async fn what_is_in_the_way_is_told() {
     db.is_ready().await;
     db.pause().await;
     db.has_condition("Ready", "False", "Paused").await;
-    team.job("a").semaphore("db").create().await.has_event("SlotWaiting").await;
-    team.job("bad").semaphore("db").annotation("consul-semaphore.io/priority", "high").create().await;
+    team.job("a")
+        .semaphore("db")
+        .create()
+        .await
+        .has_event("SlotWaiting")
+        .await;
+    team.job("bad")
+        .semaphore("db")
+        .annotation("consul-semaphore.io/priority", "high")
+        .create()
+        .await;
     let said = first_waits(&bed, &team, &db, "a", "spec.paused").await;
-    said.assert("semaphore", "first: a", "warning", &["set spec.paused to false"]);
+    said.assert(
+        "semaphore",
+        "first: a",
+        "warning",
+        &["set spec.paused to false"],
+    );
     said.assert("semaphore", "condition Ready", "warning", &["Paused"]);
-    said.assert("semaphore", "Job out of line", "warning", &["bad: ", "priority"]);
+    said.assert(
+        "semaphore",
+        "Job out of line",
+        "warning",
+        &["bad: ", "priority"],
+    );
 
     let lock = format!("{}/.lock", db.lock_prefix());
-    bed.consul().put(&lock, testbed::SEMAPHORE_FLAGS, r#"{"Limit":5,"Holders":{}}"#).await;
+    bed.consul()
+        .put(
+            &lock,
+            testbed::SEMAPHORE_FLAGS,
+            r#"{"Limit":5,"Holders":{}}"#,
+        )
+        .await;
     let said = first_waits(&bed, &team, &db, "a", "the limits don't agree").await;
-    said.assert("semaphore", "lock", "failed", &["limit is 5", "spec.limit is 2", "limitPolicy"]);
+    said.assert(
+        "semaphore",
+        "lock",
+        "failed",
+        &["limit is 5", "spec.limit is 2", "limitPolicy"],
+    );
     said.each_failure_says_what_to_do();
     assert_eq!(said.code, Some(1));
 
     bed.consul().put(&lock, 0, "somebody's").await;
     let said = first_waits(&bed, &team, &db, "a", "the lock can't be used").await;
-    said.assert("semaphore", "lock", "failed", &["is not JSON", "delete the key"]);
+    said.assert(
+        "semaphore",
+        "lock",
+        "failed",
+        &["is not JSON", "delete the key"],
+    );
     bed.consul().delete(&lock).await;
 }
 
@@ -102,9 +170,19 @@ async fn without_an_operator_it_is_told_what_it_would_do() {
     let bed = Bed::builder().without_operator().start().await;
     let team = bed.namespace("check-would").await;
     let db = team.semaphore("db").limit(1).create().await;
-    team.job("a").semaphore("db").create().await.is_waiting().await;
+    team.job("a")
+        .semaphore("db")
+        .create()
+        .await
+        .is_waiting()
+        .await;
     let said = first_waits(&bed, &team, &db, "a", "has not taken the limit up").await;
-    said.assert("semaphore", "object", "warning", &["no operator has looked at it", "kubectl get pods"]);
+    said.assert(
+        "semaphore",
+        "object",
+        "warning",
+        &["no operator has looked at it", "kubectl get pods"],
+    );
     assert_eq!(said.code, Some(0), "{said:#?}");
 
     // Its limit is in Consul, as one that is agreed on.
@@ -112,7 +190,12 @@ async fn without_an_operator_it_is_told_what_it_would_do() {
     let dead = consul.take_slot(&db.lock_prefix(), 1).await;
     consul.destroy_session(&dead).await;
     let said = first_waits(&bed, &team, &db, "a", "which is dead").await;
-    said.assert("semaphore", "dead holders", "warning", &[dead.as_str(), "15 s"]);
+    said.assert(
+        "semaphore",
+        "dead holders",
+        "warning",
+        &[dead.as_str(), "15 s"],
+    );
 
     consul.delete(&format!("{}/.lock", db.lock_prefix())).await;
     let other = consul.take_slot(&db.lock_prefix(), 1).await;
@@ -124,7 +207,6 @@ async fn without_an_operator_it_is_told_what_it_would_do() {
     // Each check has ended its session.
     let sessions = consul.sessions().await;
     assert_eq!(sessions, Vec::<serde_json::Value>::new());
-    bed.end().await.unwrap();
 }
 
 /// With the operator's token a semaphore must be in its namespace's folder; with one of its own Consul
@@ -139,7 +221,12 @@ async fn whose_token_it_is_and_where_it_may_go_is_told() {
     let name = format!("{}/db", team.name());
     let confined = ["--semaphore", &name, "--trusted-namespaces", ""];
     let said = Said::of_bed(&bed, bed.kubeconfig(), &confined).await;
-    said.assert("semaphore", "prefix", "failed", &["is not below", "--trusted-namespaces"]);
+    said.assert(
+        "semaphore",
+        "prefix",
+        "failed",
+        &["is not below", "--trusted-namespaces"],
+    );
     said.assert("semaphore", "slots", "unknown", &["was not asked"]);
 
     let spec = json!({ "consul": { "tokenSecretRef": { "name": "consul-token" } } });
@@ -148,8 +235,18 @@ async fn whose_token_it_is_and_where_it_may_go_is_told() {
     let name = format!("{}/{}", team.name(), own.name());
     let arguments = ["--semaphore", &name, "--as", account];
     let said = Said::of_bed(&bed, bed.kubeconfig(), &arguments).await;
-    said.assert("semaphore", "token", "unknown", &["there is no Secret consul-token"]);
-    said.assert("semaphore", "Secret", "failed", &["may not read consul-token", "config/token-secret"]);
+    said.assert(
+        "semaphore",
+        "token",
+        "unknown",
+        &["there is no Secret consul-token"],
+    );
+    said.assert(
+        "semaphore",
+        "Secret",
+        "failed",
+        &["may not read consul-token", "config/token-secret"],
+    );
 
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "consul-token" },

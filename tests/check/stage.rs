@@ -12,7 +12,11 @@ use tokio::{process::Command, time::timeout};
 /// Where Consul is, and as whom it is asked.
 pub(crate) fn variables(consul: &Consul) -> Vec<(&'static str, String)> {
     let mut variables = vec![("CONSUL_HTTP_ADDR", consul.address().to_owned())];
-    variables.extend(consul.token().map(|token| ("CONSUL_HTTP_TOKEN", token.to_owned())));
+    variables.extend(
+        consul
+            .token()
+            .map(|token| ("CONSUL_HTTP_TOKEN", token.to_owned())),
+    );
     variables
 }
 
@@ -96,8 +100,12 @@ impl Said {
 
     /// What is not ok in an area.
     pub(crate) fn bad(&self, area: &str) -> Vec<String> {
-        let bad = self.lines.iter().filter(|line| line["area"] == area && line["outcome"] != "ok");
-        bad.map(|line| line["what"].as_str().unwrap().to_owned()).collect()
+        let bad = self
+            .lines
+            .iter()
+            .filter(|line| line["area"] == area && line["outcome"] != "ok");
+        bad.map(|line| line["what"].as_str().unwrap().to_owned())
+            .collect()
     }
 
     /// Checks that whatever has failed says what to do.

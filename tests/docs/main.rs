@@ -15,6 +15,7 @@ mod page;
 mod shell;
 
 mod admission;
+mod check;
 mod consul_acl;
 mod exec;
 mod install;

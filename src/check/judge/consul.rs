@@ -34,7 +34,11 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
     let status = match &seen.status {
         Ok(status) => status,
         Err(error) => {
-            let line = line("reachable", Outcome::Failed, format!("{addresses}: {error}"));
+            let line = line(
+                "reachable",
+                Outcome::Failed,
+                format!("{addresses}: {error}"),
+            );
             return vec![line.todo(advice(error))];
         }
     };
@@ -42,8 +46,12 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
     lines.extend(seen.version.iter().map(version));
     lines.push(match &status.leader {
         Some(leader) => line("leader", Outcome::Ok, leader),
-        None => line("leader", Outcome::Failed, "there is none: nothing can be read or written")
-            .todo("look at the Consul servers: a majority of them must be up and know each other"),
+        None => line(
+            "leader",
+            Outcome::Failed,
+            "there is none: nothing can be read or written",
+        )
+        .todo("look at the Consul servers: a majority of them must be up and know each other"),
     });
     lines.push(clock(seen.ahead));
     if let Some(tried) = &seen.tried {
@@ -93,14 +101,22 @@ pub(super) fn minor(version: &str) -> Option<(u32, u32)> {
 
 fn clock(ahead: Option<SignedDuration>) -> Line {
     let Some(ahead) = ahead else {
-        return line("clock", Outcome::Unknown, "Consul's answer does not say what time it is there");
+        return line(
+            "clock",
+            Outcome::Unknown,
+            "Consul's answer does not say what time it is there",
+        );
     };
     let seconds = ahead.abs().as_secs();
     if ahead.abs() < APART {
         let message = "Consul's clock and the one of this machine agree within seconds";
         return line("clock", Outcome::Ok, message);
     }
-    let than = if ahead.is_negative() { "behind" } else { "ahead of" };
+    let than = if ahead.is_negative() {
+        "behind"
+    } else {
+        "ahead of"
+    };
     let message = format!(
         "Consul's clock is {seconds} s {than} the one of this machine. The TTLs of sessions and the evidence \
          for slots don't go by it; a cooldown, the age of who waits in several clusters, and certificates do"
@@ -116,7 +132,10 @@ fn shortest_ttl(shortest: Duration) -> Line {
     if shortest <= default {
         return line("session TTL", Outcome::Ok, message);
     }
-    let message = format!("{message}: the default of {} s is refused", default.as_secs());
+    let message = format!(
+        "{message}: the default of {} s is refused",
+        default.as_secs()
+    );
     line("session TTL", Outcome::Failed, message).todo(format!(
         "set spec.session.ttl of all ConsulSemaphores to {seconds}s or more, or lower session_ttl_min in \
          the configuration of the Consul servers"
@@ -126,22 +145,25 @@ fn shortest_ttl(shortest: Duration) -> Line {
 /// What came of the steps that were tried with a token, which is whose.
 pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
     let steps = tried.steps.iter();
-    steps.map(|(step, outcome)| {
-        let line = |outcome, message: String| Line::new(area, step.what(), outcome, message);
-        match outcome {
-            consul::Outcome::Done => line(Outcome::Ok, step.done(tried)),
-            consul::Outcome::Untried(why) => line(Outcome::Unknown, format!("not tried: {why}")),
-            consul::Outcome::Refused(error @ Error::Denied(_)) => {
-                let rule = step.rule(tried);
-                line(Outcome::Failed, error.to_string())
-                    .todo(format!("give {whose} this rule: {rule}; {RULES}"))
+    steps
+        .map(|(step, outcome)| {
+            let line = |outcome, message: String| Line::new(area, step.what(), outcome, message);
+            match outcome {
+                consul::Outcome::Done => line(Outcome::Ok, step.done(tried)),
+                consul::Outcome::Untried(why) => {
+                    line(Outcome::Unknown, format!("not tried: {why}"))
+                }
+                consul::Outcome::Refused(error @ Error::Denied(_)) => {
+                    let rule = step.rule(tried);
+                    line(Outcome::Failed, error.to_string())
+                        .todo(format!("give {whose} this rule: {rule}; {RULES}"))
+                }
+                consul::Outcome::Refused(error) => {
+                    line(Outcome::Failed, error.to_string()).todo(advice(error))
+                }
             }
-            consul::Outcome::Refused(error) => {
-                line(Outcome::Failed, error.to_string()).todo(advice(error))
-            }
-        }
-    })
-    .collect()
+        })
+        .collect()
 }
 
 impl Step {
@@ -182,7 +204,10 @@ impl Step {
                 format!("session \"{node}\" {{ policy = \"write\" }}")
             }
             Self::List | Self::Write | Self::Lock => {
-                format!("key_prefix \"{}\" {{ policy = \"write\" }}", tried.keys.rule)
+                format!(
+                    "key_prefix \"{}\" {{ policy = \"write\" }}",
+                    tried.keys.rule
+                )
             }
         }
     }
@@ -212,7 +237,9 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "leave CONSUL_NAMESPACE, CONSUL_PARTITION, spec.consul.namespace and partition out: they need \
              Consul Enterprise"
         }
-        Error::UnknownDatacenter => "name a datacenter that this Consul knows in spec.consul.datacenter",
+        Error::UnknownDatacenter => {
+            "name a datacenter that this Consul knows in spec.consul.datacenter"
+        }
         Error::MissingNode => "let the token register the node: docs/consul-acl.md",
         Error::Conflict(_)
         | Error::Gone
@@ -264,7 +291,14 @@ mod tests {
         let lines = lines("http://consul:8500", seen).into_iter();
         lines
             .filter(|line| line.outcome != Outcome::Ok)
-            .map(|line| (line.what, line.outcome, line.message, line.todo.unwrap_or_default()))
+            .map(|line| {
+                (
+                    line.what,
+                    line.outcome,
+                    line.message,
+                    line.todo.unwrap_or_default(),
+                )
+            })
             .collect()
     }
 
@@ -276,7 +310,10 @@ mod tests {
         };
         assert_eq!((found.as_str(), *how), (what, outcome));
         for word in words {
-            assert!(message.contains(word) || todo.contains(word), "{word}: {bad:#?}");
+            assert!(
+                message.contains(word) || todo.contains(word),
+                "{word}: {bad:#?}"
+            );
         }
     }
 
@@ -343,7 +380,12 @@ mod tests {
         let denied = of(Err(Error::Denied("agent:read".to_owned())));
         only(&denied, "version", Outcome::Unknown, &["does not need"]);
         let old = of(Ok("1.7.14".to_owned()));
-        only(&old, "version", Outcome::Warning, &["1.7.14", "1.8 or newer"]);
+        only(
+            &old,
+            "version",
+            Outcome::Warning,
+            &["1.7.14", "1.8 or newer"],
+        );
         for version in ["1.8.7", "1.20.5+ent", "1.22.0-rc1", "2.0.0", "strange"] {
             assert_eq!(bad(&of(Ok(version.to_owned()))), [], "{version}");
         }
@@ -355,7 +397,12 @@ mod tests {
             ahead: Some(SignedDuration::from_secs(seconds)),
             ..seen()
         };
-        only(&of(90), "clock", Outcome::Warning, &["90 s ahead", "cooldown", "NTP"]);
+        only(
+            &of(90),
+            "clock",
+            Outcome::Warning,
+            &["90 s ahead", "cooldown", "NTP"],
+        );
         only(&of(-90), "clock", Outcome::Warning, &["90 s behind"]);
         assert_eq!(bad(&of(-4)), []);
         let unknown = Seen {
@@ -376,7 +423,12 @@ mod tests {
             }
         };
         assert_eq!(bad(&of(120)), []);
-        let words = ["from 180 s on", "120 s is refused", "to 180s or more", "session_ttl_min"];
+        let words = [
+            "from 180 s on",
+            "120 s is refused",
+            "to 180s or more",
+            "session_ttl_min",
+        ];
         only(&of(180), "session TTL", Outcome::Failed, &words);
     }
 
@@ -387,10 +439,13 @@ mod tests {
             tried: Some(tried(&denied)),
             ..seen()
         };
-        let rules: Vec<String> = bad(&seen).into_iter().map(|(what, _, _, todo)| {
-            let rule = todo.split(": ").nth(1).unwrap_or_default();
-            format!("{what}: {}", rule.split(';').next().unwrap_or_default())
-        }).collect();
+        let rules: Vec<String> = bad(&seen)
+            .into_iter()
+            .map(|(what, _, _, todo)| {
+                let rule = todo.split(": ").nth(1).unwrap_or_default();
+                format!("{what}: {}", rule.split(';').next().unwrap_or_default())
+            })
+            .collect();
         let expected = [
             r#"external node: node "k8s-1" { policy = "write" }"#,
             r#"session: make: session "k8s-1" { policy = "write" }"#,
@@ -411,7 +466,12 @@ mod tests {
             tried: Some(with_one),
             ..seen()
         };
-        only(&seen, "session: make", Outcome::Unknown, &["not tried: because"]);
+        only(
+            &seen,
+            "session: make",
+            Outcome::Unknown,
+            &["not tried: because"],
+        );
     }
 
     #[test]
@@ -422,6 +482,11 @@ mod tests {
             election: Some(election),
             ..seen()
         };
-        only(&seen, "election: keys: write", Outcome::Failed, &["key_prefix"]);
+        only(
+            &seen,
+            "election: keys: write",
+            Outcome::Failed,
+            &["key_prefix"],
+        );
     }
 }

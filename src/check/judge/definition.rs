@@ -158,8 +158,14 @@ mod tests {
         let Some(Difference::Line { ours, theirs }) = limit else {
             panic!("{limit:?}");
         };
-        assert!(ours.contains("5000") && theirs.contains('9'), "{ours}, {theirs}");
+        assert!(
+            ours.contains("5000") && theirs.contains('9'),
+            "{ours}, {theirs}"
+        );
         let columns = differs(|theirs| theirs.spec.versions[0].subresources = None);
-        assert!(matches!(columns, Some(Difference::Line { .. })), "{columns:?}");
+        assert!(
+            matches!(columns, Some(Difference::Line { .. })),
+            "{columns:?}"
+        );
     }
 }

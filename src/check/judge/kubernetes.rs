@@ -8,11 +8,11 @@ use super::{
     named,
 };
 use crate::{
+    admission::{Finding, Standing},
     api::ConsulSemaphore,
     check::{
         api_server::{Answer, Refusal},
         kubernetes::{Rest, Right, Seen, is_account},
-        policies,
         report::{Area, Line, Outcome},
     },
     telemetry,
@@ -22,14 +22,19 @@ use crate::{
 /// gives its slot back.
 const OLDEST: (u32, u32) = (1, 31);
 
-const INSTALL: &str = "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
+const INSTALL: &str =
+    "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
 
 /// All that was seen; or why no cluster is known.
 pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
         Err(why) => {
-            let line = line("reachable", Outcome::Failed, format!("no cluster is known: {why}"));
+            let line = line(
+                "reachable",
+                Outcome::Failed,
+                format!("no cluster is known: {why}"),
+            );
             return vec![line.todo("set KUBECONFIG, or run this in a pod of the cluster")];
         }
     };
@@ -37,7 +42,9 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
         let why = seen.version.as_ref().err();
         let why = why.map(ToString::to_string).unwrap_or_default();
         let line = line("reachable", Outcome::Failed, format!("{}: {why}", seen.url));
-        return vec![line.todo("check KUBECONFIG, and what is between this machine and the API server")];
+        return vec![
+            line.todo("check KUBECONFIG, and what is between this machine and the API server"),
+        ];
     };
     let mut lines = vec![
         line("reachable", Outcome::Ok, &seen.url),
@@ -47,12 +54,27 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     lines.extend(resource(rest));
     lines.push(asker(&rest.asker));
     lines.extend(rights(&rest.rights));
-    lines.extend(policies::lines(&rest.policies));
+    lines.extend(rest.policies.iter().map(policy));
     lines
 }
 
 fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Kubernetes, what, outcome, message)
+}
+
+/// The operator is right without them.
+fn policy(finding: &Finding) -> Line {
+    let outcome = match finding.standing {
+        Standing::InForce => Outcome::Ok,
+        Standing::Absent | Standing::Unbound => Outcome::Warning,
+        Standing::Stranger(_) => Outcome::Failed,
+        Standing::Unknown(_) => Outcome::Unknown,
+    };
+    let line = line(finding.policy.name(), outcome, finding);
+    match finding.advice() {
+        Some(advice) => line.todo(advice),
+        None => line,
+    }
 }
 
 fn version(version: &Answer<String>) -> Line {
@@ -74,8 +96,12 @@ fn version(version: &Answer<String>) -> Line {
 fn cluster(id: &Answer<String>) -> Line {
     match id {
         Ok(id) if !id.is_empty() => line("cluster id", Outcome::Ok, id),
-        Ok(_) => line("cluster id", Outcome::Failed, "the namespace kube-system has no uid")
-            .todo("give the operator --consul-node and --cluster-name; this is no usual cluster"),
+        Ok(_) => line(
+            "cluster id",
+            Outcome::Failed,
+            "the namespace kube-system has no uid",
+        )
+        .todo("give the operator --consul-node and --cluster-name; this is no usual cluster"),
         Err(why) => line(
             "cluster id",
             Outcome::Unknown,
@@ -111,9 +137,11 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
     };
     match difference(&ConsulSemaphore::crd(), installed) {
         None => of(Outcome::Ok, "it is this program's".to_owned()),
-        Some(Difference::Version) => {
-            of(Outcome::Failed, "v1alpha1 is not the version that is stored".to_owned()).todo(INSTALL)
-        }
+        Some(Difference::Version) => of(
+            Outcome::Failed,
+            "v1alpha1 is not the version that is stored".to_owned(),
+        )
+        .todo(INSTALL),
         Some(Difference::Property(path)) => {
             let message = format!(
                 "it has no {path}: it is of another version than this program, and what is written there \
@@ -123,7 +151,8 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         }
         Some(Difference::Line { ours, theirs }) => {
             let message = format!("it is not this program's: {theirs:?} where that has {ours:?}");
-            of(Outcome::Warning, message).todo(format!("if the program is the newer one: {INSTALL}"))
+            of(Outcome::Warning, message)
+                .todo(format!("if the program is the newer one: {INSTALL}"))
         }
     }
 }
@@ -147,7 +176,9 @@ fn asker(asker: &Answer<String>) -> Line {
 fn rights(rights: &[Right]) -> Vec<Line> {
     let unknown = |right: &Right| right.unknown.is_some();
     if let Some(first) = rights.first()
-        && rights.iter().all(|right| unknown(right) && right.unknown == first.unknown)
+        && rights
+            .iter()
+            .all(|right| unknown(right) && right.unknown == first.unknown)
     {
         let why = first.unknown.as_ref().map(ToString::to_string);
         let message = format!("they are not known: {}", why.unwrap_or_default());
@@ -199,7 +230,8 @@ mod tests {
     use super::*;
     use crate::check::rights::{Lease, questions};
 
-    const OPERATOR: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+    const OPERATOR: &str =
+        "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
     fn rest() -> Rest {
         let lease = Lease {
@@ -240,14 +272,22 @@ mod tests {
         assert_eq!((line.what.as_str(), line.outcome), (what, outcome));
         let todo = line.todo.as_deref().unwrap_or_default();
         for word in words {
-            assert!(line.message.contains(word) || todo.contains(word), "{word}: {line:#?}");
+            assert!(
+                line.message.contains(word) || todo.contains(word),
+                "{word}: {line:#?}"
+            );
         }
     }
 
     #[test]
     fn where_all_is_well_nothing_is_to_be_done() {
         let lines = all(rest());
-        assert!(lines.iter().all(|line| line.outcome == Outcome::Ok && line.todo.is_none()), "{lines:#?}");
+        assert!(
+            lines
+                .iter()
+                .all(|line| line.outcome == Outcome::Ok && line.todo.is_none()),
+            "{lines:#?}"
+        );
         let whats: Vec<_> = lines.iter().map(|line| line.what.as_str()).collect();
         for what in [
             "its schema",
@@ -269,12 +309,20 @@ mod tests {
             version: Err(silent),
             rest: None,
         };
-        for (seen, words) in [(Ok(seen), "no route"), (Err("no file".to_owned()), "no file")] {
+        for (seen, words) in [
+            (Ok(seen), "no route"),
+            (Err("no file".to_owned()), "no file"),
+        ] {
             let lines = lines(&seen);
             assert_eq!(lines.len(), 1);
             assert_eq!(lines[0].outcome, Outcome::Failed);
             assert!(lines[0].message.contains(words), "{lines:?}");
-            assert!(lines[0].todo.as_ref().is_some_and(|todo| todo.contains("KUBECONFIG")));
+            assert!(
+                lines[0]
+                    .todo
+                    .as_ref()
+                    .is_some_and(|todo| todo.contains("KUBECONFIG"))
+            );
         }
     }
 
@@ -286,7 +334,11 @@ mod tests {
             ("v1.36.3", Outcome::Ok),
             ("v2.0.0", Outcome::Ok),
         ] {
-            assert_eq!(super::version(&Ok(version.to_owned())).outcome, outcome, "{version}");
+            assert_eq!(
+                super::version(&Ok(version.to_owned())).outcome,
+                outcome,
+                "{version}"
+            );
         }
     }
 
@@ -296,26 +348,46 @@ mod tests {
             served: Err(Refusal::NotThere),
             ..rest()
         };
-        only(missing, "ConsulSemaphore", Outcome::Failed, &["not installed", "kubectl apply -k crds"]);
+        only(
+            missing,
+            "ConsulSemaphore",
+            Outcome::Failed,
+            &["not installed", "kubectl apply -k crds"],
+        );
         let mut old = ConsulSemaphore::crd();
         old.spec.versions[0].schema = None;
         let old = Rest {
             definition: Ok(old),
             ..rest()
         };
-        only(old, "its schema", Outcome::Warning, &["if the program is the newer one"]);
+        only(
+            old,
+            "its schema",
+            Outcome::Warning,
+            &["if the program is the newer one"],
+        );
         let mut unstored = ConsulSemaphore::crd();
         unstored.spec.versions[0].storage = false;
         let unstored = Rest {
             definition: Ok(unstored),
             ..rest()
         };
-        only(unstored, "its schema", Outcome::Failed, &["not the version that is stored"]);
+        only(
+            unstored,
+            "its schema",
+            Outcome::Failed,
+            &["not the version that is stored"],
+        );
         let hidden = Rest {
             definition: Err(Refusal::Forbidden("may not get it".to_owned())),
             ..rest()
         };
-        only(hidden, "its schema", Outcome::Unknown, &["may not get it", "ask as somebody"]);
+        only(
+            hidden,
+            "its schema",
+            Outcome::Unknown,
+            &["may not get it", "ask as somebody"],
+        );
     }
 
     #[test]
@@ -328,8 +400,18 @@ mod tests {
             rest
         };
         let words = ["may not patch", "started", "kubectl apply -k config/rbac"];
-        only(without("jobs", "patch"), "jobs.batch", Outcome::Failed, &words);
-        only(without("events", "create"), "events", Outcome::Warning, &["no events"]);
+        only(
+            without("jobs", "patch"),
+            "jobs.batch",
+            Outcome::Failed,
+            &words,
+        );
+        only(
+            without("events", "create"),
+            "events",
+            Outcome::Warning,
+            &["no events"],
+        );
     }
 
     #[test]
@@ -338,7 +420,12 @@ mod tests {
             asker: Ok("kubernetes-admin".to_owned()),
             ..rest()
         };
-        only(admin, "rights of", Outcome::Warning, &["kubernetes-admin", "--as system:serviceaccount:"]);
+        only(
+            admin,
+            "rights of",
+            Outcome::Warning,
+            &["kubernetes-admin", "--as system:serviceaccount:"],
+        );
         let mut refused = rest();
         for right in &mut refused.rights {
             right.unknown = Some(Refusal::Forbidden("can't impersonate".to_owned()));

@@ -19,8 +19,8 @@ use crate::{
     consul::{Entry, Session, SessionId},
     controller::{Kept, defence},
     semaphore::{
-        Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed, Ours,
-        Plan, Reading, Settings, Standing, Turns, Uid, decide,
+        Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
+        Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
     },
 };
 
@@ -104,12 +104,7 @@ impl Place {
     }
 
     /// What the operator would do now, if it knew no more than this.
-    pub(super) fn decide(
-        &self,
-        now: Moment,
-        time: jiff::Timestamp,
-        operations: usize,
-    ) -> Plan {
+    pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
         let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
         let mut turns = Turns::new(self.settings.fair);
         let mut coolings = Coolings::default();
@@ -164,12 +159,23 @@ pub(super) fn why_it_waits(
         (Outcome::Warning, why.to_owned(), Some(todo))
     };
     if plan.skips.iter().any(|skip| skip.job.uid == first.uid) {
-        return stays("it is not to wait (on-contention: Skip), and all slots are taken: the operator deletes it");
+        return stays(
+            "it is not to wait (on-contention: Skip), and all slots are taken: the operator deletes it",
+        );
     }
-    let granted = plan.transaction.iter().flat_map(|transaction| &transaction.grants);
-    let mut started = plan.starts.iter().map(|start| &start.job).chain(granted.map(|grant| &grant.job));
+    let granted = plan
+        .transaction
+        .iter()
+        .flat_map(|transaction| &transaction.grants);
+    let mut started = plan
+        .starts
+        .iter()
+        .map(|start| &start.job)
+        .chain(granted.map(|grant| &grant.job));
     if started.any(|job| job.uid == first.uid) {
-        return stays("a slot is free and it is its turn: the operator starts it as soon as it sees that");
+        return stays(
+            "a slot is free and it is its turn: the operator starts it as soon as it sees that",
+        );
     }
     if settings.terminating {
         let todo = "make the ConsulSemaphore again once it is gone, or remove the Job's annotation";
@@ -188,7 +194,9 @@ pub(super) fn why_it_waits(
         return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
     }
     if plan.record.is_some() {
-        return stays("the operator has not taken the limit up yet, which comes before the first grant");
+        return stays(
+            "the operator has not taken the limit up yet, which comes before the first grant",
+        );
     }
     let taken: Vec<&SessionId> = match place.reading.lock() {
         Lock::Semaphore { body, .. } if body.room() == 0 => body.holders().collect(),
@@ -201,7 +209,9 @@ pub(super) fn why_it_waits(
     }
     let others = place.others().count();
     if others > 0 {
-        return ok(format!("{others} of others wait, and a free slot is left to those who came before it"));
+        return ok(format!(
+            "{others} of others wait, and a free slot is left to those who came before it"
+        ));
     }
     stays("a slot is free, and kept for a Job that had it before or whose pods still end")
 }

@@ -10,11 +10,11 @@ pub(super) mod semaphore;
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 5;
     let more = names.len().saturating_sub(NAMED);
-    let named: Vec<String> = names.take(NAMED).map(|name| name.to_string()).collect();
-    let named = named.join(", ");
+    let first: Vec<String> = names.take(NAMED).map(|name| name.to_string()).collect();
+    let first = first.join(", ");
     match more {
-        0 => named,
-        more => format!("{named} and {more} more"),
+        0 => first,
+        more => format!("{first} and {more} more"),
     }
 }
 

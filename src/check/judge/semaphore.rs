@@ -40,7 +40,8 @@ pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
         Err(Refusal::NotThere) => {
-            let missing = format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
+            let missing =
+                format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
             let todo = format!("kubectl get csem -n {namespace}, or kubectl get csem -A");
             return vec![line("object", Outcome::Failed, missing).todo(todo)];
         }
@@ -100,17 +101,21 @@ fn object(seen: &Seen) -> Line {
     let observed = observed.and_then(|status| status.observed_generation);
     match observed {
         None => of(Outcome::Warning, "no operator has looked at it yet").todo(ALIVE),
-        Some(_) if observed != metadata.generation => {
-            of(Outcome::Warning, "its status is of an earlier spec: no operator has looked at this one yet")
-                .todo(ALIVE)
-        }
+        Some(_) if observed != metadata.generation => of(
+            Outcome::Warning,
+            "its status is of an earlier spec: no operator has looked at this one yet",
+        )
+        .todo(ALIVE),
         Some(_) => of(Outcome::Ok, "an operator has looked at this spec"),
     }
 }
 
 /// What the operator says.
 fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
-    let said = semaphore.status.iter().flat_map(|status| &status.conditions);
+    let said = semaphore
+        .status
+        .iter()
+        .flat_map(|status| &status.conditions);
     let said: Vec<_> = said.collect();
     let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
         let condition = said.iter().find(|said| said.type_ == type_.as_str())?;
@@ -138,8 +143,9 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
 
 fn prefix(seen: &Seen) -> Line {
     match &seen.barred {
-        Some(why) => line("prefix", Outcome::Failed, why)
-            .todo("as the message says; --tenant-prefix and --trusted-namespaces must be the operator's"),
+        Some(why) => line("prefix", Outcome::Failed, why).todo(
+            "as the message says; --tenant-prefix and --trusted-namespaces must be the operator's",
+        ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
 }
@@ -153,8 +159,12 @@ fn of_token(token: &Token) -> Vec<Line> {
         Err(why) => line("Secret", Outcome::Unknown, why),
     };
     let read = token.problem.as_ref().map(|problem| {
-        line("token", Outcome::Unknown, format!("Consul is not asked: {problem}"))
-            .todo("correct the Secret; or ask as somebody who may read it")
+        line(
+            "token",
+            Outcome::Unknown,
+            format!("Consul is not asked: {problem}"),
+        )
+        .todo("correct the Secret; or ask as somebody who may read it")
     });
     [allowed].into_iter().chain(read).collect()
 }
@@ -164,9 +174,11 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     let (asked, shortest) = (settings.ttl?, prefix.tried.shortest?);
     (asked < shortest).then(|| {
         let (asked, shortest) = (asked.as_secs(), shortest.as_secs());
-        let message = format!("spec.session.ttl is {asked} s, and Consul gives {shortest} s or more");
-        line("session TTL", Outcome::Failed, message)
-            .todo(format!("set spec.session.ttl to {shortest}s or more, or None"))
+        let message =
+            format!("spec.session.ttl is {asked} s, and Consul gives {shortest} s or more");
+        line("session TTL", Outcome::Failed, message).todo(format!(
+            "set spec.session.ttl to {shortest}s or more, or None"
+        ))
     })
 }
 
@@ -176,17 +188,26 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
         Ok(jobs) => jobs,
         Err(why) => {
             return vec![
-                line("Jobs", Outcome::Unknown, format!("they can't be read: {why}"))
-                    .todo("ask as somebody who may list Jobs in the namespace"),
+                line(
+                    "Jobs",
+                    Outcome::Unknown,
+                    format!("they can't be read: {why}"),
+                )
+                .todo("ask as somebody who may list Jobs in the namespace"),
             ];
         }
     };
     let name = seen.settings.name.as_str();
-    let named_so = jobs.iter().filter(|kept| kept.names.as_deref() == Some(name));
+    let named_so = jobs
+        .iter()
+        .filter(|kept| kept.names.as_deref() == Some(name));
     let (mut held, mut stuck) = (Vec::new(), Vec::new());
     for kept in named_so {
         let job = &kept.job.name;
-        let over = matches!(kept.job.standing, Standing::Finished { .. } | Standing::Deleting);
+        let over = matches!(
+            kept.job.standing,
+            Standing::Finished { .. } | Standing::Deleting
+        );
         match obstacle(kept, seen.semaphore.spec.keyed) {
             _ if over => {}
             Some(why) => stuck.push(format!("{job}: {why}")),
@@ -195,7 +216,8 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
         }
     }
     let stuck = stuck.iter().take(KEYS).map(|why| {
-        line("Job out of line", Outcome::Warning, why).todo("correct the Job; it stays suspended until then")
+        line("Job out of line", Outcome::Warning, why)
+            .todo("correct the Job; it stays suspended until then")
     });
     let mut lines: Vec<Line> = stuck.collect();
     if !held.is_empty() {
@@ -211,9 +233,9 @@ fn obstacle(kept: &Kept, keyed: bool) -> Option<String> {
         (Some(Obstacle::Malformed(error)), _) => Some(error.to_string()),
         (Some(Obstacle::Managed(by)), _) => Some(format!("something else starts it: {by}")),
         (None, Some(error)) if keyed => Some(error.to_string()),
-        (None, None) if keyed && kept.job.wants.is_some() && kept.job.key.is_none() => {
-            Some(format!("it has no annotation {KEY}, and the semaphore is keyed"))
-        }
+        (None, None) if keyed && kept.job.wants.is_some() && kept.job.key.is_none() => Some(
+            format!("it has no annotation {KEY}, and the semaphore is keyed"),
+        ),
         _ => None,
     }
 }
@@ -223,7 +245,11 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     let listing = match &prefix.listing {
         Ok(listing) => listing,
         Err(error) => {
-            let line = line("slots", Outcome::Failed, format!("the prefix can't be read: {error}"));
+            let line = line(
+                "slots",
+                Outcome::Failed,
+                format!("the prefix can't be read: {error}"),
+            );
             return vec![line.todo(advice(error))];
         }
     };
@@ -242,7 +268,10 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
         }));
     }
     let message = match keys.len().checked_sub(KEYS) {
-        Some(more) if more > 0 => format!("{} are in use; {more} of them are not looked at", keys.len()),
+        Some(more) if more > 0 => format!(
+            "{} are in use; {more} of them are not looked at",
+            keys.len()
+        ),
         _ => format!("{} are in use", keys.len()),
     };
     lines.push(line("keys", Outcome::Ok, message));
@@ -252,7 +281,8 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
 /// The keys that Jobs name, and those of which something is in Consul.
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[Kept]) -> BTreeSet<Key> {
     let named_so = jobs.iter().map(|kept| &kept.job);
-    let named_so = named_so.filter(|job| job.in_line() && job.wants.as_deref() == Some(&*settings.name));
+    let named_so =
+        named_so.filter(|job| job.in_line() && job.wants.as_deref() == Some(&*settings.name));
     let wanted = named_so.filter_map(|job| job.key.clone());
     let folder = settings.prefix.folder();
     let there = listing.entries.iter().filter_map(|entry| {
@@ -294,15 +324,33 @@ fn lock(place: &Place, plan: &Plan) -> Line {
     let key = prefix.lock_key();
     let of = |outcome, message: String| line("lock", outcome, message);
     match (place.reading.lock(), plan.agreement) {
-        (Lock::Absent { .. }, _) => of(Outcome::Ok, format!("{key} is not there yet: it comes with the limit")),
-        (Lock::Mutex { holder: None, .. }, _) => of(Outcome::Ok, format!("the mutex {key} is free")),
-        (Lock::Mutex { holder: Some(session), .. }, _) => {
-            of(Outcome::Ok, format!("the mutex {key} is held by {}", holder(&place.reading, session)))
+        (Lock::Absent { .. }, _) => of(
+            Outcome::Ok,
+            format!("{key} is not there yet: it comes with the limit"),
+        ),
+        (Lock::Mutex { holder: None, .. }, _) => {
+            of(Outcome::Ok, format!("the mutex {key} is free"))
         }
+        (
+            Lock::Mutex {
+                holder: Some(session),
+                ..
+            },
+            _,
+        ) => of(
+            Outcome::Ok,
+            format!(
+                "the mutex {key} is held by {}",
+                holder(&place.reading, session)
+            ),
+        ),
         (Lock::Unreadable(why @ Unreadable::LeftOver { .. }), _) => {
             let rest = lock_delay.as_secs();
-            of(Outcome::Warning, format!("{key} can't be used yet: {why}. The operator removes it after {rest} s"))
-                .todo(ALIVE)
+            of(
+                Outcome::Warning,
+                format!("{key} can't be used yet: {why}. The operator removes it after {rest} s"),
+            )
+            .todo(ALIVE)
         }
         (Lock::Unreadable(why), _) => {
             let (used_as, scripts) = match mode {
@@ -376,11 +424,16 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     if waiting.is_empty() {
         return None;
     }
-    let message = format!("{} of others wait: {}", waiting.len(), named(waiting.iter()));
+    let message = format!(
+        "{} of others wait: {}",
+        waiting.len(),
+        named(waiting.iter())
+    );
     Some(match &prefix.sessions {
         Ok(_) => line("contenders of others", Outcome::Ok, message),
         Err(error) => {
-            let message = format!("{message}; some may be ours, whose sessions can't be read: {error}");
+            let message =
+                format!("{message}; some may be ours, whose sessions can't be read: {error}");
             line("contenders of others", Outcome::Unknown, message).todo(advice(error))
         }
     })
@@ -396,7 +449,11 @@ fn waiting(place: &Place, plan: &Plan) -> Vec<Line> {
     let (outcome, why, todo) = line_of_jobs::why_it_waits(place, plan, first);
     let why = line(&format!("first: {}", first.name), outcome, why);
     vec![
-        line("waiting Jobs", Outcome::Ok, format!("{count}, next first: {names}")),
+        line(
+            "waiting Jobs",
+            Outcome::Ok,
+            format!("{count}, next first: {names}"),
+        ),
         match todo {
             Some(todo) => why.todo(todo),
             None => why,

@@ -99,8 +99,9 @@ impl Facts {
     }
 
     /// A waiting Job with these annotations beside the semaphore's.
-    fn job(&mut self, name: &str, annotations: Value) -> &mut Self {
-        let mut job = json!({
+    fn job(&mut self, name: &str, mut annotations: Value) -> &mut Self {
+        annotations["consul-semaphore.io/semaphore"] = "db".into();
+        let job = json!({
             "metadata": {
                 "name": name, "namespace": "batch", "uid": format!("uid-{name}"),
                 "resourceVersion": "7", "creationTimestamp": "2026-01-01T00:00:10Z",
@@ -109,7 +110,6 @@ impl Facts {
             "spec": { "suspend": true, "template": {} },
             "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
         });
-        job["metadata"]["annotations"]["consul-semaphore.io/semaphore"] = "db".into();
         self.jobs.push(job);
         self
     }
@@ -196,22 +196,48 @@ impl Facts {
 #[test]
 fn where_all_is_well_nothing_is_to_be_done() {
     let lines = Facts::new().lines();
-    let well = lines.iter().all(|line| line.outcome == Outcome::Ok && line.todo.is_none());
+    let well = lines
+        .iter()
+        .all(|line| line.outcome == Outcome::Ok && line.todo.is_none());
     assert!(well, "{lines:#?}");
     let whats: Vec<_> = lines.iter().map(|line| line.what.as_str()).collect();
-    assert_eq!(whats, ["object", "condition Ready", "prefix", "lock", "waiting Jobs"]);
+    assert_eq!(
+        whats,
+        [
+            "object",
+            "condition Ready",
+            "prefix",
+            "lock",
+            "waiting Jobs"
+        ]
+    );
 }
 
 #[test]
 fn one_that_is_not_there_is_told() {
     for (refusal, outcome, words) in [
-        (Refusal::NotThere, Outcome::Failed, "there is no ConsulSemaphore db"),
-        (Refusal::Forbidden("may not".to_owned()), Outcome::Unknown, "may not"),
-        (Refusal::Failed("spec.limit: bad".to_owned()), Outcome::Failed, "spec.limit: bad"),
+        (
+            Refusal::NotThere,
+            Outcome::Failed,
+            "there is no ConsulSemaphore db",
+        ),
+        (
+            Refusal::Forbidden("may not".to_owned()),
+            Outcome::Unknown,
+            "may not",
+        ),
+        (
+            Refusal::Failed("spec.limit: bad".to_owned()),
+            Outcome::Failed,
+            "spec.limit: bad",
+        ),
     ] {
         let lines = lines(&name(), &Err(refusal));
         assert_eq!((lines.len(), lines[0].outcome), (1, outcome));
-        assert!(lines[0].message.contains(words) && lines[0].todo.is_some(), "{lines:?}");
+        assert!(
+            lines[0].message.contains(words) && lines[0].todo.is_some(),
+            "{lines:?}"
+        );
     }
 }
 
@@ -222,7 +248,11 @@ fn one_that_no_operator_knows_is_told() {
     elsewhere.assert("object", Outcome::Warning, &["--semaphore-selector"]);
     let mut new = Facts::new();
     new.object["status"] = Value::Null;
-    new.assert("object", Outcome::Warning, &["no operator has looked", "kubectl get pods"]);
+    new.assert(
+        "object",
+        Outcome::Warning,
+        &["no operator has looked", "kubectl get pods"],
+    );
     let mut changed = Facts::new();
     changed.object["metadata"]["generation"] = 2.into();
     changed.assert("object", Outcome::Warning, &["an earlier spec"]);
@@ -237,8 +267,16 @@ fn what_the_conditions_say_is_said() {
         condition("LimitAgreed", "Unknown", "Starting"),
         condition("SlotsAvailable", "False", "AllSlotsHeld"),
     ]);
-    facts.assert("condition Ready", Outcome::Warning, &["Paused: Paused it is"]);
-    facts.assert("condition ConsulReachable", Outcome::Failed, &["reason PermissionDenied"]);
+    facts.assert(
+        "condition Ready",
+        Outcome::Warning,
+        &["Paused: Paused it is"],
+    );
+    facts.assert(
+        "condition ConsulReachable",
+        Outcome::Failed,
+        &["reason PermissionDenied"],
+    );
     facts.assert("condition LimitAgreed", Outcome::Unknown, &["Starting"]);
     facts.assert("condition SlotsAvailable", Outcome::Ok, &["AllSlotsHeld"]);
 }
@@ -247,7 +285,11 @@ fn what_the_conditions_say_is_said() {
 fn a_prefix_that_is_not_allowed_is_not_read() {
     let mut facts = Facts::new();
     facts.barred = Some("not below semaphores/batch/".to_owned());
-    facts.assert("prefix", Outcome::Failed, &["not below", "--trusted-namespaces"]);
+    facts.assert(
+        "prefix",
+        Outcome::Failed,
+        &["not below", "--trusted-namespaces"],
+    );
     facts.assert("slots", Outcome::Unknown, &["was not asked"]);
 }
 
@@ -275,14 +317,24 @@ fn a_token_of_its_own_must_be_there_and_readable() {
 fn a_ttl_that_consul_refuses_is_told() {
     let mut facts = Facts::new();
     facts.shortest = 180;
-    facts.assert("session TTL", Outcome::Failed, &["120 s", "180 s", "180s or more"]);
+    facts.assert(
+        "session TTL",
+        Outcome::Failed,
+        &["120 s", "180 s", "180s or more"],
+    );
 }
 
 #[test]
 fn limits_that_differ_are_a_conflict_for_all() {
     let mut facts = Facts::new();
-    facts.job("a", json!({})).lock_of("semaphores/batch/db", 5, &[]);
-    facts.assert("lock", Outcome::Failed, &["limit is 5", "spec.limit is 2", "limitPolicy"]);
+    facts
+        .job("a", json!({}))
+        .lock_of("semaphores/batch/db", 5, &[]);
+    facts.assert(
+        "lock",
+        Outcome::Failed,
+        &["limit is 5", "spec.limit is 2", "limitPolicy"],
+    );
     facts.assert("first: a", Outcome::Ok, &["the limits don't agree"]);
     // One that is ours to move.
     facts.object["status"]["appliedLimits"] = json!([2, 5]);
@@ -292,8 +344,14 @@ fn limits_that_differ_are_a_conflict_for_all() {
 #[test]
 fn a_lock_that_cannot_be_used_is_told() {
     let mut facts = Facts::new();
-    facts.job("a", json!({})).entry("semaphores/batch/db/.lock", None, "mine");
-    facts.assert("lock", Outcome::Failed, &["is not JSON", "delete the key", "consul lock -n"]);
+    facts
+        .job("a", json!({}))
+        .entry("semaphores/batch/db/.lock", None, "mine");
+    facts.assert(
+        "lock",
+        Outcome::Failed,
+        &["is not JSON", "delete the key", "consul lock -n"],
+    );
     facts.assert("first: a", Outcome::Ok, &["the lock can't be used"]);
 }
 
@@ -308,9 +366,20 @@ fn a_list_of_holders_is_told() {
 #[test]
 fn a_dead_holder_rests_and_takes_a_slot_until_then() {
     let mut facts = Facts::new();
-    facts.job("a", json!({})).lock(&["s1", "s2"]).contender("s1");
-    facts.assert("dead holders", Outcome::Warning, &["1 in Holders", "s2", "15 s"]);
-    facts.assert("first: a", Outcome::Ok, &["no slot is free", "session s1", "which is dead"]);
+    facts
+        .job("a", json!({}))
+        .lock(&["s1", "s2"])
+        .contender("s1");
+    facts.assert(
+        "dead holders",
+        Outcome::Warning,
+        &["1 in Holders", "s2", "15 s"],
+    );
+    facts.assert(
+        "first: a",
+        Outcome::Ok,
+        &["no slot is free", "session s1", "which is dead"],
+    );
 }
 
 #[test]
@@ -319,10 +388,22 @@ fn whose_turn_it_is_is_told() {
     facts.job("late", json!({}));
     facts.job("first", json!({ "consul-semaphore.io/priority": "5" }));
     facts.assert("waiting Jobs", Outcome::Ok, &["2, next first: first, late"]);
-    facts.assert("first: first", Outcome::Warning, &["it is its turn", "if it stays so"]);
+    facts.assert(
+        "first: first",
+        Outcome::Warning,
+        &["it is its turn", "if it stays so"],
+    );
     facts.lock(&["s1"]).contender("s1").contender("s2");
-    facts.assert("contenders of others", Outcome::Ok, &["1 of others wait: session s2"]);
-    facts.assert("first: first", Outcome::Ok, &["left to those who came before"]);
+    facts.assert(
+        "contenders of others",
+        Outcome::Ok,
+        &["1 of others wait: session s2"],
+    );
+    facts.assert(
+        "first: first",
+        Outcome::Ok,
+        &["left to those who came before"],
+    );
 }
 
 #[test]
@@ -339,7 +420,10 @@ fn a_contender_of_ours_is_not_one_of_others() {
         create_index: 3,
     }];
     let lines = facts.lines();
-    assert!(!lines.iter().any(|line| line.what == "contenders of others"), "{lines:#?}");
+    assert!(
+        !lines.iter().any(|line| line.what == "contenders of others"),
+        "{lines:#?}"
+    );
     facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
 }
 
@@ -347,7 +431,11 @@ fn a_contender_of_ours_is_not_one_of_others() {
 fn what_the_spec_says_keeps_a_job_waiting() {
     let mut facts = Facts::new();
     facts.job("a", json!({})).spec("paused", true.into());
-    facts.assert("first: a", Outcome::Warning, &["spec.paused is true", "set spec.paused to false"]);
+    facts.assert(
+        "first: a",
+        Outcome::Warning,
+        &["spec.paused is true", "set spec.paused to false"],
+    );
     let mut facts = Facts::new();
     facts.job("a", json!({}));
     facts.object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
@@ -355,7 +443,11 @@ fn what_the_spec_says_keeps_a_job_waiting() {
     let mut facts = Facts::new();
     facts.job("a", json!({})).entries.clear();
     facts.object["status"]["appliedLimits"] = json!([]);
-    facts.assert("first: a", Outcome::Warning, &["has not taken the limit up"]);
+    facts.assert(
+        "first: a",
+        Outcome::Warning,
+        &["has not taken the limit up"],
+    );
     facts.assert("lock", Outcome::Ok, &["is not there yet"]);
 }
 
@@ -364,7 +456,11 @@ fn jobs_that_are_in_no_line_are_told() {
     let mut facts = Facts::new();
     facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
     facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
-    facts.assert("Job out of line", Outcome::Warning, &["bad: ", "priority", "correct the Job"]);
+    facts.assert(
+        "Job out of line",
+        Outcome::Warning,
+        &["bad: ", "priority", "correct the Job"],
+    );
     facts.assert("Jobs on hold", Outcome::Ok, &["held"]);
     facts.assert("waiting Jobs", Outcome::Ok, &["there are none"]);
 }
@@ -374,12 +470,19 @@ fn each_key_has_a_line_of_its_own() {
     let key = |key: &str| json!({ "consul-semaphore.io/key": key });
     let mut facts = Facts::new();
     facts.spec("keyed", true.into());
-    facts.job("a", key("x")).job("b", key("y")).job("c", json!({}));
+    facts
+        .job("a", key("x"))
+        .job("b", key("y"))
+        .job("c", json!({}));
     let prefix = "semaphores/batch/db/x";
     facts.lock_of(prefix, 2, &["s1", "s2"]);
     facts.assert("x: first: a", Outcome::Ok, &["no slot is free"]);
     facts.assert("y: first: b", Outcome::Warning, &["it is its turn"]);
-    facts.assert("Job out of line", Outcome::Warning, &["c: it has no annotation"]);
+    facts.assert(
+        "Job out of line",
+        Outcome::Warning,
+        &["c: it has no annotation"],
+    );
     facts.assert("keys", Outcome::Ok, &["2 are in use"]);
 }
 
@@ -400,5 +503,9 @@ fn a_mutex_is_held_by_who_has_locked_it() {
 fn a_prefix_that_cannot_be_read_is_told() {
     let mut facts = Facts::new();
     facts.unreadable = Some(Error::Denied("lacks 'key:read'".to_owned()));
-    facts.assert("slots", Outcome::Failed, &["lacks 'key:read'", "check the token"]);
+    facts.assert(
+        "slots",
+        Outcome::Failed,
+        &["lacks 'key:read'", "check the token"],
+    );
 }
