@@ -16,7 +16,7 @@
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
 //! | [`clock`] | moments on a clock that never jumps | |
 //! | [`stderr`] | stderr, for who must not wait for its reader | |
-//! | `text` | text of others as one line that can be shown | |
+//! | [`text`] | text of others as one line that can be shown | |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
@@ -24,7 +24,7 @@
 //!
 //! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
 //! [`controller`] and [`exec`] use the others, [`semaphore`] uses the values of [`consul`] and [`api`],
-//! and those two use none but [`clock`] and `text`. Text from outside is parsed once, at the edge, into
+//! and those two use none but [`clock`] and [`text`]. Text from outside is parsed once, at the edge, into
 //! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
 
@@ -44,4 +44,4 @@ pub mod leader;
 pub mod semaphore;
 pub mod stderr;
 pub mod telemetry;
-mod text;
+pub mod text;

@@ -2,7 +2,7 @@
 
 /// The text as one line of at most so many characters: what ends a line, moves a cursor or turns the
 /// direction of writing is a space, and an ellipsis stands for what is cut off.
-pub(crate) fn one_line(text: &str, most: usize) -> String {
+pub fn one_line(text: &str, most: usize) -> String {
     let shown = |c: char| if is_shown(c) { c } else { ' ' };
     let (kept, end) = if text.chars().nth(most).is_some() {
         (most.saturating_sub(1), Some('…'))

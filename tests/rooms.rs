@@ -152,6 +152,29 @@ fn a_check_is_judged_by_what_was_read() {
 }
 
 #[test]
+fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
+    assert_room_avoids(
+        "csem/src/view",
+        &[
+            "tokio",
+            "Client",
+            "kube::runtime",
+            "async",
+            "await",
+            "clock::time",
+            "Timestamp::now",
+            "std::fs",
+            "std::io",
+            "std::env",
+            "crate::cluster",
+            "crate::terminal",
+            "crate::read",
+            "crate::act",
+        ],
+    );
+}
+
+#[test]
 fn nobody_needs_a_check_to_work() {
     // The model of the algorithm has a function of this name.
     for room in ["src/consul", "src/controller", "src/exec"] {

@@ -12,11 +12,13 @@
 //! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
 //! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
 //! the token of one that brings its own. `reach` says how far the watches of the API server see, and
-//! `watching` how they do. `call` bounds all of it. `bench` shows the index to benchmarks.
+//! `watching` how they do. `call` bounds all of it. `asker` shows
+//! programs for people how a Job is read, and `bench` the index to benchmarks.
 //!
 //! [`check`](crate::check) reads Jobs, specs and Secrets as it is done here.
 
 mod advisor;
+pub mod asker;
 #[cfg(feature = "bench")]
 pub mod bench;
 mod call;

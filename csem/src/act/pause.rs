@@ -1,0 +1,31 @@
+//! `pause` and `resume`: whether a semaphore grants.
+
+use serde_json::json;
+
+use crate::{
+    cluster::Cluster,
+    failure::Failure,
+    read::title,
+    terminal,
+    view::item::{count, status},
+};
+
+pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result<(), Failure> {
+    let (object, semaphore) = cluster.readable(name).await?;
+    let title = title(&object);
+    if semaphore.spec.paused == paused {
+        let word = if paused { "paused already" } else { "not paused" };
+        return terminal::write(&format!("{title} is {word}\n"));
+    }
+    // Naming the uid: one that was made anew under the same name is not meant.
+    let patch = json!({ "metadata": { "uid": object.metadata.uid }, "spec": { "paused": paused } });
+    cluster.patch_semaphore(name, &patch).await?;
+    let status = status(&semaphore);
+    let running = count(status.held_here, "Job that holds a slot here goes", "Jobs that hold a slot here go");
+    let waiting = count(status.waiting, "waits", "wait");
+    terminal::write(&if paused {
+        format!("{title} paused: nothing more is granted; {running} on, {waiting}\n")
+    } else {
+        format!("{title} resumed: {waiting} for a slot\n")
+    })
+}

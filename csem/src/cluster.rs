@@ -1,0 +1,201 @@
+//! The API server, with the user's own kubeconfig and rights. Every call is bounded.
+
+use std::{fmt::Debug, future::Future, time::Duration};
+
+use consul_semaphore_operator::api::ConsulSemaphore;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Event};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::{
+    cli::Connection,
+    failure::{Failure, Right, What},
+    view::item::Item,
+};
+
+/// How long a call may take, the client's own repetitions included.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many objects are listed at once, and how often.
+const PAGE: u32 = 500;
+const PAGES: usize = 20;
+
+/// A cluster, and the namespace that is meant where none is named.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    pub(crate) namespace: String,
+}
+
+/// What a list brought: all there is, or as much as is looked at.
+pub(crate) struct Listed<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) cut: bool,
+}
+
+impl Cluster {
+    pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
+        let config = config(connection).await?;
+        let namespace = connection.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config);
+        let client = client.map_err(|error| Failure::impossible(error.to_string()))?;
+        Ok(Self { client, namespace })
+    }
+
+    /// The semaphores of a namespace, or of all. As they are stored: one that can't be read keeps nobody
+    /// from seeing the others.
+    pub(crate) fn semaphores(&self, namespace: Option<&str>) -> Api<DynamicObject> {
+        let kind = ApiResource::erase::<ConsulSemaphore>(&());
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
+        }
+    }
+
+    pub(crate) fn jobs(&self) -> Api<Job> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn events(&self) -> Api<Event> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// For what else there is to be listed.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn right(&self, verb: &'static str, what: What) -> Right {
+        Right {
+            verb,
+            what,
+            namespace: Some(self.namespace.clone()),
+        }
+    }
+
+    pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
+        let semaphores = self.semaphores(Some(&self.namespace));
+        let right = self.right("get", What::Semaphores);
+        bounded(&right, semaphores.get(name)).await
+    }
+
+    /// A semaphore that can be read, with what it was read from.
+    pub(crate) async fn readable(&self, name: &str) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
+        let object = self.semaphore(name).await?;
+        match Item::read(&object) {
+            Item::Semaphore(semaphore) => Ok((object, *semaphore)),
+            Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
+                "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
+            ))),
+        }
+    }
+
+    pub(crate) async fn job(&self, name: &str) -> Result<Job, Failure> {
+        bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
+    }
+
+    pub(crate) async fn patch_semaphore(&self, name: &str, patch: &Value) -> Result<DynamicObject, Failure> {
+        let semaphores = self.semaphores(Some(&self.namespace));
+        let patch = Patch::Merge(patch);
+        let call = semaphores.patch(name, &PatchParams::default(), &patch);
+        bounded(&self.right("patch", What::Semaphores), call).await
+    }
+
+    pub(crate) async fn patch_job(&self, name: &str, patch: &Value) -> Result<Job, Failure> {
+        let jobs = self.jobs();
+        let patch = Patch::Merge(patch);
+        let call = jobs.patch(name, &PatchParams::default(), &patch);
+        bounded(&self.right("patch", What::Jobs), call).await
+    }
+
+    pub(crate) async fn list_semaphores(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<Listed<DynamicObject>, Failure> {
+        let right = Right {
+            verb: "list",
+            what: What::Semaphores,
+            namespace: namespace.map(str::to_owned),
+        };
+        list(&right, &self.semaphores(namespace), &ListParams::default(), Some).await
+    }
+
+    /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
+    pub(crate) async fn list_jobs<T>(
+        &self,
+        read: impl Fn(Job) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = self.right("list", What::Jobs);
+        list(&right, &self.jobs(), &ListParams::default(), read).await
+    }
+
+    /// What `read` keeps of the events of the namespace that `fields` select.
+    pub(crate) async fn list_events<T>(
+        &self,
+        fields: &str,
+        read: impl Fn(Event) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = self.right("list", What::Events);
+        let params = ListParams::default().fields(fields);
+        list(&right, &self.events(), &params, read).await
+    }
+}
+
+async fn config(connection: &Connection) -> Result<Config, Failure> {
+    let options = KubeConfigOptions {
+        context: connection.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let unknown = |error: String| {
+        Failure::impossible(format!(
+            "no cluster is known: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
+        ))
+    };
+    if let Some(path) = &connection.kubeconfig {
+        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unknown(error.to_string()))?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        return config.map_err(|error| unknown(error.to_string()));
+    }
+    if connection.context.is_some() {
+        let config = Config::from_kubeconfig(&options).await;
+        return config.map_err(|error| unknown(error.to_string()));
+    }
+    Config::infer().await.map_err(|error| unknown(error.to_string()))
+}
+
+/// Makes a call that has to be answered in time.
+async fn bounded<T>(right: &Right, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    match timeout(PATIENCE, call).await {
+        Ok(answer) => answer.map_err(|error| Failure::of_call(right, &error)),
+        Err(_) => Err(Failure::silent(PATIENCE)),
+    }
+}
+
+async fn list<K, T>(
+    right: &Right,
+    api: &Api<K>,
+    params: &ListParams,
+    read: impl Fn(K) -> Option<T>,
+) -> Result<Listed<T>, Failure>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    let mut items = Vec::new();
+    for _ in 0..PAGES {
+        let page = bounded(right, api.list(&params)).await?;
+        items.extend(page.items.into_iter().filter_map(&read));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(Listed { items, cut: false }),
+        }
+    }
+    Ok(Listed { items, cut: true })
+}

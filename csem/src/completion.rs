@@ -1,0 +1,345 @@
+//! What could stand next on the command line.
+//!
+//! kubectl asks an executable `kubectl_complete-csem` with the words behind `kubectl csem`, the last one
+//! being that under the cursor, and takes an answer in cobra's form: a candidate a line, with a tab
+//! before what it means, and at last a line with a directive. So kubectl's own completion does it in
+//! every shell. It is made of clap's own description of the commands, and of names that the cluster is
+//! asked for with the flags that stand on the line already.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Arg, ArgAction, Command};
+use consul_semaphore_operator::{controller::asker::Asker, text::one_line};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt as _, api::ListParams, config::Kubeconfig};
+use tokio::time::timeout;
+
+use crate::{
+    cli::{Connection, Shell},
+    cluster::Cluster,
+    view::item::{Item, status},
+};
+
+/// How long somebody waits for names.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Cobra's directives: files may stand there, or nothing but the candidates.
+const FILES: u8 = 0;
+const NOTHING_ELSE: u8 = 4;
+
+/// What may stand at the cursor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Next {
+    /// Words of the command line itself, each with what it means.
+    words: Vec<(String, String)>,
+    /// A name that is asked for.
+    name: Option<Name>,
+    /// What the cursor's word begins with, before the name: `--namespace=`.
+    before: String,
+    /// What the cluster is asked with.
+    connection: Connection,
+    /// The arguments that stand on the line already.
+    given: Vec<String>,
+}
+
+/// What kind of name may stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Semaphore,
+    Job,
+    Session,
+    Namespace,
+    Context,
+    File,
+}
+
+impl Name {
+    /// By what the argument is called in `cli.rs`.
+    fn of(arg: &Arg) -> Option<Self> {
+        match arg.get_id().as_str() {
+            "semaphore" => Some(Self::Semaphore),
+            "job" => Some(Self::Job),
+            "session" => Some(Self::Session),
+            "namespace" => Some(Self::Namespace),
+            "context" => Some(Self::Context),
+            "kubeconfig" => Some(Self::File),
+            _ => None,
+        }
+    }
+}
+
+/// What may stand in place of the last of these words.
+pub(crate) fn next(command: &Command, words: &[String]) -> Next {
+    let Some((last, before)) = words.split_last() else {
+        return Next::default();
+    };
+    let mut command = command;
+    let mut next = Next::default();
+    let mut flag: Option<&Arg> = None;
+    for word in before {
+        if let Some(of) = flag.take() {
+            next.connection.set(of, word);
+        } else if word.starts_with('-') {
+            flag = match find_flag(command, word) {
+                Some((arg, None)) if takes_value(arg) => Some(arg),
+                Some((arg, Some(value))) => {
+                    next.connection.set(arg, value);
+                    None
+                }
+                _ => None,
+            };
+        } else if let Some(found) = subcommand(command, word).filter(|_| next.given.is_empty()) {
+            command = found;
+        } else {
+            next.given.push(word.clone());
+        }
+    }
+    if let Some(flag) = flag {
+        next.value_of(flag);
+    } else if let Some((arg, Some(value))) = find_flag(command, last) {
+        next.before = last[..last.len() - value.len()].to_owned();
+        next.value_of(arg);
+    } else if last.starts_with('-') {
+        next.words = flags(command);
+    } else {
+        next.words = subcommands(command);
+        if let Some(arg) = command.get_positionals().nth(next.given.len()) {
+            next.value_of(arg);
+        }
+    }
+    let before = next.before.clone();
+    next.words.retain(|(word, _)| format!("{before}{word}").starts_with(last.as_str()));
+    next
+}
+
+impl Next {
+    fn value_of(&mut self, arg: &Arg) {
+        let values = arg.get_possible_values();
+        let values = values.iter().filter(|value| !value.is_hide_set());
+        self.words.extend(values.map(|value| {
+            let help = value.get_help().map(ToString::to_string);
+            (value.get_name().to_owned(), help.unwrap_or_default())
+        }));
+        self.name = Name::of(arg);
+    }
+
+    /// The answer, with these names beside the words that are known. `last` is the cursor's word.
+    fn answer(&self, names: Vec<(String, String)>, last: &str) -> String {
+        let mut answer = String::new();
+        let all = self.words.iter().cloned().chain(names);
+        for (word, help) in all {
+            let word = format!("{}{word}", self.before);
+            if word.starts_with(last) && !word.contains(char::is_whitespace) {
+                answer.push_str(&word);
+                if !help.is_empty() {
+                    answer.push('\t');
+                    answer.push_str(&one_line(&help, 80));
+                }
+                answer.push('\n');
+            }
+        }
+        let directive = if self.name == Some(Name::File) { FILES } else { NOTHING_ELSE };
+        format!("{answer}:{directive}\n")
+    }
+}
+
+impl Connection {
+    fn set(&mut self, arg: &Arg, value: &str) {
+        match arg.get_id().as_str() {
+            "kubeconfig" => self.kubeconfig = Some(PathBuf::from(value)),
+            "context" => self.context = Some(value.to_owned()),
+            "namespace" => self.namespace = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+fn takes_value(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// The flag that a word names, and the value that stands in it.
+fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Option<&'w str>)> {
+    let mut flags = command.get_arguments().filter(|arg| !arg.is_positional());
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, value) = match long.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (long, None),
+        };
+        return flags.find(|arg| arg.get_long() == Some(name)).map(|arg| (arg, value));
+    }
+    let mut letters = word.strip_prefix('-')?.chars();
+    let short = letters.next()?;
+    let value = letters.as_str();
+    let arg = flags.find(|arg| arg.get_short() == Some(short))?;
+    let value = Some(value).filter(|value| !value.is_empty() && takes_value(arg));
+    Some((arg, value))
+}
+
+fn subcommand<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
+    command.get_subcommands().find(|found| found.get_name() == word)
+}
+
+fn subcommands(command: &Command) -> Vec<(String, String)> {
+    let shown = command.get_subcommands().filter(|found| !found.is_hide_set());
+    let help = |found: &Command| found.get_about().map(ToString::to_string).unwrap_or_default();
+    shown.map(|found| (found.get_name().to_owned(), help(found))).collect()
+}
+
+fn flags(command: &Command) -> Vec<(String, String)> {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let help = |arg: &Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
+    shown
+        .flat_map(|arg| {
+            let long = arg.get_long().map(|long| (format!("--{long}"), help(arg)));
+            let short = arg.get_short().map(|short| (format!("-{short}"), help(arg)));
+            long.into_iter().chain(short)
+        })
+        .collect()
+}
+
+/// The answer to kubectl. Names that can't be had in time are left out: a shell shows no errors.
+pub(crate) async fn answer(command: &Command, words: &[String]) -> String {
+    let next = next(command, words);
+    let names = match next.name {
+        Some(name) => {
+            let names = timeout(PATIENCE, names(name, &next)).await;
+            names.ok().flatten().unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
+    let last = words.last().map_or("", String::as_str);
+    next.answer(names, last)
+}
+
+async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
+    let bare = |name: String| (name, String::new());
+    match name {
+        Name::File => None,
+        Name::Context => {
+            let kubeconfig = match &next.connection.kubeconfig {
+                Some(path) => Kubeconfig::read_from(path),
+                None => Kubeconfig::read(),
+            };
+            let contexts = kubeconfig.ok()?.contexts.into_iter();
+            Some(contexts.map(|context| bare(context.name)).collect())
+        }
+        Name::Namespace => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let namespaces = Api::<Namespace>::all(cluster.client());
+            let listed = namespaces.list_metadata(&ListParams::default()).await.ok()?;
+            let listed = listed.items.iter();
+            Some(listed.map(|namespace| bare(namespace.name_any())).collect())
+        }
+        Name::Semaphore => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let listed = cluster.list_semaphores(Some(&cluster.namespace)).await.ok()?;
+            let listed = listed.items.iter();
+            Some(listed.map(|object| bare(object.name_any())).collect())
+        }
+        Name::Job => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let listed = cluster.list_jobs(|job| {
+                let asker = Asker::read(&job)?;
+                Some((asker.job.name.to_string(), format!("of {}", asker.semaphore)))
+            });
+            Some(listed.await.ok()?.items)
+        }
+        Name::Session => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let object = cluster.semaphore(next.given.first()?).await.ok()?;
+            let Item::Semaphore(semaphore) = Item::read(&object) else {
+                return None;
+            };
+            let holders = status(&semaphore).holders.into_iter();
+            let named = holders.map(|holder| (holder.session, holder.holder.unwrap_or_default()));
+            Some(named.collect())
+        }
+    }
+}
+
+/// What a shell reads to complete the word `kubectl-csem`.
+pub(crate) fn script(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("completion/bash"),
+        Shell::Zsh => include_str!("completion/zsh"),
+        Shell::Fish => include_str!("completion/fish"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn at(words: &[&str]) -> Next {
+        let mut command = Cli::command();
+        command.build();
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        next(&command, &words)
+    }
+
+    fn words(next: &Next) -> Vec<&str> {
+        next.words.iter().map(|(word, _)| word.as_str()).collect()
+    }
+
+    #[test]
+    fn commands_come_first() {
+        let all = at(&[""]);
+        assert_eq!(words(&all)[..3], ["list", "show", "watch"]);
+        assert!(!words(&all).iter().any(|word| word.starts_with('_') || word.starts_with('-')));
+        assert_eq!(words(&at(&["re"])), ["resume", "release"]);
+    }
+
+    #[test]
+    fn an_argument_is_a_name_of_its_kind() {
+        assert_eq!(at(&["show", ""]).name, Some(Name::Semaphore));
+        assert_eq!(at(&["hold", "mig"]).name, Some(Name::Job));
+        assert_eq!(at(&["release", ""]).name, Some(Name::Semaphore));
+        let session = at(&["release", "db", ""]);
+        assert_eq!((session.name, session.given), (Some(Name::Session), vec!["db".to_owned()]));
+        assert_eq!(at(&["show", "db", ""]).name, None);
+        assert_eq!(words(&at(&["completion", ""])), ["bash", "zsh", "fish"]);
+    }
+
+    #[test]
+    fn flags_are_known_with_their_values() {
+        assert!(words(&at(&["show", "--"])).contains(&"--output"));
+        assert!(words(&at(&["show", "--"])).contains(&"--namespace"));
+        assert!(!words(&at(&["show", "--"])).contains(&"--yes"));
+        assert_eq!(words(&at(&["show", "-o", ""])), ["json", "yaml", "wide"]);
+        assert_eq!(words(&at(&["list", "--output", "y"])), ["yaml"]);
+        let inside = at(&["list", "--output=y"]);
+        assert_eq!((words(&inside), inside.before.as_str()), (vec!["yaml"], "--output="));
+        assert_eq!(at(&["show", "-n", ""]).name, Some(Name::Namespace));
+        assert_eq!(at(&["show", "--context", ""]).name, Some(Name::Context));
+        assert_eq!(at(&["show", "--kubeconfig", ""]).name, Some(Name::File));
+    }
+
+    #[test]
+    fn the_cluster_is_asked_with_the_flags_of_the_line() {
+        let next = at(&["-n", "batch", "--context=prod", "show", "--kubeconfig", "k", ""]);
+        let connection = Connection {
+            kubeconfig: Some("k".into()),
+            context: Some("prod".to_owned()),
+            namespace: Some("batch".to_owned()),
+        };
+        assert_eq!((next.name, next.connection), (Some(Name::Semaphore), connection));
+        assert_eq!(at(&["list", "-A", "-nweb", ""]).connection.namespace.as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn the_answer_is_cobras() {
+        let names = vec![
+            ("db".to_owned(), "a\tb".to_owned()),
+            ("partner".to_owned(), String::new()),
+        ];
+        assert_eq!(at(&["show", "d"]).answer(names.clone(), "d"), "db\ta b\n:4\n");
+        let flag = at(&["show", "--namespace=d"]).answer(names, "--namespace=d");
+        assert_eq!(flag, "--namespace=db\ta b\n:4\n");
+        assert_eq!(at(&["list", "--kubeconfig", ""]).answer(Vec::new(), ""), ":0\n");
+        assert_eq!(at(&[]).answer(Vec::new(), ""), ":4\n");
+    }
+}

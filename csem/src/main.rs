@@ -1,0 +1,110 @@
+//! `kubectl csem`: the semaphores of consul-semaphore-operator, seen and moved with the user's own rights.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `cli` | the command line |
+//! | `view` | what is shown, as text: the core, which does no IO |
+//! | `read`, `watch` | the commands that show |
+//! | `act` | the commands that change something |
+//! | `world`, `store` | what the watches have brought |
+//! | `cluster` | the API server |
+//! | `terminal` | where the output goes |
+//! | `completion` | what could stand next on the command line |
+//! | `failure` | what can go wrong, and what to do |
+mod act;
+mod cli;
+mod cluster;
+mod completion;
+mod failure;
+mod read;
+mod store;
+mod terminal;
+mod view;
+mod watch;
+mod world;
+
+use std::{env, ffi::OsStr, path::Path, process::ExitCode};
+
+use clap::{CommandFactory as _, Parser as _};
+
+use crate::{
+    act::{
+        job::{Change, change},
+        pause::pause,
+        release::release,
+    },
+    cli::{Cli, Command, OneJob, OneSemaphore},
+    cluster::Cluster,
+    failure::Failure,
+    world::Scope,
+};
+
+/// By what name kubectl asks for completion.
+const COMPLETER: &str = "kubectl_complete-csem";
+
+fn main() -> ExitCode {
+    match begin() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            terminal::tell(&format!("error: {}", failure.message));
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn begin() -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::impossible(error.to_string()))?;
+    // An error says that it is there already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut arguments = env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if Path::new(&program).file_name() == Some(OsStr::new(COMPLETER)) {
+        let words: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+        return runtime.block_on(complete(&words));
+    }
+    runtime.block_on(run(Cli::parse()))
+}
+
+async fn complete(words: &[String]) -> Result<(), Failure> {
+    let mut command = Cli::command();
+    command.build();
+    terminal::write(&completion::answer(&command, words).await)
+}
+
+async fn run(Cli { connection, command }: Cli) -> Result<(), Failure> {
+    match command {
+        Command::Complete { words } => return complete(&words).await,
+        Command::Completion { shell } => return terminal::write(completion::script(shell)),
+        _ => {}
+    }
+    let cluster = &Cluster::connect(&connection).await?;
+    match command {
+        Command::List { everywhere, output } => read::list(cluster, everywhere.all_namespaces, output).await,
+        Command::Show { semaphore, output } => read::show(cluster, &semaphore, output).await,
+        Command::Watch {
+            semaphore,
+            everywhere,
+        } => {
+            let namespace = (!everywhere.all_namespaces).then(|| cluster.namespace.clone());
+            watch::watch(cluster, Scope { namespace, semaphore }).await
+        }
+        Command::Hold(OneJob { job }) => change(cluster, &job, Change::Hold).await,
+        Command::Unhold(OneJob { job }) => change(cluster, &job, Change::Unhold).await,
+        Command::Bump {
+            job: OneJob { job },
+            priority,
+        } => change(cluster, &job, Change::Priority(priority)).await,
+        Command::Pause(OneSemaphore { semaphore }) => pause(cluster, &semaphore, true).await,
+        Command::Resume(OneSemaphore { semaphore }) => pause(cluster, &semaphore, false).await,
+        Command::Release {
+            semaphore: OneSemaphore { semaphore },
+            session,
+            yes,
+        } => release(cluster, &semaphore, &session, yes).await,
+        // They need no cluster.
+        Command::Completion { .. } | Command::Complete { .. } => Ok(()),
+    }
+}

@@ -1,0 +1,117 @@
+//! Where the output goes: a terminal, with or without colour, or something else.
+
+use std::{
+    env,
+    fs::File,
+    io::{self, IsTerminal as _, Write as _},
+    os::fd::AsFd as _,
+};
+
+use rustix::termios::tcgetwinsize;
+
+use crate::{
+    failure::Failure,
+    view::{
+        frame::{self, Size},
+        text::Text,
+    },
+};
+
+/// What a terminal that does not say how large it is counts as.
+const USUAL: Size = Size {
+    columns: 80,
+    rows: 24,
+};
+
+/// Whether colour is wanted: on a terminal that can, unless `NO_COLOR` is set (<https://no-color.org>).
+pub(crate) fn colour() -> bool {
+    let unwanted = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !unwanted && !dumb
+}
+
+/// Whether a frame can be written over the one before.
+pub(crate) fn has_screen() -> bool {
+    let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+    io::stdout().is_terminal() && !dumb
+}
+
+pub(crate) fn print(text: &Text) -> Result<(), Failure> {
+    write(&text.render(colour()))
+}
+
+/// Writes to stdout. A reader that went away, as `head` does, is no failure.
+pub(crate) fn write(text: &str) -> Result<(), Failure> {
+    let written = try_write(text);
+    written
+        .map(drop)
+        .map_err(|error| Failure::impossible(format!("can't write to stdout: {error}")))
+}
+
+/// Writes to stdout, and says whether anybody reads it.
+pub(crate) fn try_write(text: &str) -> io::Result<bool> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Tells a person something beside the output.
+pub(crate) fn tell(words: &str) {
+    // Nobody is left to tell when this can't be written.
+    let _ = writeln!(io::stderr(), "{words}");
+}
+
+/// A screen of its own on the terminal; what was there before comes back with its end.
+pub(crate) struct Screen {
+    /// Not buffered: a frame is one write, and so comes at once.
+    out: File,
+    colour: bool,
+    /// What is there, and how large the terminal was then: it may have moved everything since.
+    shown: Option<(Size, String)>,
+}
+
+impl Screen {
+    pub(crate) fn open() -> io::Result<Self> {
+        let out = io::stdout().as_fd().try_clone_to_owned()?;
+        let mut screen = Self {
+            out: File::from(out),
+            colour: colour(),
+            shown: None,
+        };
+        screen.out.write_all(frame::OPEN.as_bytes())?;
+        Ok(screen)
+    }
+
+    /// Shows a text in place of the one before. The same again is not written.
+    pub(crate) fn draw(&mut self, text: &Text) -> io::Result<()> {
+        let size = self.size();
+        let next = Some((size, frame::frame(text, size, self.colour)));
+        if self.shown != next
+            && let Some((_, frame)) = &next
+        {
+            self.out.write_all(frame.as_bytes())?;
+            self.shown = next;
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> Size {
+        match tcgetwinsize(&self.out) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Size {
+                columns: size.ws_col.into(),
+                rows: size.ws_row.into(),
+            },
+            _ => USUAL,
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs nothing more.
+        let _ = self.out.write_all(frame::CLOSE.as_bytes());
+    }
+}

@@ -1,0 +1,81 @@
+//! A text as what a terminal is sent, to be there at once and in the place of the one before.
+
+use super::text::{Line, Text, Tone};
+
+/// How large a terminal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// Leaves what was on the terminal as it is, for a screen of its own without a cursor.
+pub(crate) const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
+/// Brings back what was there.
+pub(crate) const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+
+/// Begins a frame: what follows is shown when it is complete, where the terminal knows how to, from the
+/// upper left corner on.
+const BEGIN: &str = "\u{1b}[?2026h\u{1b}[H";
+/// Takes away what a longer line left.
+const REST_OF_LINE: &str = "\u{1b}[K";
+/// Takes away what more lines left, and ends the frame.
+const END: &str = "\u{1b}[J\u{1b}[?2026l";
+
+/// Nothing is cleared before it is written anew, so nothing flickers. The last column stays free: a
+/// cursor that waits there to go on to the next line is another thing to each terminal.
+pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
+    let columns = size.columns.saturating_sub(1).max(1);
+    let lines = fit(text, size.rows.max(1));
+    let lines = lines.iter().map(|line| line.cut(columns).render(colour) + REST_OF_LINE);
+    let lines: Vec<String> = lines.collect();
+    format!("{BEGIN}{}{END}", lines.join("\r\n"))
+}
+
+/// As many lines as there is room for; the last one then says how many there are beside.
+fn fit(text: &Text, rows: usize) -> Vec<Line> {
+    if text.lines.len() <= rows {
+        return text.lines.clone();
+    }
+    let kept = rows - 1;
+    let more = format!("… {} lines more", text.lines.len() - kept);
+    let kept = text.lines[..kept].iter().cloned();
+    kept.chain([Line::of(Tone::Dim, more)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(lines: &[&str]) -> Text {
+        let mut text = Text::default();
+        text.extend(lines.iter().map(|line| Line::of(Tone::Plain, line)));
+        text
+    }
+
+    #[test]
+    fn each_line_takes_the_place_of_the_one_before() {
+        let size = Size { columns: 5, rows: 2 };
+        let shown = frame(&text(&["a", "bcdef"]), size, false);
+        assert_eq!(
+            shown,
+            "\u{1b}[?2026h\u{1b}[Ha\u{1b}[K\r\nbcd…\u{1b}[K\u{1b}[J\u{1b}[?2026l"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let size = Size { columns: 40, rows: 2 };
+        let shown = frame(&text(&["a", "b", "c"]), size, false);
+        assert!(shown.contains("Ha\u{1b}[K\r\n… 2 lines more\u{1b}[K"), "{shown:?}");
+        assert!(!shown.contains('b') && !shown.ends_with('\n'));
+    }
+
+    #[test]
+    fn nothing_is_cleared_before_it_is_written() {
+        let size = Size { columns: 0, rows: 0 };
+        let shown = frame(&text(&["a", "b"]), size, true);
+        assert!(!shown.contains("[2J"), "{shown:?}");
+        assert_eq!(shown.matches('\n').count(), 0);
+    }
+}

@@ -1,0 +1,341 @@
+//! What the watches have brought so far, and what is shown of it. No IO, no clock.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use consul_semaphore_operator::controller::asker::Asker;
+use jiff::Timestamp;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Event as Noted};
+use kube::{
+    ResourceExt as _,
+    api::DynamicObject,
+    runtime::watcher::{self, Event},
+};
+
+use crate::{
+    failure::{Failure, Right, What},
+    read::{EVENTS, SHOWN, gap, names},
+    store::Store,
+    view::{
+        changes::Seen,
+        item::Item,
+        line::line,
+        list::{self, Columns},
+        show::{self, Shown},
+        text::{Line, Text, Tone},
+        told::{Told, recent},
+    },
+};
+
+/// A watch that says nothing for so long after it failed goes on: it is begun again within half a minute,
+/// and nobody tells that nothing has changed since.
+const QUIET: Duration = Duration::from_secs(75);
+
+/// How many events are kept.
+const NOTED: usize = 2_000;
+
+/// What is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    /// Without one: all namespaces.
+    pub(crate) namespace: Option<String>,
+    /// One semaphore with all that belongs to it, or all of them with a line for each.
+    pub(crate) semaphore: Option<String>,
+}
+
+/// What a watch says.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Semaphore(Event<DynamicObject>),
+    Job(Event<Job>),
+    Noted(Event<Noted>),
+    Failed(What, watcher::Error),
+}
+
+/// What is known.
+#[derive(Debug)]
+pub(crate) struct World {
+    scope: Scope,
+    semaphores: Store<(String, String), Item>,
+    jobs: Store<String, Asker>,
+    noted: Store<String, Told>,
+    /// What each watch failed of last, and when.
+    troubles: BTreeMap<What, (Timestamp, Failure)>,
+}
+
+impl World {
+    pub(crate) fn new(scope: Scope) -> Self {
+        Self {
+            scope,
+            semaphores: Store::default(),
+            jobs: Store::default(),
+            noted: Store::default(),
+            troubles: BTreeMap::new(),
+        }
+    }
+
+    /// Takes note of what was heard. That the semaphores can't be listed at all is a failure; what fails
+    /// later is tried again, and shown.
+    pub(crate) fn take(&mut self, heard: Heard, now: Timestamp) -> Result<(), Failure> {
+        match heard {
+            Heard::Semaphore(event) => {
+                self.works(What::Semaphores, &event);
+                self.semaphores.take(event, |object| {
+                    let key = (object.namespace().unwrap_or_default(), object.name_any());
+                    (key, Some(Item::read(&object)))
+                });
+            }
+            Heard::Job(event) => {
+                self.works(What::Jobs, &event);
+                let wanted = self.scope.semaphore.as_deref();
+                self.jobs.take(event, |job| {
+                    let ours = |asker: &Asker| wanted == Some(&*asker.semaphore);
+                    (job.name_any(), Asker::read(&job).filter(ours))
+                });
+            }
+            Heard::Noted(event) => {
+                self.works(What::Events, &event);
+                self.noted.take(event, |event| (event.name_any(), Told::read(&event)));
+                self.noted.keep(NOTED, |told| told.time);
+            }
+            Heard::Failed(what, error) => return self.failed(what, &error, now),
+        }
+        Ok(())
+    }
+
+    /// That a list is begun is said before the API server has been asked for it.
+    fn works<K>(&mut self, what: What, event: &Event<K>) {
+        if !matches!(event, Event::Init) {
+            self.troubles.remove(&what);
+        }
+    }
+
+    fn failed(&mut self, what: What, error: &watcher::Error, now: Timestamp) -> Result<(), Failure> {
+        let right = |verb| Right {
+            verb,
+            what,
+            namespace: self.scope.namespace.clone(),
+        };
+        let failure = match error {
+            watcher::Error::InitialListFailed(error) => Failure::of_call(&right("list"), error),
+            watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+                Failure::of_call(&right("watch"), error)
+            }
+            // What was seen last is too old to go on from: all is listed again.
+            watcher::Error::WatchError(status) if status.code == 410 => return Ok(()),
+            watcher::Error::WatchError(status) => {
+                Failure::of_call(&right("watch"), &kube::Error::Api(status.clone()))
+            }
+            watcher::Error::NoResourceVersion => Failure::impossible(error.to_string()),
+        };
+        if what == What::Semaphores && !self.semaphores.is_listed() {
+            return Err(failure);
+        }
+        self.troubles.insert(what, (now, failure));
+        Ok(())
+    }
+
+    /// Whether there is something to show: each watch has brought its list, or has failed.
+    pub(crate) fn is_complete(&self) -> bool {
+        let heard = |what, listed| listed || self.troubles.contains_key(&what);
+        let around = self.scope.semaphore.is_none()
+            || (heard(What::Jobs, self.jobs.is_listed()) && heard(What::Events, self.noted.is_listed()));
+        self.semaphores.is_listed() && around
+    }
+
+    /// Whether the one semaphore that is watched is there.
+    pub(crate) fn has_semaphore(&self) -> bool {
+        self.scope.semaphore.is_none() || self.semaphores.values().next().is_some()
+    }
+
+    /// What can't be shown, or may be old.
+    pub(crate) fn gaps(&self, now: Timestamp) -> Vec<String> {
+        let lasting = self.troubles.iter().filter(|(_, (since, _))| {
+            let age = now.as_second().saturating_sub(since.as_second());
+            u64::try_from(age).is_ok_and(|age| age <= QUIET.as_secs())
+        });
+        let told = lasting.map(|(what, (_, failure))| match what {
+            What::Semaphores => format!("this may be old, and is asked for again: {}", failure.message),
+            What::Jobs => gap("Jobs", &failure.message),
+            What::Events => gap("events", &failure.message),
+        });
+        told.collect()
+    }
+
+    pub(crate) fn text(&self, now: Timestamp) -> Text {
+        let gaps = self.gaps(now);
+        let Some(name) = &self.scope.semaphore else {
+            return self.all(&gaps, now);
+        };
+        let semaphore = match self.semaphores.values().next() {
+            Some(Item::Semaphore(semaphore)) => semaphore,
+            Some(Item::Unreadable { why, .. }) => {
+                return note(&format!("the ConsulSemaphore {name} can't be read: {why}"));
+            }
+            None => return note(&format!("the ConsulSemaphore {name} is gone")),
+        };
+        let askers: Vec<Asker> = self.jobs.values().cloned().collect();
+        let told: Vec<Told> = self.noted.values().cloned().collect();
+        let queue = line(semaphore, &askers, &told, SHOWN);
+        let names = names(semaphore, &queue, &askers);
+        let events = recent(&told, name, &names, EVENTS);
+        let shown = Shown {
+            semaphore,
+            queue: &queue,
+            events: &events,
+            gaps: &gaps,
+        };
+        show::show(&shown, now)
+    }
+
+    /// All semaphores, a line each.
+    fn all(&self, gaps: &[String], now: Timestamp) -> Text {
+        let columns = Columns {
+            namespace: self.scope.namespace.is_none(),
+            wide: false,
+        };
+        let mut text = list::list(self.semaphores.values(), columns, now);
+        if self.semaphores.values().next().is_none() {
+            text = note("there are no ConsulSemaphores");
+        }
+        text.extend(gaps.iter().map(|gap| Line::of(Tone::Doubt, gap)));
+        text
+    }
+
+    /// What changes are told of.
+    pub(crate) fn seen(&self) -> Seen {
+        let Some(name) = &self.scope.semaphore else {
+            return Seen::of(self.semaphores.values(), []);
+        };
+        let Some(Item::Semaphore(semaphore)) = self.semaphores.values().next() else {
+            return Seen::of(self.semaphores.values(), []);
+        };
+        let askers: Vec<Asker> = self.jobs.values().cloned().collect();
+        let told: Vec<Told> = self.noted.values().cloned().collect();
+        let queue = line(semaphore, &askers, &told, SHOWN);
+        let names = names(semaphore, &queue, &askers);
+        let events = recent(&told, name, &names, NOTED);
+        Seen::of(self.semaphores.values(), events)
+    }
+}
+
+fn note(words: &str) -> Text {
+    let mut text = Text::default();
+    text.push(Line::of(Tone::Doubt, words));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:30:00Z".parse().unwrap()
+    }
+
+    fn world(semaphore: Option<&str>) -> World {
+        World::new(Scope {
+            namespace: Some("batch".to_owned()),
+            semaphore: semaphore.map(str::to_owned),
+        })
+    }
+
+    fn semaphore(name: &str) -> DynamicObject {
+        let semaphore = json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
+            "metadata": { "name": name, "namespace": "batch" },
+            "spec": { "limit": 2 },
+            "status": { "waiting": 1, "queue": [{ "job": "a" }] },
+        });
+        from_value(semaphore).unwrap()
+    }
+
+    fn job(semaphore: &Value) -> Job {
+        let job = json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",
+                "annotations": { "consul-semaphore.io/semaphore": semaphore, "consul-semaphore.io/priority": "7" },
+            },
+            "spec": { "suspend": true, "template": {} },
+        });
+        from_value(job).unwrap()
+    }
+
+    fn listed<K>(objects: Vec<K>, heard: fn(Event<K>) -> Heard) -> Vec<Heard> {
+        let objects = objects.into_iter().map(Event::InitApply);
+        let events = [Event::Init].into_iter().chain(objects).chain([Event::InitDone]);
+        events.map(heard).collect()
+    }
+
+    fn hear(world: &mut World, heard: Vec<Heard>) {
+        for heard in heard {
+            world.take(heard, now()).unwrap();
+        }
+    }
+
+    fn refusal(code: u16) -> watcher::Error {
+        let status = Status::failure("no", "Reason").with_code(code);
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn one_semaphore_is_shown_when_all_of_it_is_known() {
+        let mut world = world(Some("db"));
+        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        assert!(!world.is_complete());
+        hear(&mut world, listed(vec![job(&json!("db")), job(&json!("other"))], Heard::Job));
+        hear(&mut world, listed(Vec::new(), Heard::Noted));
+        assert!(world.is_complete() && world.has_semaphore());
+        let text = world.text(now()).render(false);
+        assert!(text.starts_with("batch/db\n") && text.contains("1   a"), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_asks_for_another_one_is_forgotten() {
+        let mut world = world(Some("db"));
+        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        hear(&mut world, listed(vec![job(&json!("db"))], Heard::Job));
+        assert_eq!(world.jobs.values().count(), 1);
+        hear(&mut world, vec![Heard::Job(Event::Apply(job(&json!("other"))))]);
+        assert_eq!(world.jobs.values().count(), 0);
+    }
+
+    #[test]
+    fn what_may_not_be_read_is_left_out_and_told() {
+        let mut world = world(Some("db"));
+        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        hear(&mut world, vec![Heard::Failed(What::Jobs, refusal(403))]);
+        hear(&mut world, vec![Heard::Failed(What::Events, refusal(403))]);
+        assert!(world.is_complete());
+        let gaps = world.gaps(now());
+        assert_eq!(gaps.len(), 2);
+        assert!(gaps[0].contains("ClusterRole view"), "{}", gaps[0]);
+        // Nothing was heard of it since: it goes on.
+        let later = now().checked_add(QUIET * 2).unwrap();
+        assert_eq!(world.gaps(later).len(), 0);
+        hear(&mut world, vec![Heard::Job(Event::Init)]);
+        assert_eq!(world.gaps(now()).len(), 2);
+        hear(&mut world, listed(Vec::new(), Heard::Job));
+        assert_eq!(world.gaps(now()).len(), 1);
+    }
+
+    #[test]
+    fn without_semaphores_to_list_there_is_nothing_to_watch() {
+        let mut world = world(None);
+        let failed = |code| Heard::Failed(What::Semaphores, refusal(code));
+        assert_eq!(world.take(failed(403), now()).unwrap_err().code(), 77);
+        assert_eq!(world.take(failed(503), now()).unwrap_err().code(), 69);
+        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        world.take(failed(503), now()).unwrap();
+        let text = world.text(now()).render(false);
+        assert!(text.contains("db") && text.contains("may be old"), "{text}");
+        let gone = Box::new(Status::failure("too old", "Gone").with_code(410));
+        hear(&mut world, listed(Vec::new(), Heard::Semaphore));
+        let gone = Heard::Failed(What::Semaphores, watcher::Error::WatchError(gone));
+        world.take(gone, now()).unwrap();
+        assert_eq!(world.gaps(now()).len(), 0);
+        assert!(world.text(now()).render(false).contains("there are no"));
+    }
+}

@@ -1,0 +1,21 @@
+//! `kubectl csem` as its users meet it: run by the real kubectl, on a real API server with a real
+//! operator, real Jobs and a real Consul. All stories share one bed, each in a namespace of its own.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a user's clock tells what time it is"
+)]
+
+mod stage;
+
+mod acting;
+mod completing;
+mod reading;
+mod releasing;
+mod rights;
+mod watching;
