@@ -168,14 +168,23 @@ fn job_name(text: &str) -> Result<String, String> {
 
 /// The name of a semaphore, also as `kubectl get -o name` prints it.
 fn semaphore_name(text: &str) -> Result<String, String> {
-    let kinds = ["consulsemaphore.consul-semaphore.io", "consulsemaphore", "consulsemaphores", "csem"];
+    let kinds = [
+        "consulsemaphore.consul-semaphore.io",
+        "consulsemaphore",
+        "consulsemaphores",
+        "csem",
+    ];
     name(text, &kinds)
 }
 
 fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
     let name = match text.split_once('/') {
         Some((kind, name)) if kinds.contains(&kind) => name,
-        Some((kind, _)) => return Err(format!("{kind:?} is not the kind of object that is asked for")),
+        Some((kind, _)) => {
+            return Err(format!(
+                "{kind:?} is not the kind of object that is asked for"
+            ));
+        }
         None => text,
     };
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
@@ -208,7 +217,16 @@ mod tests {
 
     #[test]
     fn flags_stand_anywhere_behind_the_command() {
-        let cli = Cli::try_parse_from(["kubectl-csem", "bump", "a", "--priority", "-5", "-n", "batch"]).unwrap();
+        let cli = Cli::try_parse_from([
+            "kubectl-csem",
+            "bump",
+            "a",
+            "--priority",
+            "-5",
+            "-n",
+            "batch",
+        ])
+        .unwrap();
         assert_eq!(cli.connection.namespace.as_deref(), Some("batch"));
         assert!(matches!(cli.command, Command::Bump { priority: -5, .. }));
         assert!(Cli::try_parse_from(["kubectl-csem", "watch", "db", "-A"]).is_err());

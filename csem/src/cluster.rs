@@ -87,7 +87,10 @@ impl Cluster {
     }
 
     /// A semaphore that can be read, with what it was read from.
-    pub(crate) async fn readable(&self, name: &str) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
+    pub(crate) async fn readable(
+        &self,
+        name: &str,
+    ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
         let object = self.semaphore(name).await?;
         match Item::read(&object) {
             Item::Semaphore(semaphore) => Ok((object, *semaphore)),
@@ -101,7 +104,11 @@ impl Cluster {
         bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
     }
 
-    pub(crate) async fn patch_semaphore(&self, name: &str, patch: &Value) -> Result<DynamicObject, Failure> {
+    pub(crate) async fn patch_semaphore(
+        &self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
         let patch = Patch::Merge(patch);
         let call = semaphores.patch(name, &PatchParams::default(), &patch);
@@ -124,7 +131,13 @@ impl Cluster {
             what: What::Semaphores,
             namespace: namespace.map(str::to_owned),
         };
-        list(&right, &self.semaphores(namespace), &ListParams::default(), Some).await
+        list(
+            &right,
+            &self.semaphores(namespace),
+            &ListParams::default(),
+            Some,
+        )
+        .await
     }
 
     /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
@@ -167,11 +180,16 @@ async fn config(connection: &Connection) -> Result<Config, Failure> {
         let config = Config::from_kubeconfig(&options).await;
         return config.map_err(|error| unknown(error.to_string()));
     }
-    Config::infer().await.map_err(|error| unknown(error.to_string()))
+    Config::infer()
+        .await
+        .map_err(|error| unknown(error.to_string()))
 }
 
 /// Makes a call that has to be answered in time.
-async fn bounded<T>(right: &Right, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+async fn bounded<T>(
+    right: &Right,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Failure> {
     match timeout(PATIENCE, call).await {
         Ok(answer) => answer.map_err(|error| Failure::of_call(right, &error)),
         Err(_) => Err(Failure::silent(PATIENCE)),

@@ -108,7 +108,8 @@ pub(crate) fn next(command: &Command, words: &[String]) -> Next {
         }
     }
     let before = next.before.clone();
-    next.words.retain(|(word, _)| format!("{before}{word}").starts_with(last.as_str()));
+    next.words
+        .retain(|(word, _)| format!("{before}{word}").starts_with(last.as_str()));
     next
 }
 
@@ -138,7 +139,11 @@ impl Next {
                 answer.push('\n');
             }
         }
-        let directive = if self.name == Some(Name::File) { FILES } else { NOTHING_ELSE };
+        let directive = if self.name == Some(Name::File) {
+            FILES
+        } else {
+            NOTHING_ELSE
+        };
         format!("{answer}:{directive}\n")
     }
 }
@@ -166,7 +171,9 @@ fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Op
             Some((name, value)) => (name, Some(value)),
             None => (long, None),
         };
-        return flags.find(|arg| arg.get_long() == Some(name)).map(|arg| (arg, value));
+        return flags
+            .find(|arg| arg.get_long() == Some(name))
+            .map(|arg| (arg, value));
     }
     let mut letters = word.strip_prefix('-')?.chars();
     let short = letters.next()?;
@@ -177,13 +184,24 @@ fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Op
 }
 
 fn subcommand<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
-    command.get_subcommands().find(|found| found.get_name() == word)
+    command
+        .get_subcommands()
+        .find(|found| found.get_name() == word)
 }
 
 fn subcommands(command: &Command) -> Vec<(String, String)> {
-    let shown = command.get_subcommands().filter(|found| !found.is_hide_set());
-    let help = |found: &Command| found.get_about().map(ToString::to_string).unwrap_or_default();
-    shown.map(|found| (found.get_name().to_owned(), help(found))).collect()
+    let shown = command
+        .get_subcommands()
+        .filter(|found| !found.is_hide_set());
+    let help = |found: &Command| {
+        found
+            .get_about()
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    };
+    shown
+        .map(|found| (found.get_name().to_owned(), help(found)))
+        .collect()
 }
 
 fn flags(command: &Command) -> Vec<(String, String)> {
@@ -192,7 +210,9 @@ fn flags(command: &Command) -> Vec<(String, String)> {
     shown
         .flat_map(|arg| {
             let long = arg.get_long().map(|long| (format!("--{long}"), help(arg)));
-            let short = arg.get_short().map(|short| (format!("-{short}"), help(arg)));
+            let short = arg
+                .get_short()
+                .map(|short| (format!("-{short}"), help(arg)));
             long.into_iter().chain(short)
         })
         .collect()
@@ -227,13 +247,19 @@ async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
         Name::Namespace => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let namespaces = Api::<Namespace>::all(cluster.client());
-            let listed = namespaces.list_metadata(&ListParams::default()).await.ok()?;
+            let listed = namespaces
+                .list_metadata(&ListParams::default())
+                .await
+                .ok()?;
             let listed = listed.items.iter();
             Some(listed.map(|namespace| bare(namespace.name_any())).collect())
         }
         Name::Semaphore => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let listed = cluster.list_semaphores(Some(&cluster.namespace)).await.ok()?;
+            let listed = cluster
+                .list_semaphores(Some(&cluster.namespace))
+                .await
+                .ok()?;
             let listed = listed.items.iter();
             Some(listed.map(|object| bare(object.name_any())).collect())
         }
@@ -241,7 +267,10 @@ async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let listed = cluster.list_jobs(|job| {
                 let asker = Asker::read(&job)?;
-                Some((asker.job.name.to_string(), format!("of {}", asker.semaphore)))
+                Some((
+                    asker.job.name.to_string(),
+                    format!("of {}", asker.semaphore),
+                ))
             });
             Some(listed.await.ok()?.items)
         }
@@ -289,7 +318,11 @@ mod tests {
     fn commands_come_first() {
         let all = at(&[""]);
         assert_eq!(words(&all)[..3], ["list", "show", "watch"]);
-        assert!(!words(&all).iter().any(|word| word.starts_with('_') || word.starts_with('-')));
+        assert!(
+            !words(&all)
+                .iter()
+                .any(|word| word.starts_with('_') || word.starts_with('-'))
+        );
         assert_eq!(words(&at(&["re"])), ["resume", "release"]);
     }
 
@@ -299,7 +332,10 @@ mod tests {
         assert_eq!(at(&["hold", "mig"]).name, Some(Name::Job));
         assert_eq!(at(&["release", ""]).name, Some(Name::Semaphore));
         let session = at(&["release", "db", ""]);
-        assert_eq!((session.name, session.given), (Some(Name::Session), vec!["db".to_owned()]));
+        assert_eq!(
+            (session.name, session.given),
+            (Some(Name::Session), vec!["db".to_owned()])
+        );
         assert_eq!(at(&["show", "db", ""]).name, None);
         assert_eq!(words(&at(&["completion", ""])), ["bash", "zsh", "fish"]);
     }
@@ -312,7 +348,10 @@ mod tests {
         assert_eq!(words(&at(&["show", "-o", ""])), ["json", "yaml", "wide"]);
         assert_eq!(words(&at(&["list", "--output", "y"])), ["yaml"]);
         let inside = at(&["list", "--output=y"]);
-        assert_eq!((words(&inside), inside.before.as_str()), (vec!["yaml"], "--output="));
+        assert_eq!(
+            (words(&inside), inside.before.as_str()),
+            (vec!["yaml"], "--output=")
+        );
         assert_eq!(at(&["show", "-n", ""]).name, Some(Name::Namespace));
         assert_eq!(at(&["show", "--context", ""]).name, Some(Name::Context));
         assert_eq!(at(&["show", "--kubeconfig", ""]).name, Some(Name::File));
@@ -320,14 +359,31 @@ mod tests {
 
     #[test]
     fn the_cluster_is_asked_with_the_flags_of_the_line() {
-        let next = at(&["-n", "batch", "--context=prod", "show", "--kubeconfig", "k", ""]);
+        let next = at(&[
+            "-n",
+            "batch",
+            "--context=prod",
+            "show",
+            "--kubeconfig",
+            "k",
+            "",
+        ]);
         let connection = Connection {
             kubeconfig: Some("k".into()),
             context: Some("prod".to_owned()),
             namespace: Some("batch".to_owned()),
         };
-        assert_eq!((next.name, next.connection), (Some(Name::Semaphore), connection));
-        assert_eq!(at(&["list", "-A", "-nweb", ""]).connection.namespace.as_deref(), Some("web"));
+        assert_eq!(
+            (next.name, next.connection),
+            (Some(Name::Semaphore), connection)
+        );
+        assert_eq!(
+            at(&["list", "-A", "-nweb", ""])
+                .connection
+                .namespace
+                .as_deref(),
+            Some("web")
+        );
     }
 
     #[test]
@@ -336,10 +392,16 @@ mod tests {
             ("db".to_owned(), "a\tb".to_owned()),
             ("partner".to_owned(), String::new()),
         ];
-        assert_eq!(at(&["show", "d"]).answer(names.clone(), "d"), "db\ta b\n:4\n");
+        assert_eq!(
+            at(&["show", "d"]).answer(names.clone(), "d"),
+            "db\ta b\n:4\n"
+        );
         let flag = at(&["show", "--namespace=d"]).answer(names, "--namespace=d");
         assert_eq!(flag, "--namespace=db\ta b\n:4\n");
-        assert_eq!(at(&["list", "--kubeconfig", ""]).answer(Vec::new(), ""), ":0\n");
+        assert_eq!(
+            at(&["list", "--kubeconfig", ""]).answer(Vec::new(), ""),
+            ":0\n"
+        );
         assert_eq!(at(&[]).answer(Vec::new(), ""), ":4\n");
     }
 }

@@ -79,18 +79,25 @@ impl Failure {
 
     fn of_answer(right: &Right, status: &Status) -> Self {
         let words = one_line(&status.message, SHOWN);
-        let named = status.details.as_ref().is_some_and(|details| !details.name.is_empty());
+        let named = status
+            .details
+            .as_ref()
+            .is_some_and(|details| !details.name.is_empty());
         match status.code {
             401 => Self::new(
                 Kind::Denied,
-                format!("the API server does not know who you are: log in again, or look at the kubeconfig ({words})"),
+                format!(
+                    "the API server does not know who you are: log in again, or look at the kubeconfig ({words})"
+                ),
             ),
             403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
             404 if !named && right.what == What::Semaphores => Self::not_there(
                 "this cluster has no ConsulSemaphores: their CustomResourceDefinition is not installed",
             ),
             404 => Self::not_there(words),
-            409 => Self::impossible(format!("it was changed or made anew meanwhile, look again: {words}")),
+            409 => Self::impossible(format!(
+                "it was changed or made anew meanwhile, look again: {words}"
+            )),
             429 | 500.. => Self::new(Kind::Away, words),
             _ => Self::impossible(words),
         }
@@ -166,7 +173,9 @@ impl Right {
             (What::Semaphores, "get" | "list" | "watch") => {
                 "consul-semaphore-viewer gives that right, and Kubernetes' own view, edit and admin include it"
             }
-            (What::Semaphores, _) => "consul-semaphore-editor gives that right, and no other role includes it",
+            (What::Semaphores, _) => {
+                "consul-semaphore-editor gives that right, and no other role includes it"
+            }
             (_, "get" | "list" | "watch") => "view, Kubernetes' own, gives that right",
             _ => "edit, Kubernetes' own, gives that right",
         }
@@ -195,10 +204,19 @@ mod tests {
     #[test]
     fn a_missing_right_is_told_with_the_role_that_gives_it() {
         let cases = [
-            (right("list", What::Semaphores, Some("batch")), "consul-semaphore-viewer"),
-            (right("patch", What::Semaphores, Some("batch")), "consul-semaphore-editor"),
+            (
+                right("list", What::Semaphores, Some("batch")),
+                "consul-semaphore-viewer",
+            ),
+            (
+                right("patch", What::Semaphores, Some("batch")),
+                "consul-semaphore-editor",
+            ),
             (right("list", What::Jobs, Some("batch")), "ClusterRole view"),
-            (right("patch", What::Jobs, Some("batch")), "ClusterRole edit"),
+            (
+                right("patch", What::Jobs, Some("batch")),
+                "ClusterRole edit",
+            ),
         ];
         for (right, role) in cases {
             let failure = refused(&right, 403, "x is forbidden: User \"eve\"");
@@ -210,7 +228,10 @@ mod tests {
         }
         let everywhere = right("list", What::Semaphores, None);
         let said = refused(&everywhere, 403, "x").message;
-        assert!(said.contains("all namespaces") && said.contains("Without -A"), "{said}");
+        assert!(
+            said.contains("all namespaces") && said.contains("Without -A"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -219,10 +240,14 @@ mod tests {
         let failure = refused(&right, 404, "404 page not found");
         assert_eq!(failure.code(), 66);
         assert!(failure.message.contains("CustomResourceDefinition"));
-        let status = Status::failure("consulsemaphores \"db\" not found", "NotFound").with_code(404);
+        let status =
+            Status::failure("consulsemaphores \"db\" not found", "NotFound").with_code(404);
         let status = status.with_details(from_value(json!({ "name": "db" })).unwrap());
         let failure = Failure::of_call(&right, &kube::Error::Api(Box::new(status)));
-        assert_eq!((failure.code(), failure.message.contains("\"db\"")), (66, true));
+        assert_eq!(
+            (failure.code(), failure.message.contains("\"db\"")),
+            (66, true)
+        );
     }
 
     #[test]

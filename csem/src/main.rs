@@ -62,7 +62,9 @@ fn begin() -> Result<(), Failure> {
     let mut arguments = env::args_os();
     let program = arguments.next().unwrap_or_default();
     if Path::new(&program).file_name() == Some(OsStr::new(COMPLETER)) {
-        let words: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+        let words: Vec<String> = arguments
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect();
         return runtime.block_on(complete(&words));
     }
     runtime.block_on(run(Cli::parse()))
@@ -74,7 +76,12 @@ async fn complete(words: &[String]) -> Result<(), Failure> {
     terminal::write(&completion::answer(&command, words).await)
 }
 
-async fn run(Cli { connection, command }: Cli) -> Result<(), Failure> {
+async fn run(
+    Cli {
+        connection,
+        command,
+    }: Cli,
+) -> Result<(), Failure> {
     match command {
         Command::Complete { words } => return complete(&words).await,
         Command::Completion { shell } => return terminal::write(completion::script(shell)),
@@ -82,14 +89,23 @@ async fn run(Cli { connection, command }: Cli) -> Result<(), Failure> {
     }
     let cluster = &Cluster::connect(&connection).await?;
     match command {
-        Command::List { everywhere, output } => read::list(cluster, everywhere.all_namespaces, output).await,
+        Command::List { everywhere, output } => {
+            read::list(cluster, everywhere.all_namespaces, output).await
+        }
         Command::Show { semaphore, output } => read::show(cluster, &semaphore, output).await,
         Command::Watch {
             semaphore,
             everywhere,
         } => {
             let namespace = (!everywhere.all_namespaces).then(|| cluster.namespace.clone());
-            watch::watch(cluster, Scope { namespace, semaphore }).await
+            watch::watch(
+                cluster,
+                Scope {
+                    namespace,
+                    semaphore,
+                },
+            )
+            .await
         }
         Command::Hold(OneJob { job }) => change(cluster, &job, Change::Hold).await,
         Command::Unhold(OneJob { job }) => change(cluster, &job, Change::Unhold).await,

@@ -2,11 +2,7 @@
 
 use std::collections::HashSet;
 
-use consul_semaphore_operator::{
-    api::ConsulSemaphore,
-    clock,
-    controller::asker::Asker,
-};
+use consul_semaphore_operator::{api::ConsulSemaphore, clock, controller::asker::Asker};
 use kube::api::DynamicObject;
 use serde::Serialize;
 use serde_json::json;
@@ -34,11 +30,18 @@ const SHOWN_WIDE: usize = 5_000;
 pub(crate) const EVENTS: usize = 10;
 const EVENTS_WIDE: usize = 100;
 
-pub(crate) async fn list(cluster: &Cluster, everywhere: bool, output: Option<Output>) -> Result<(), Failure> {
+pub(crate) async fn list(
+    cluster: &Cluster,
+    everywhere: bool,
+    output: Option<Output>,
+) -> Result<(), Failure> {
     let namespace = (!everywhere).then_some(cluster.namespace.as_str());
     let Listed { items, cut } = cluster.list_semaphores(namespace).await?;
     if cut {
-        terminal::tell(&format!("these are the first {}: there are more", items.len()));
+        terminal::tell(&format!(
+            "these are the first {}: there are more",
+            items.len()
+        ));
     }
     if output.is_some_and(is_for_programs) {
         let all = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items });
@@ -60,7 +63,11 @@ pub(crate) async fn list(cluster: &Cluster, everywhere: bool, output: Option<Out
     terminal::print(&list::list(&read, columns, clock::time()))
 }
 
-pub(crate) async fn show(cluster: &Cluster, name: &str, output: Option<Output>) -> Result<(), Failure> {
+pub(crate) async fn show(
+    cluster: &Cluster,
+    name: &str,
+    output: Option<Output>,
+) -> Result<(), Failure> {
     let (object, semaphore) = cluster.readable(name).await?;
     let around = Around::read(cluster, name).await?;
     let (places, events) = match output {
@@ -114,7 +121,9 @@ fn unless_denied<T>(
     match listed {
         Ok(Listed { items, cut }) => {
             if cut {
-                gaps.push(format!("there are so many {what} in the namespace that not all were looked at"));
+                gaps.push(format!(
+                    "there are so many {what} in the namespace that not all were looked at"
+                ));
             }
             Ok(items)
         }
@@ -132,7 +141,11 @@ pub(crate) fn gap(what: &str, why: &str) -> String {
 }
 
 /// The Jobs that events may be about: those that wait, hold, or have asked.
-pub(crate) fn names(semaphore: &ConsulSemaphore, queue: &Line, askers: &[Asker]) -> HashSet<String> {
+pub(crate) fn names(
+    semaphore: &ConsulSemaphore,
+    queue: &Line,
+    askers: &[Asker],
+) -> HashSet<String> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
     let waiting = queue.places.iter().map(|place| place.job.clone());
     let asking = askers.iter().map(|asker| asker.job.name.to_string());

@@ -51,7 +51,10 @@ pub(crate) fn write(text: &str) -> Result<(), Failure> {
 /// Writes to stdout, and says whether anybody reads it.
 pub(crate) fn try_write(text: &str) -> io::Result<bool> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error),

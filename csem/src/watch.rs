@@ -38,7 +38,8 @@ const BEAT: Duration = Duration::from_millis(100);
 const LASTS: u32 = 60;
 
 pub(crate) async fn watch(cluster: &Cluster, scope: Scope) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::impossible(format!("can't listen for signals: {error}"));
+    let failed =
+        |error: io::Error| Failure::impossible(format!("can't listen for signals: {error}"));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
@@ -110,7 +111,9 @@ fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
         return select_all([all]);
     };
     let this_one = config.clone().fields(&format!("metadata.name={name}"));
-    let from_operator = config.clone().fields(&format!("reportingComponent={TELLER}"));
+    let from_operator = config
+        .clone()
+        .fields(&format!("reportingComponent={TELLER}"));
     select_all([
         watched(semaphores, this_one, What::Semaphores, Heard::Semaphore),
         watched(cluster.jobs(), config, What::Jobs, Heard::Job),
@@ -177,7 +180,10 @@ impl Output {
                 let seen = world.seen();
                 let lines = seen.since(before, *details);
                 *before = seen;
-                let text: String = lines.iter().map(|line| format!("{now:.0} {line}\n")).collect();
+                let text: String = lines
+                    .iter()
+                    .map(|line| format!("{now:.0} {line}\n"))
+                    .collect();
                 terminal::try_write(&text).map_err(cant_write)
             }
         }

@@ -94,7 +94,8 @@ impl World {
             }
             Heard::Noted(event) => {
                 self.works(What::Events, &event);
-                self.noted.take(event, |event| (event.name_any(), Told::read(&event)));
+                self.noted
+                    .take(event, |event| (event.name_any(), Told::read(&event)));
                 self.noted.keep(NOTED, |told| told.time);
             }
             Heard::Failed(what, error) => return self.failed(what, &error, now),
@@ -109,7 +110,12 @@ impl World {
         }
     }
 
-    fn failed(&mut self, what: What, error: &watcher::Error, now: Timestamp) -> Result<(), Failure> {
+    fn failed(
+        &mut self,
+        what: What,
+        error: &watcher::Error,
+        now: Timestamp,
+    ) -> Result<(), Failure> {
         let right = |verb| Right {
             verb,
             what,
@@ -138,7 +144,8 @@ impl World {
     pub(crate) fn is_complete(&self) -> bool {
         let heard = |what, listed| listed || self.troubles.contains_key(&what);
         let around = self.scope.semaphore.is_none()
-            || (heard(What::Jobs, self.jobs.is_listed()) && heard(What::Events, self.noted.is_listed()));
+            || (heard(What::Jobs, self.jobs.is_listed())
+                && heard(What::Events, self.noted.is_listed()));
         self.semaphores.is_listed() && around
     }
 
@@ -154,7 +161,10 @@ impl World {
             u64::try_from(age).is_ok_and(|age| age <= QUIET.as_secs())
         });
         let told = lasting.map(|(what, (_, failure))| match what {
-            What::Semaphores => format!("this may be old, and is asked for again: {}", failure.message),
+            What::Semaphores => format!(
+                "this may be old, and is asked for again: {}",
+                failure.message
+            ),
             What::Jobs => gap("Jobs", &failure.message),
             What::Events => gap("events", &failure.message),
         });
@@ -265,7 +275,10 @@ mod tests {
 
     fn listed<K>(objects: Vec<K>, heard: fn(Event<K>) -> Heard) -> Vec<Heard> {
         let objects = objects.into_iter().map(Event::InitApply);
-        let events = [Event::Init].into_iter().chain(objects).chain([Event::InitDone]);
+        let events = [Event::Init]
+            .into_iter()
+            .chain(objects)
+            .chain([Event::InitDone]);
         events.map(heard).collect()
     }
 
@@ -285,11 +298,17 @@ mod tests {
         let mut world = world(Some("db"));
         hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
         assert!(!world.is_complete());
-        hear(&mut world, listed(vec![job(&json!("db")), job(&json!("other"))], Heard::Job));
+        hear(
+            &mut world,
+            listed(vec![job(&json!("db")), job(&json!("other"))], Heard::Job),
+        );
         hear(&mut world, listed(Vec::new(), Heard::Noted));
         assert!(world.is_complete() && world.has_semaphore());
         let text = world.text(now()).render(false);
-        assert!(text.starts_with("batch/db\n") && text.contains("1   a"), "{text}");
+        assert!(
+            text.starts_with("batch/db\n") && text.contains("1   a"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -298,7 +317,10 @@ mod tests {
         hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
         hear(&mut world, listed(vec![job(&json!("db"))], Heard::Job));
         assert_eq!(world.jobs.values().count(), 1);
-        hear(&mut world, vec![Heard::Job(Event::Apply(job(&json!("other"))))]);
+        hear(
+            &mut world,
+            vec![Heard::Job(Event::Apply(job(&json!("other"))))],
+        );
         assert_eq!(world.jobs.values().count(), 0);
     }
 

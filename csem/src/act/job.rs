@@ -40,7 +40,9 @@ pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Res
             value,
             done,
         } => {
-            cluster.patch_job(name, &patch(&job, annotation, value.as_deref())).await?;
+            cluster
+                .patch_job(name, &patch(&job, annotation, value.as_deref()))
+                .await?;
             terminal::write(&format!("job.batch/{name} {done}\n"))
         }
     }
@@ -62,7 +64,10 @@ fn step(job: &Job, change: Change) -> Result<Step, Failure> {
     }
     let asker = Asker::read(job);
     let standing = asker.as_ref().map(|asker| asker.job.standing);
-    if matches!(standing, Some(Standing::Finished { .. } | Standing::Deleting)) {
+    if matches!(
+        standing,
+        Some(Standing::Finished { .. } | Standing::Deleting)
+    ) {
         return Err(Failure::impossible(format!(
             "the Job {name} is done or being deleted, and waits for nothing"
         )));
@@ -79,12 +84,20 @@ fn step(job: &Job, change: Change) -> Result<Step, Failure> {
     let (value, there, done) = match change {
         Change::Hold => {
             let done = "is on hold: it stays out of the line until `kubectl csem unhold`";
-            (Some("true".to_owned()), "is on hold already", done.to_owned())
+            (
+                Some("true".to_owned()),
+                "is on hold already",
+                done.to_owned(),
+            )
         }
         Change::Unhold => (None, "is not on hold", "is not on hold any more".to_owned()),
         Change::Priority(priority) => {
             let done = format!("has the priority {priority}");
-            (Some(priority.to_string()), "has that priority already", done)
+            (
+                Some(priority.to_string()),
+                "has that priority already",
+                done,
+            )
         }
     };
     let now = annotations.get(annotation);
@@ -131,7 +144,11 @@ mod tests {
 
     fn waiting(annotations: &Value) -> Job {
         let suspended = json!([{ "type": "Suspended", "status": "True" }]);
-        job(annotations, &json!({ "suspend": true, "template": {} }), &suspended)
+        job(
+            annotations,
+            &json!({ "suspend": true, "template": {} }),
+            &suspended,
+        )
     }
 
     /// The annotation that is written with its value, and what is said.
@@ -150,7 +167,10 @@ mod tests {
     fn a_waiting_job_gets_the_annotation() {
         let (annotation, value, done) = written(&waiting(&json!({})), Change::Hold);
         assert_eq!((annotation, value.as_deref()), (HOLD, Some("true")));
-        assert!(done.contains("on hold") && !done.contains("not waiting"), "{done}");
+        assert!(
+            done.contains("on hold") && !done.contains("not waiting"),
+            "{done}"
+        );
         let (annotation, value, _) = written(&waiting(&json!({})), Change::Priority(-5));
         assert_eq!((annotation, value.as_deref()), (PRIORITY, Some("-5")));
     }
@@ -159,7 +179,10 @@ mod tests {
     fn what_can_not_be_read_is_replaced_or_taken_away() {
         let malformed = waiting(&json!({ HOLD: "maybe", PRIORITY: "high" }));
         assert_eq!(written(&malformed, Change::Unhold).1, None);
-        assert_eq!(written(&malformed, Change::Priority(1)).1.as_deref(), Some("1"));
+        assert_eq!(
+            written(&malformed, Change::Priority(1)).1.as_deref(),
+            Some("1")
+        );
         assert_eq!(written(&malformed, Change::Hold).1.as_deref(), Some("true"));
     }
 
@@ -167,7 +190,10 @@ mod tests {
     fn what_is_so_already_is_not_written_again() {
         let job = waiting(&json!({ HOLD: "true", PRIORITY: "7" }));
         for change in [Change::Hold, Change::Priority(7)] {
-            assert!(matches!(step(&job, change).unwrap(), Step::Nothing(_)), "{change:?}");
+            assert!(
+                matches!(step(&job, change).unwrap(), Step::Nothing(_)),
+                "{change:?}"
+            );
         }
         let step = step(&waiting(&json!({})), Change::Unhold).unwrap();
         assert_eq!(step, Step::Nothing("is not on hold".to_owned()));
@@ -182,7 +208,11 @@ mod tests {
 
     #[test]
     fn a_job_that_can_not_wait_is_refused() {
-        let done = job(&json!({}), &json!({ "template": {} }), &json!([{ "type": "Complete", "status": "True" }]));
+        let done = job(
+            &json!({}),
+            &json!({ "template": {} }),
+            &json!([{ "type": "Complete", "status": "True" }]),
+        );
         let refused = step(&done, Change::Hold).unwrap_err();
         assert!(refused.message.contains("is done"), "{}", refused.message);
         let mut others = waiting(&json!({}));

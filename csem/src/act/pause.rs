@@ -14,14 +14,22 @@ pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result
     let (object, semaphore) = cluster.readable(name).await?;
     let title = title(&object);
     if semaphore.spec.paused == paused {
-        let word = if paused { "paused already" } else { "not paused" };
+        let word = if paused {
+            "paused already"
+        } else {
+            "not paused"
+        };
         return terminal::write(&format!("{title} is {word}\n"));
     }
     // Naming the uid: one that was made anew under the same name is not meant.
     let patch = json!({ "metadata": { "uid": object.metadata.uid }, "spec": { "paused": paused } });
     cluster.patch_semaphore(name, &patch).await?;
     let status = status(&semaphore);
-    let running = count(status.held_here, "Job that holds a slot here goes", "Jobs that hold a slot here go");
+    let running = count(
+        status.held_here,
+        "Job that holds a slot here goes",
+        "Jobs that hold a slot here go",
+    );
     let waiting = count(status.waiting, "waits", "wait");
     terminal::write(&if paused {
         format!("{title} paused: nothing more is granted; {running} on, {waiting}\n")

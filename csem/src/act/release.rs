@@ -71,7 +71,13 @@ pub(crate) async fn release(
         session: session.to_string(),
         mode: semaphore.spec.mode,
         rest,
-        holder: holder(cluster, name, &semaphore, claim(body.as_ref(), known.as_ref())).await?,
+        holder: holder(
+            cluster,
+            name,
+            &semaphore,
+            claim(body.as_ref(), known.as_ref()),
+        )
+        .await?,
     };
     terminal::tell(&consequences(&holding));
     if !yes && !confirmed()? {
@@ -79,7 +85,9 @@ pub(crate) async fn release(
     }
     let done = consul.destroy_session(&session).await;
     done.map_err(|error| explain(error, &semaphore))?;
-    terminal::write(&format!("session {session} destroyed: its slot of {name} is released\n"))
+    terminal::write(&format!(
+        "session {session} destroyed: its slot of {name} is released\n"
+    ))
 }
 
 /// Consul as the user's environment has it, in the part of it that the semaphore lives in.
@@ -110,9 +118,9 @@ fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
              session belongs to",
             semaphore.prefix()
         ),
-        Kind::Away if env::var_os(ADDRESS).is_none_or(|address| address.is_empty()) => format!(
-            "a slot is released in Consul itself, and {ADDRESS} does not say where that is"
-        ),
+        Kind::Away if env::var_os(ADDRESS).is_none_or(|address| address.is_empty()) => {
+            format!("a slot is released in Consul itself, and {ADDRESS} does not say where that is")
+        }
         _ => return failure,
     };
     failure.message = format!("{}; {more}", failure.message);
@@ -202,7 +210,8 @@ struct Claim {
 /// do. The error is a holder that is no Job and no command of this program's.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
     let Some(known) = known else {
-        let body = body.ok_or_else(|| Holder::Program("nothing is known of its session".to_owned()))?;
+        let body =
+            body.ok_or_else(|| Holder::Program("nothing is known of its session".to_owned()))?;
         return Ok(Claim {
             cluster: body.cluster.clone(),
             namespace: body.namespace.clone(),
@@ -212,7 +221,11 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
         });
     };
     let Some(identity) = Identity::parse(&known.name) else {
-        let name = if known.name.is_empty() { "a session without a name" } else { &known.name };
+        let name = if known.name.is_empty() {
+            "a session without a name"
+        } else {
+            &known.name
+        };
         return Err(Holder::Program(format!("{name} on {}", known.node)));
     };
     let cluster = body.map_or_else(|| identity.cluster.to_string(), |body| body.cluster.clone());
@@ -268,7 +281,12 @@ async fn holder(
     let on_slot_lost = if claim.semaphore == name {
         semaphore.spec.on_slot_lost
     } else {
-        cluster.readable(&claim.semaphore).await?.1.spec.on_slot_lost
+        cluster
+            .readable(&claim.semaphore)
+            .await?
+            .1
+            .spec
+            .on_slot_lost
     };
     // One whose annotation was taken away is not read; it runs, or it would hold nothing for long.
     let standing = Asker::read(&found).map_or(Standing::Running, |asker| asker.job.standing);
@@ -340,9 +358,24 @@ mod tests {
         let lock = r#"{"Limit":2,"Holders":{"holds":true,"dead":true}}"#;
         vec![
             entry(&format!("{prefix}/.lock"), lock, None, SEMAPHORE_FLAGS),
-            entry(&format!("{prefix}/holds"), "{}", Some("holds"), SEMAPHORE_FLAGS),
-            entry(&format!("{prefix}/waits"), "{}", Some("waits"), SEMAPHORE_FLAGS),
-            entry(&format!("{prefix}/stray"), "{}", Some("another"), SEMAPHORE_FLAGS),
+            entry(
+                &format!("{prefix}/holds"),
+                "{}",
+                Some("holds"),
+                SEMAPHORE_FLAGS,
+            ),
+            entry(
+                &format!("{prefix}/waits"),
+                "{}",
+                Some("waits"),
+                SEMAPHORE_FLAGS,
+            ),
+            entry(
+                &format!("{prefix}/stray"),
+                "{}",
+                Some("another"),
+                SEMAPHORE_FLAGS,
+            ),
         ]
     }
 
@@ -368,7 +401,9 @@ mod tests {
         let mut entries = at("p/k2");
         entries.extend(at("p"));
         let role = |session: &str| locate(&db, listing(entries.clone()), &session.into());
-        assert!(matches!(role("holds"), Role::Holds { key: Some(key), .. } if key.as_ref() == "k2"));
+        assert!(
+            matches!(role("holds"), Role::Holds { key: Some(key), .. } if key.as_ref() == "k2")
+        );
         assert_eq!(role("nobody"), Role::Absent);
     }
 
@@ -376,7 +411,10 @@ mod tests {
     fn the_holder_of_a_mutex_has_locked_its_key() {
         let db = semaphore(false, "Mutex");
         let locked = listing(vec![entry("p/.lock", "{}", Some("holds"), MUTEX_FLAGS)]);
-        assert!(matches!(locate(&db, locked.clone(), &"holds".into()), Role::Holds { .. }));
+        assert!(matches!(
+            locate(&db, locked.clone(), &"holds".into()),
+            Role::Holds { .. }
+        ));
         assert_eq!(locate(&db, locked, &"other".into()), Role::Absent);
     }
 
@@ -402,7 +440,10 @@ mod tests {
         };
         let proved = ("prod-eu".to_owned(), "migrate-1".to_owned());
         assert_eq!(claim_of(Some(&forged), Some(&made_for)), proved);
-        assert_eq!(claim_of(None, Some(&made_for)), ("id".to_owned(), "migrate-1".to_owned()));
+        assert_eq!(
+            claim_of(None, Some(&made_for)),
+            ("id".to_owned(), "migrate-1".to_owned())
+        );
         assert_eq!(claim_of(Some(&forged), None).1, "forged");
         let others = session("Consul API Semaphore");
         let named = Holder::Program("Consul API Semaphore on web-1".to_owned());

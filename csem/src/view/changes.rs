@@ -67,15 +67,24 @@ impl Seen {
 impl Summary {
     fn details(&self, before: &Self, name: &str, lines: &mut Vec<String>) {
         let difference = |of: &Self, from: &Self, sign: &str| -> Vec<String> {
-            let other = of.holders.iter().filter(|(session, _)| !from.holders.contains_key(*session));
+            let other = of
+                .holders
+                .iter()
+                .filter(|(session, _)| !from.holders.contains_key(*session));
             other
-                .map(|(session, holder)| format!("{name} {sign} holder {holder} (session {session})"))
+                .map(|(session, holder)| {
+                    format!("{name} {sign} holder {holder} (session {session})")
+                })
                 .collect()
         };
         lines.extend(difference(before, self, "-"));
         lines.extend(difference(self, before, "+"));
         if self.queue != before.queue {
-            let queue = if self.queue.is_empty() { "-".to_owned() } else { self.queue.join(" ") };
+            let queue = if self.queue.is_empty() {
+                "-".to_owned()
+            } else {
+                self.queue.join(" ")
+            };
             lines.push(format!("{name} queue {queue}"));
         }
     }
@@ -100,7 +109,10 @@ fn summary(item: &Item) -> (String, Summary) {
     };
     let metadata = &semaphore.metadata;
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    let name = format!("{namespace}/{}", metadata.name.as_deref().unwrap_or_default());
+    let name = format!(
+        "{namespace}/{}",
+        metadata.name.as_deref().unwrap_or_default()
+    );
     let reported = status(semaphore);
     let ready = condition(semaphore, ConditionType::Ready);
     let standing = format!(
@@ -112,11 +124,16 @@ fn summary(item: &Item) -> (String, Summary) {
         ready.map_or("-", |ready| ready.reason.as_str()),
     );
     let holders = reported.holders.into_iter();
-    let holders = holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
+    let holders =
+        holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
     let summary = Summary {
         standing,
         holders: holders.collect(),
-        queue: reported.queue.into_iter().map(|queued| queued.job).collect(),
+        queue: reported
+            .queue
+            .into_iter()
+            .map(|queued| queued.job)
+            .collect(),
     };
     (name, summary)
 }

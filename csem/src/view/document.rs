@@ -94,7 +94,9 @@ mod tests {
 
     #[test]
     fn a_program_finds_what_people_see() {
-        let semaphore = semaphore(&json!({ "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }] }));
+        let semaphore = semaphore(
+            &json!({ "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }] }),
+        );
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
         let askers = [
             asker("a", &json!({})),

@@ -27,7 +27,9 @@ const END: &str = "\u{1b}[J\u{1b}[?2026l";
 pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     let columns = size.columns.saturating_sub(1).max(1);
     let lines = fit(text, size.rows.max(1));
-    let lines = lines.iter().map(|line| line.cut(columns).render(colour) + REST_OF_LINE);
+    let lines = lines
+        .iter()
+        .map(|line| line.cut(columns).render(colour) + REST_OF_LINE);
     let lines: Vec<String> = lines.collect();
     format!("{BEGIN}{}{END}", lines.join("\r\n"))
 }
@@ -55,7 +57,10 @@ mod tests {
 
     #[test]
     fn each_line_takes_the_place_of_the_one_before() {
-        let size = Size { columns: 5, rows: 2 };
+        let size = Size {
+            columns: 5,
+            rows: 2,
+        };
         let shown = frame(&text(&["a", "bcdef"]), size, false);
         assert_eq!(
             shown,
@@ -65,15 +70,24 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let size = Size { columns: 40, rows: 2 };
+        let size = Size {
+            columns: 40,
+            rows: 2,
+        };
         let shown = frame(&text(&["a", "b", "c"]), size, false);
-        assert!(shown.contains("Ha\u{1b}[K\r\n… 2 lines more\u{1b}[K"), "{shown:?}");
+        assert!(
+            shown.contains("Ha\u{1b}[K\r\n… 2 lines more\u{1b}[K"),
+            "{shown:?}"
+        );
         assert!(!shown.contains('b') && !shown.ends_with('\n'));
     }
 
     #[test]
     fn nothing_is_cleared_before_it_is_written() {
-        let size = Size { columns: 0, rows: 0 };
+        let size = Size {
+            columns: 0,
+            rows: 0,
+        };
         let shown = frame(&text(&["a", "b"]), size, true);
         assert!(!shown.contains("[2J"), "{shown:?}");
         assert_eq!(shown.matches('\n').count(), 0);

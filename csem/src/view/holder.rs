@@ -46,7 +46,10 @@ impl Who {
         if let Some(node) = text.strip_prefix("on ") {
             return Self::new(Kind::Program, node, "");
         }
-        if let Some((name, node)) = text.rsplit_once(" on ").filter(|(_, node)| !node.contains(' ')) {
+        if let Some((name, node)) = text
+            .rsplit_once(" on ")
+            .filter(|(_, node)| !node.contains(' '))
+        {
             return Self::new(Kind::Program, node, name);
         }
         match text.split_once(' ') {
@@ -104,7 +107,11 @@ mod tests {
     #[test]
     fn what_others_call_theirs_is_left_as_it_is() {
         for (text, place, name) in [
-            ("Consul API Semaphore on web-1", "web-1", "Consul API Semaphore"),
+            (
+                "Consul API Semaphore on web-1",
+                "web-1",
+                "Consul API Semaphore",
+            ),
             ("on web-1", "web-1", ""),
             ("prod batch/x on web-1", "web-1", "prod batch/x"),
             ("a on b on web-1", "web-1", "a on b"),

@@ -87,10 +87,18 @@ pub(crate) fn line(
         });
     }
 
-    let listed: HashSet<&str> = status.queue.iter().map(|queued| queued.job.as_str()).collect();
+    let listed: HashSet<&str> = status
+        .queue
+        .iter()
+        .map(|queued| queued.job.as_str())
+        .collect();
     let behind = waiting.saturating_sub(status.queue.len());
     let keyed = semaphore.spec.keyed;
-    let unlisted = || askers.iter().filter(|asker| !listed.contains(&*asker.job.name));
+    let unlisted = || {
+        askers
+            .iter()
+            .filter(|asker| !listed.contains(&*asker.job.name))
+    };
     let mut rest: Vec<&Asker> = unlisted()
         .filter(|asker| asker.job.in_line() && asker.obstacle(keyed).is_none())
         .collect();
@@ -98,7 +106,12 @@ pub(crate) fn line(
     rest.truncate(behind);
     let in_rest: HashSet<&str> = rest.iter().map(|asker| &*asker.job.name).collect();
     for asker in rest.iter().take(most.saturating_sub(places.len())) {
-        let key = asker.job.key.as_ref().filter(|_| keyed).map(ToString::to_string);
+        let key = asker
+            .job
+            .key
+            .as_ref()
+            .filter(|_| keyed)
+            .map(ToString::to_string);
         let word = last_word(asker);
         let (reason, message) = explainer.explain(&asker.job.name, key.as_deref(), word);
         places.push(Place {
@@ -144,7 +157,8 @@ fn outsider(asker: &Asker, keyed: bool, word: Option<&Told>) -> Option<Outside> 
         let message = "its last pods are not gone yet, or its status does not say so";
         ("Stopping".to_owned(), message.to_owned())
     } else {
-        let message = "the operator has not put it in line: it has not seen it yet, or does not run";
+        let message =
+            "the operator has not put it in line: it has not seen it yet, or does not run";
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {
@@ -177,7 +191,10 @@ impl<'a> Explainer<'a> {
             let said = (condition.reason.clone(), condition.message.clone());
             Some((condition.status == "True", said))
         };
-        let why = match (says(ConditionType::Ready), says(ConditionType::SlotsAvailable)) {
+        let why = match (
+            says(ConditionType::Ready),
+            says(ConditionType::SlotsAvailable),
+        ) {
             (None, _) => Why::Stopped(
                 "Unseen".to_owned(),
                 "the operator has not said anything of the semaphore yet: does it run?".to_owned(),
@@ -220,7 +237,9 @@ impl<'a> Explainer<'a> {
         }
         let all = usize::try_from(status.held).is_ok_and(|held| held <= status.holders.len());
         let holders = status.holders.iter();
-        let held = holders.filter(|holder| holder.key.as_deref() == Some(key)).count();
+        let held = holders
+            .filter(|holder| holder.key.as_deref() == Some(key))
+            .count();
         let message = if all {
             let slots = count(i64::from(self.semaphore.spec.limit), "slot", "slots");
             format!("{held} of {slots} of the key {key} held")
@@ -292,7 +311,9 @@ mod tests {
     #[test]
     fn where_the_status_is_cut_off_the_jobs_say_who_is_next() {
         let semaphore = semaphore(&json!({ "waiting": 5, "queue": queue(&["a", "b"]) }));
-        let with = |name, priority: &str| asker(name, &json!({ "consul-semaphore.io/priority": priority }));
+        let with = |name, priority: &str| {
+            asker(name, &json!({ "consul-semaphore.io/priority": priority }))
+        };
         let askers = [
             with("a", "0"),
             with("z-low", "-5"),
@@ -308,7 +329,11 @@ mod tests {
         assert_eq!(jobs(&all), ["a", "b", "e-high", "d", "z-low"]);
         assert_eq!(all.places[2].message, "behind b");
         assert_eq!(all.more, 0);
-        let outside: Vec<_> = all.outside.iter().map(|one| (&*one.job, &*one.reason)).collect();
+        let outside: Vec<_> = all
+            .outside
+            .iter()
+            .map(|one| (&*one.job, &*one.reason))
+            .collect();
         assert_eq!(outside, [("held", "OnHold")]);
 
         let few = line(&semaphore, &askers, &[], 3);
@@ -322,13 +347,20 @@ mod tests {
         let semaphore = semaphore(&json!({ "waiting": 0 }));
         let askers = [
             asker("held", &json!({ "consul-semaphore.io/hold": "true" })),
-            asker("malformed", &json!({ "consul-semaphore.io/priority": "high" })),
+            asker(
+                "malformed",
+                &json!({ "consul-semaphore.io/priority": "high" }),
+            ),
             asker("new", &json!({})),
             asker("stray", &json!({})),
         ];
         let events = [told(1, "Job", "stray", "uid-stray", "NoSemaphore")];
         let line = line(&semaphore, &askers, &events, 99);
-        let words: Vec<_> = line.outside.iter().map(|one| (&*one.job, &*one.reason)).collect();
+        let words: Vec<_> = line
+            .outside
+            .iter()
+            .map(|one| (&*one.job, &*one.reason))
+            .collect();
         let expected = [
             ("held", "OnHold"),
             ("malformed", "Malformed"),

@@ -23,8 +23,20 @@ pub(crate) fn list<'a>(
     now: Timestamp,
 ) -> Text {
     let mut table = Table::new([
-        "NAMESPACE", "NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "NEXT", "AGE", "HERE",
-        "KEYS", "MODE", "PREFIX", "MESSAGE",
+        "NAMESPACE",
+        "NAME",
+        "LIMIT",
+        "HELD",
+        "WAITING",
+        "READY",
+        "REASON",
+        "NEXT",
+        "AGE",
+        "HERE",
+        "KEYS",
+        "MODE",
+        "PREFIX",
+        "MESSAGE",
     ]);
     for item in items {
         let mut cells = match item {
@@ -59,14 +71,24 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
         Some(generation) => format!("{reason} (of generation {generation})"),
         None => reason.to_owned(),
     };
-    let tone = if seen.is_some() { Tone::Doubt } else { Tone::Plain };
+    let tone = if seen.is_some() {
+        Tone::Doubt
+    } else {
+        Tone::Plain
+    };
     let next = reported.queue.first().map_or("", |queued| &queued.job);
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
         let said = semaphore.status.is_some();
-        Span::plain(if said { figure.to_string() } else { "-".to_owned() })
+        Span::plain(if said {
+            figure.to_string()
+        } else {
+            "-".to_owned()
+        })
     };
-    let keys = reported.keys_in_use.map_or_else(String::new, |keys| keys.to_string());
+    let keys = reported
+        .keys_in_use
+        .map_or_else(String::new, |keys| keys.to_string());
     vec![
         Span::plain(metadata.namespace.as_deref().unwrap_or_default()),
         Span::plain(metadata.name.as_deref().unwrap_or_default()),
@@ -89,7 +111,9 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
 pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
     let ours = semaphore.spec.limit;
     match status(semaphore).limit {
-        Some(theirs) if theirs != ours => Span::new(Tone::Bad, format!("{ours} (Consul: {theirs})")),
+        Some(theirs) if theirs != ours => {
+            Span::new(Tone::Bad, format!("{ours} (Consul: {theirs})"))
+        }
         _ => Span::plain(ours.to_string()),
     }
 }
@@ -124,7 +148,8 @@ mod tests {
     }
 
     fn items() -> Vec<Item> {
-        let waiting = semaphore(&json!({ "waiting": 2, "queue": [{ "job": "migrate-3" }, { "job": "b" }] }));
+        let waiting =
+            semaphore(&json!({ "waiting": 2, "queue": [{ "job": "migrate-3" }, { "job": "b" }] }));
         let mut conflict = semaphore(&json!({
             "limit": 3, "held": 0, "heldHere": 0, "holders": [], "observedGeneration": 3,
             "conditions": [{

@@ -59,7 +59,9 @@ pub(crate) fn consequences(holding: &Holding) -> String {
              here); Consul's Go client uses it at once."
         ),
         Mode::Mutex => {
-            format!("Nobody can lock the key for the lock-delay of the session ({rest}s), by Consul's own rule.")
+            format!(
+                "Nobody can lock the key for the lock-delay of the session ({rest}s), by Consul's own rule."
+            )
         }
     };
     let fate = fate(holder, namespace);
@@ -160,16 +162,28 @@ mod tests {
     fn what_becomes_of_a_running_job_is_up_to_the_spec() {
         let of = |on_slot_lost| told(job(Standing::Running, on_slot_lost), Mode::Semaphore);
         let delete = "kubectl delete job migrate-1 -n batch";
-        says(&of(OnSlotLost::Reacquire), &["RUNS", "has a slot again at once", delete, "15s here"]);
-        says(&of(OnSlotLost::Suspend), &["it is suspended, which ends its pods", delete]);
+        says(
+            &of(OnSlotLost::Reacquire),
+            &["RUNS", "has a slot again at once", delete, "15s here"],
+        );
+        says(
+            &of(OnSlotLost::Suspend),
+            &["it is suspended, which ends its pods", delete],
+        );
         says(&of(OnSlotLost::Continue), &["it runs on", delete]);
     }
 
     #[test]
     fn one_that_does_not_run_is_told_apart() {
         let done = Standing::Finished { at_rest: true };
-        says(&told(job(done, OnSlotLost::Suspend), Mode::Semaphore), &["is done", "cools"]);
-        let stopping = told(job(Standing::Stopping, OnSlotLost::Suspend), Mode::Semaphore);
+        says(
+            &told(job(done, OnSlotLost::Suspend), Mode::Semaphore),
+            &["is done", "cools"],
+        );
+        let stopping = told(
+            job(Standing::Stopping, OnSlotLost::Suspend),
+            Mode::Semaphore,
+        );
         says(&stopping, &["neither running nor done"]);
     }
 
@@ -179,12 +193,18 @@ mod tests {
             cluster: "prod-eu".to_owned(),
             job: "batch/x".to_owned(),
         };
-        says(&told(elsewhere, Mode::Mutex), &["another cluster", "Pods of it may run", "Consul's own rule"]);
+        says(
+            &told(elsewhere, Mode::Mutex),
+            &["another cluster", "Pods of it may run", "Consul's own rule"],
+        );
         let process = Holder::Process {
             host: "ci-7".to_owned(),
             command: "deploy".to_owned(),
         };
         says(&told(process, Mode::Semaphore), &["ci-7", "79"]);
-        says(&told(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore), &["lock on web-1"]);
+        says(
+            &told(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore),
+            &["lock on web-1"],
+        );
     }
 }

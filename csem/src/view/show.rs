@@ -54,10 +54,15 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
 fn top(semaphore: &ConsulSemaphore) -> Text {
     let reported = status(semaphore);
     let mut text = Text::default();
-    let (namespace, name) = (semaphore.namespace().unwrap_or_default(), semaphore.name_any());
+    let (namespace, name) = (
+        semaphore.namespace().unwrap_or_default(),
+        semaphore.name_any(),
+    );
     text.push(Line::of(Tone::Strong, format!("{namespace}/{name}")));
     if semaphore.status.is_none() {
-        text.push(note("the operator has not reported anything yet: does it run?"));
+        text.push(note(
+            "the operator has not reported anything yet: does it run?",
+        ));
     }
     if let Some(seen) = outdated(semaphore) {
         let at = semaphore.metadata.generation.unwrap_or_default();
@@ -74,11 +79,22 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
         }
     }
     let here = count(reported.held_here, "of them by a Job", "of them by Jobs");
-    let mut slots = vec![Span::plain(format!("{} of ", reported.held)), limit(semaphore)];
-    let keyed = if semaphore.spec.keyed { " for each key" } else { "" };
+    let mut slots = vec![
+        Span::plain(format!("{} of ", reported.held)),
+        limit(semaphore),
+    ];
+    let keyed = if semaphore.spec.keyed {
+        " for each key"
+    } else {
+        ""
+    };
     slots.push(Span::plain(format!("{keyed} held, {here} of this cluster")));
     text.push(labelled("Slots", slots));
-    let waiting = count(reported.waiting, "Job of this cluster", "Jobs of this cluster");
+    let waiting = count(
+        reported.waiting,
+        "Job of this cluster",
+        "Jobs of this cluster",
+    );
     text.push(labelled("Waiting", vec![Span::plain(waiting)]));
     if let Some(keys) = reported.keys_in_use {
         text.push(labelled("Keys in use", vec![Span::plain(keys.to_string())]));
@@ -91,8 +107,15 @@ fn top(semaphore: &ConsulSemaphore) -> Text {
 /// A condition, unless it says no more than that all is well.
 fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<Line> {
     let condition = condition(semaphore, type_)?;
-    let well = [Reason::Reachable, Reason::LimitsMatch, Reason::SlotsFree, Reason::AllSlotsHeld];
-    let plain = well.iter().any(|reason| reason.as_str() == condition.reason);
+    let well = [
+        Reason::Reachable,
+        Reason::LimitsMatch,
+        Reason::SlotsFree,
+        Reason::AllSlotsHeld,
+    ];
+    let plain = well
+        .iter()
+        .any(|reason| reason.as_str() == condition.reason);
     if plain && type_ != ConditionType::SlotsAvailable {
         return None;
     }
@@ -112,7 +135,10 @@ fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
 }
 
 fn note(words: &str) -> Line {
-    Line(vec![Span::plain("  "), Span::new(Tone::Doubt, format!("! {words}"))])
+    Line(vec![
+        Span::plain("  "),
+        Span::new(Tone::Doubt, format!("! {words}")),
+    ])
 }
 
 fn dim(words: &str) -> Line {
@@ -126,7 +152,9 @@ fn holders(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
         text.push(dim("none"));
         return;
     }
-    let mut table = Table::new(["#", "HOLDER", "KIND", "WHERE", "KEY", "AGE", "SESSION", "NOTE"]);
+    let mut table = Table::new([
+        "#", "HOLDER", "KIND", "WHERE", "KEY", "AGE", "SESSION", "NOTE",
+    ]);
     for (index, holder) in reported.holders.iter().enumerate() {
         let HolderStatus {
             session,
@@ -149,7 +177,12 @@ fn holders(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
         ]);
     }
     text.extend(table.indented(INDENT).lines());
-    more(text, usize::try_from(reported.held).unwrap_or(0).saturating_sub(reported.holders.len()));
+    more(
+        text,
+        usize::try_from(reported.held)
+            .unwrap_or(0)
+            .saturating_sub(reported.holders.len()),
+    );
 }
 
 /// What else is to be known of a holder.
@@ -184,7 +217,11 @@ fn waiting(text: &mut Text, queue: &Queue, now: Timestamp) {
             reason,
             message,
         } = place;
-        let tone = if reason == "Behind" { Tone::Dim } else { Tone::Plain };
+        let tone = if reason == "Behind" {
+            Tone::Dim
+        } else {
+            Tone::Plain
+        };
         table.row([
             Span::plain((index + 1).to_string()),
             Span::plain(job),

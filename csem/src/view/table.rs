@@ -50,7 +50,9 @@ impl Table {
         let widths: Vec<usize> = kept.iter().map(|column| width(*column)).collect();
         all.iter()
             .map(|row| {
-                let cells = kept.iter().map(|column| row.get(*column).cloned().unwrap_or_default());
+                let cells = kept
+                    .iter()
+                    .map(|column| row.get(*column).cloned().unwrap_or_default());
                 self.line(&cells.collect::<Vec<_>>(), &widths)
             })
             .collect()
@@ -58,7 +60,10 @@ impl Table {
 
     /// One row, without spaces behind its last cell.
     fn line(&self, cells: &[Span], widths: &[usize]) -> Line {
-        let end = cells.iter().rposition(|cell| !cell.is_empty()).map_or(0, |last| last + 1);
+        let end = cells
+            .iter()
+            .rposition(|cell| !cell.is_empty())
+            .map_or(0, |last| last + 1);
         let mut spans = Vec::new();
         let mut before = self.indent;
         for (cell, width) in cells[..end].iter().zip(widths) {
@@ -77,7 +82,11 @@ mod tests {
     use super::*;
 
     fn shown(table: &Table) -> Vec<String> {
-        table.lines().iter().map(|line| line.render(false)).collect()
+        table
+            .lines()
+            .iter()
+            .map(|line| line.render(false))
+            .collect()
     }
 
     #[test]
@@ -85,7 +94,10 @@ mod tests {
         let mut table = Table::new(["NAME", "N", "NOTE"]);
         table.row(["a", "10", ""].map(Span::plain));
         table.row(["longer", "2", "x"].map(Span::plain));
-        assert_eq!(shown(&table), ["NAME     N    NOTE", "a        10", "longer   2    x"]);
+        assert_eq!(
+            shown(&table),
+            ["NAME     N    NOTE", "a        10", "longer   2    x"]
+        );
         let expected = "  NAME     N    NOTE";
         assert_eq!(shown(&table.indented(2))[0], expected);
     }

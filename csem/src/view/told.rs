@@ -30,10 +30,16 @@ impl Told {
     pub(crate) fn read(event: &Event) -> Option<Self> {
         let series = event.series.as_ref();
         let times = [
-            series.and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0),
+            series
+                .and_then(|series| series.last_observed_time.as_ref())
+                .map(|time| time.0),
             event.last_timestamp.as_ref().map(|time| time.0),
             event.event_time.as_ref().map(|time| time.0),
-            event.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            event
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|time| time.0),
         ];
         let about = &event.involved_object;
         let count = series.and_then(|series| series.count).or(event.count);
@@ -105,8 +111,12 @@ mod tests {
         let time = |more| event(more).unwrap().time.to_string();
         assert_eq!(time(json!({})), "2026-01-01T00:00:00Z");
         let micro = "2026-01-01T00:00:01.500000Z";
-        assert_eq!(time(json!({ "eventTime": micro })), "2026-01-01T00:00:01.5Z");
-        let series = json!({ "series": { "count": 3, "lastObservedTime": "2026-01-01T00:00:09.000000Z" } });
+        assert_eq!(
+            time(json!({ "eventTime": micro })),
+            "2026-01-01T00:00:01.5Z"
+        );
+        let series =
+            json!({ "series": { "count": 3, "lastObservedTime": "2026-01-01T00:00:09.000000Z" } });
         assert_eq!(time(series.clone()), "2026-01-01T00:00:09Z");
         assert_eq!(event(series).unwrap().count, 3);
         assert_eq!(event(json!({ "involvedObject": {} })), None);

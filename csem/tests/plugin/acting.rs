@@ -24,8 +24,13 @@ async fn a_job_leaves_the_line_and_comes_back() {
     assert!(user.sees(&["hold", "waits"]).await.contains("already"));
 
     user.sees(&["unhold", "waits"]).await;
-    db.shows(json!({ "waiting": 1, "queue": [{ "job": "waits" }] })).await;
-    assert!(user.sees(&["unhold", "waits"]).await.contains("not on hold"));
+    db.shows(json!({ "waiting": 1, "queue": [{ "job": "waits" }] }))
+        .await;
+    assert!(
+        user.sees(&["unhold", "waits"])
+            .await
+            .contains("not on hold")
+    );
 
     // One that runs goes on, and that is said.
     let said = user.sees(&["hold", "first"]).await;
@@ -56,7 +61,11 @@ async fn a_bumped_job_goes_first() {
         same(jobs, vec![json!("c"), json!("b"), json!("a")])
     };
     eventually("the line has changed", line).await;
-    assert!(user.sees(&["bump", "c", "--priority", "5"]).await.contains("already"));
+    assert!(
+        user.sees(&["bump", "c", "--priority", "5"])
+            .await
+            .contains("already")
+    );
     user.csem(&["bump", "c"]).await.is(2, &["--priority"]);
     team.job("plain").create().await;
     let refused = user.csem(&["bump", "plain", "--priority", "1"]).await;

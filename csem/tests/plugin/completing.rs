@@ -12,7 +12,12 @@ async fn kubectl_completes_commands_flags_and_names() {
     let user = User::admin(&bed, &team);
     let db = team.semaphore("db").limit(1).create().await;
     team.semaphore("partner-api").limit(1).create().await;
-    let job = team.job("migrate-1").semaphore("db").runs("1h").create().await;
+    let job = team
+        .job("migrate-1")
+        .semaphore("db")
+        .runs("1h")
+        .create()
+        .await;
     team.job("of-nobody").create().await;
     job.is_running().await;
     db.shows(json!({ "held": 1 })).await;
@@ -31,13 +36,35 @@ async fn kubectl_completes_commands_flags_and_names() {
         }
     };
     assert_eq!(complete(&["re"]).await, ["resume", "release", ":4"]);
-    assert_eq!(complete(&["show", "-n", namespace, ""]).await, ["db", "partner-api", ":4"]);
-    assert_eq!(complete(&["-n", namespace, "pause", "p"]).await, ["partner-api", ":4"]);
-    assert_eq!(complete(&["hold", "-n", namespace, ""]).await, ["migrate-1", ":4"]);
-    assert_eq!(complete(&["release", "-n", namespace, "db", ""]).await, [session.as_str(), ":4"]);
+    assert_eq!(
+        complete(&["show", "-n", namespace, ""]).await,
+        ["db", "partner-api", ":4"]
+    );
+    assert_eq!(
+        complete(&["-n", namespace, "pause", "p"]).await,
+        ["partner-api", ":4"]
+    );
+    assert_eq!(
+        complete(&["hold", "-n", namespace, ""]).await,
+        ["migrate-1", ":4"]
+    );
+    assert_eq!(
+        complete(&["release", "-n", namespace, "db", ""]).await,
+        [session.as_str(), ":4"]
+    );
     assert_eq!(complete(&["list", "-o", "j"]).await, ["json", ":4"]);
-    assert!(complete(&["list", "--namespace", "csem-comp"]).await.contains(&namespace.to_owned()));
-    assert_eq!(complete(&["show", "--context", ""]).await.last().map(String::as_str), Some(":4"));
+    assert!(
+        complete(&["list", "--namespace", "csem-comp"])
+            .await
+            .contains(&namespace.to_owned())
+    );
+    assert_eq!(
+        complete(&["show", "--context", ""])
+            .await
+            .last()
+            .map(String::as_str),
+        Some(":4")
+    );
 }
 
 #[tokio::test]

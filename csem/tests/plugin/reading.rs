@@ -18,14 +18,20 @@ async fn who_holds_who_waits_and_why() {
     job("next").create().await;
     job("urgent").priority(10).create().await;
     job("later").hold().create().await;
-    job("wrong").annotation("consul-semaphore.io/priority", "high").create().await;
+    job("wrong")
+        .annotation("consul-semaphore.io/priority", "high")
+        .create()
+        .await;
     db.shows(json!({ "held": 1, "waiting": 2 })).await;
-    db.has_condition("SlotsAvailable", "False", "AllSlotsHeld").await;
+    db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
+        .await;
 
     let session = first.session().await.expect("it holds a slot");
     let shown = user.sees(&["show", "db"]).await;
     let line = |words: &[&str]| {
-        let found = shown.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        let found = shown
+            .lines()
+            .any(|line| words.iter().all(|word| line.contains(word)));
         assert!(found, "{words:?} are in no line of:\n{shown}");
     };
     line(&[&format!("{}/db", team.name())]);
@@ -37,7 +43,11 @@ async fn who_holds_who_waits_and_why() {
     line(&["later", "OnHold"]);
     line(&["wrong", "Malformed", "whole number"]);
     line(&["Normal", "SlotGranted", "Job/first"]);
-    let place = |word: &str| shown.find(word).unwrap_or_else(|| panic!("no {word} in:\n{shown}"));
+    let place = |word: &str| {
+        shown
+            .find(word)
+            .unwrap_or_else(|| panic!("no {word} in:\n{shown}"))
+    };
     assert!(place("HOLDERS") < place("QUEUE") && place("QUEUE") < place("NOT IN LINE"));
     assert!(place("NOT IN LINE") < place("EVENTS"));
     assert!(!shown.contains('\u{1b}'), "colour, and no terminal");
@@ -46,8 +56,13 @@ async fn who_holds_who_waits_and_why() {
     assert_eq!(read["semaphore"]["status"]["waiting"], 2);
     assert_eq!(read["holders"][0]["session"], session.as_str());
     assert_eq!(read["holders"][0]["kind"], "Job");
-    let reasons: Vec<_> = list(&read["queue"], |place| (place["job"].clone(), place["reason"].clone()));
-    let expected = [(json!("urgent"), json!("AllSlotsHeld")), (json!("next"), json!("Behind"))];
+    let reasons: Vec<_> = list(&read["queue"], |place| {
+        (place["job"].clone(), place["reason"].clone())
+    });
+    let expected = [
+        (json!("urgent"), json!("AllSlotsHeld")),
+        (json!("next"), json!("Behind")),
+    ];
     assert_eq!(reasons, expected);
     assert_eq!(read["gaps"], json!([]));
     let yaml = user.sees(&["show", "db", "-o", "yaml"]).await;
@@ -76,7 +91,8 @@ async fn the_line_goes_on_where_the_status_ends() {
     let jobs = (0..JOBS).map(|number| {
         let job = team.job(&format!("job-{number:02}")).semaphore("db");
         // The last ones come first, so that the rest is not what was made last.
-        job.priority(i64::try_from(number / 10).unwrap_or(0)).create()
+        job.priority(i64::try_from(number / 10).unwrap_or(0))
+            .create()
     });
     join_all(jobs).await;
     db.shows(json!({ "waiting": JOBS })).await;
@@ -85,11 +101,17 @@ async fn the_line_goes_on_where_the_status_ends() {
     let read = user.reads(&["show", "db"]).await;
     let queue = list(&read["queue"], |place| place["job"].clone());
     assert_eq!((queue.len(), read["moreInQueue"].clone()), (JOBS, json!(0)));
-    let status = list(&read["semaphore"]["status"]["queue"], |place| place["job"].clone());
+    let status = list(&read["semaphore"]["status"]["queue"], |place| {
+        place["job"].clone()
+    });
     assert_eq!(queue[..status.len()], status);
     let places = list(&read["queue"], |place| {
         let priority = place["priority"].as_i64().expect("a priority");
-        (-priority, place["since"].as_str().map(str::to_owned), place["job"].to_string())
+        (
+            -priority,
+            place["since"].as_str().map(str::to_owned),
+            place["job"].to_string(),
+        )
     });
     assert!(places.is_sorted(), "{places:?}");
     let reasons = list(&read["queue"], |place| place["reason"].clone());
@@ -105,31 +127,64 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
     let team = bed.namespace("csem-list").await;
     let user = User::admin(&bed, &team);
     let none = user.csem(&["list"]).await;
-    none.is(0, &["there are no ConsulSemaphores in the namespace", team.name()]);
+    none.is(
+        0,
+        &[
+            "there are no ConsulSemaphores in the namespace",
+            team.name(),
+        ],
+    );
     let db = team.semaphore("db").limit(2).create().await;
-    let api = team.semaphore("partner-api").limit(3).paused(true).create().await;
+    let api = team
+        .semaphore("partner-api")
+        .limit(3)
+        .paused(true)
+        .create()
+        .await;
     db.is_ready().await;
     api.has_condition("Ready", "False", "Paused").await;
 
     let listed = user.sees(&["list"]).await;
-    let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    let words: Vec<Vec<&str>> = listed
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
     let head = ["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "AGE"];
     assert_eq!(words[0], head, "{listed}");
-    assert_eq!(words[1][..6], ["db", "2", "0", "0", "True", "Reconciled"], "{listed}");
-    assert_eq!(words[2][..6], ["partner-api", "3", "0", "0", "False", "Paused"], "{listed}");
+    assert_eq!(
+        words[1][..6],
+        ["db", "2", "0", "0", "True", "Reconciled"],
+        "{listed}"
+    );
+    assert_eq!(
+        words[2][..6],
+        ["partner-api", "3", "0", "0", "False", "Paused"],
+        "{listed}"
+    );
     let wide = user.sees(&["list", "-o", "wide"]).await;
-    for word in ["MODE", "Semaphore", &db.lock_prefix(), "spec.paused is true"] {
+    for word in [
+        "MODE",
+        "Semaphore",
+        &db.lock_prefix(),
+        "spec.paused is true",
+    ] {
         assert!(wide.contains(word), "{word:?} is not in:\n{wide}");
     }
     let everywhere = user.sees(&["list", "-A"]).await;
     assert!(everywhere.starts_with("NAMESPACE") && everywhere.contains(team.name()));
 
     let read = user.reads(&["list"]).await;
-    assert_eq!((read["kind"].clone(), read["apiVersion"].clone()), (json!("List"), json!("v1")));
+    assert_eq!(
+        (read["kind"].clone(), read["apiVersion"].clone()),
+        (json!("List"), json!("v1"))
+    );
     let names = list(&read["items"], |item| item["metadata"]["name"].clone());
     assert_eq!(names, [json!("db"), json!("partner-api")]);
     // What is printed can be given back to kubectl.
-    assert_eq!(read["items"][0]["apiVersion"], "consul-semaphore.io/v1alpha1");
+    assert_eq!(
+        read["items"][0]["apiVersion"],
+        "consul-semaphore.io/v1alpha1"
+    );
 }
 
 #[tokio::test]
@@ -137,13 +192,24 @@ async fn what_is_not_there_is_said_with_a_code_of_its_own() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-none").await;
     let user = User::admin(&bed, &team);
-    user.csem(&["show", "db"]).await.is(66, &["db", "not found"]);
-    user.csem(&["watch", "db"]).await.is(66, &["no ConsulSemaphore db"]);
+    user.csem(&["show", "db"])
+        .await
+        .is(66, &["db", "not found"]);
+    user.csem(&["watch", "db"])
+        .await
+        .is(66, &["no ConsulSemaphore db"]);
     user.csem(&["hold", "a"]).await.is(66, &["\"a\" not found"]);
-    user.csem(&["show", "pod/db"]).await.is(2, &["kind of object"]);
-    user.csem(&["list", "--context", "no-such-context"]).await.is(1, &["no-such-context"]);
+    user.csem(&["show", "pod/db"])
+        .await
+        .is(2, &["kind of object"]);
+    user.csem(&["list", "--context", "no-such-context"])
+        .await
+        .is(1, &["no-such-context"]);
     let nowhere = User::admin(&bed, &team).set("KUBECONFIG", "/dev/null");
-    nowhere.csem(&["list"]).await.is(1, &["no cluster is known"]);
+    nowhere
+        .csem(&["list"])
+        .await
+        .is(1, &["no cluster is known"]);
 }
 
 fn list<T>(of: &Value, read: impl Fn(&Value) -> T) -> Vec<T> {

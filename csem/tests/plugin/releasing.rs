@@ -19,20 +19,33 @@ async fn what_becomes_of_a_running_job_is_said_before() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-release").await;
     let user = user(&bed, &team);
-    let db = team.semaphore("db").limit(1).spec(json!({ "onSlotLost": "Suspend" }));
+    let db = team
+        .semaphore("db")
+        .limit(1)
+        .spec(json!({ "onSlotLost": "Suspend" }));
     let db = db.create().await;
     let job = team.job("a").semaphore("db").runs("1h").create().await;
     job.is_running().await;
     let session = job.session().await.expect("it holds a slot");
     db.shows(json!({ "held": 1 })).await;
 
-    let told = ["RUNS", "onSlotLost is Suspend", "kubectl delete job a", "lockDelay"];
+    let told = [
+        "RUNS",
+        "onSlotLost is Suspend",
+        "kubectl delete job a",
+        "lockDelay",
+    ];
     for answer in ["no\n", "\n", ""] {
         let said = user.csem_told(&["release", "db", &session], answer).await;
         said.is(1, &told);
         said.is(1, &["not released"]);
     }
-    assert!(bed.consul().holders(&db.lock_prefix()).await.contains(&session));
+    assert!(
+        bed.consul()
+            .holders(&db.lock_prefix())
+            .await
+            .contains(&session)
+    );
     job.is_running().await;
 
     let said = user.csem_told(&["release", "db", &session], "yes\n").await;
@@ -50,7 +63,10 @@ async fn the_slot_of_another_program_goes_to_the_next_job() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-release-others").await;
     let user = user(&bed, &team);
-    let db = team.semaphore("db").limit(1).spec(json!({ "session": { "lockDelay": "1s" } }));
+    let db = team
+        .semaphore("db")
+        .limit(1)
+        .spec(json!({ "session": { "lockDelay": "1s" } }));
     let db = db.create().await;
     db.is_ready().await;
     let session = bed.consul().take_slot(&db.lock_prefix(), 1).await;
@@ -68,11 +84,16 @@ async fn nothing_else_is_ended() {
     let user = user(&bed, &team);
     let db = team.semaphore("db").limit(1).create().await;
     db.is_ready().await;
-    let stranger = bed.consul().create_session(json!({ "Name": "stranger" })).await;
+    let stranger = bed
+        .consul()
+        .create_session(json!({ "Name": "stranger" }))
+        .await;
     let said = user.csem(&["release", "db", &stranger, "--yes"]).await;
     said.is(66, &["has no slot of db", &db.lock_prefix()]);
     let alive = bed.consul().sessions().await;
-    let alive = alive.iter().any(|session| session["ID"] == stranger.as_str());
+    let alive = alive
+        .iter()
+        .any(|session| session["ID"] == stranger.as_str());
     assert!(alive, "the session of somebody else is gone");
     bed.consul().destroy_session(&stranger).await;
 }
@@ -85,7 +106,12 @@ async fn without_consul_it_says_what_is_needed() {
     db.is_ready().await;
     // Nothing listens on port 1.
     let away = User::admin(&bed, &team).set("CONSUL_HTTP_ADDR", "http://127.0.0.1:1");
-    away.csem(&["release", "db", "s", "--yes"]).await.is(69, &["127.0.0.1:1"]);
+    away.csem(&["release", "db", "s", "--yes"])
+        .await
+        .is(69, &["127.0.0.1:1"]);
     let wrong = User::admin(&bed, &team).set("CONSUL_HTTP_ADDR", "ftp://consul");
-    wrong.csem(&["release", "db", "s"]).await.is(1, &["CONSUL_HTTP_ADDR"]);
+    wrong
+        .csem(&["release", "db", "s"])
+        .await
+        .is(1, &["CONSUL_HTTP_ADDR"]);
 }

@@ -44,40 +44,91 @@ async fn each_role_may_do_what_it_is_for() {
     let nobody = user(&bed, &team, "nobody", &[]).await;
     for words in [&["list"][..], &["show", "db"], &["watch"], &["watch", "db"]] {
         let said = nobody.csem(words).await;
-        said.is(77, &["You may not", "consulsemaphores", team.name(), VIEWER]);
+        said.is(
+            77,
+            &["You may not", "consulsemaphores", team.name(), VIEWER],
+        );
     }
-    nobody.csem(&["pause", "db"]).await.is(77, &["You may not get consulsemaphores", VIEWER]);
-    nobody.csem(&["hold", "waits"]).await.is(77, &["You may not get jobs", "ClusterRole view"]);
+    nobody
+        .csem(&["pause", "db"])
+        .await
+        .is(77, &["You may not get consulsemaphores", VIEWER]);
+    nobody
+        .csem(&["hold", "waits"])
+        .await
+        .is(77, &["You may not get jobs", "ClusterRole view"]);
 
     // Semaphores alone: the status has the head of the line, and what is left out is said.
     let viewer = user(&bed, &team, "viewer", &[VIEWER]).await;
     viewer.csem(&["list"]).await.is(0, &["db", "True"]);
     let shown = viewer.csem(&["show", "db"]).await;
-    shown.is(0, &["runs", "waits", "AllSlotsHeld", "what the Jobs say is left out", "You may not list jobs"]);
-    shown.is(0, &["what the events say is left out", "You may not list events", "ClusterRole view"]);
+    shown.is(
+        0,
+        &[
+            "runs",
+            "waits",
+            "AllSlotsHeld",
+            "what the Jobs say is left out",
+            "You may not list jobs",
+        ],
+    );
+    shown.is(
+        0,
+        &[
+            "what the events say is left out",
+            "You may not list events",
+            "ClusterRole view",
+        ],
+    );
     let read = viewer.reads(&["show", "db"]).await;
     assert_eq!(read["gaps"].as_array().map(Vec::len), Some(2), "{read}");
-    viewer.csem(&["pause", "db"]).await.is(77, &["You may not patch consulsemaphores", EDITOR]);
+    viewer
+        .csem(&["pause", "db"])
+        .await
+        .is(77, &["You may not patch consulsemaphores", EDITOR]);
     viewer.csem(&["resume", "db"]).await.is(0, &["not paused"]);
-    viewer.csem(&["list", "-A"]).await.is(77, &["in all namespaces", "Without -A"]);
+    viewer
+        .csem(&["list", "-A"])
+        .await
+        .is(77, &["in all namespaces", "Without -A"]);
 
     let editor = user(&bed, &team, "editor", &[EDITOR]).await;
     editor.csem(&["pause", "db"]).await.is(0, &["db paused"]);
     editor.csem(&["resume", "db"]).await.is(0, &["db resumed"]);
-    editor.csem(&["hold", "waits"]).await.is(77, &["You may not get jobs"]);
+    editor
+        .csem(&["hold", "waits"])
+        .await
+        .is(77, &["You may not get jobs"]);
 
     // With Kubernetes' own view, of which the viewer is a part, nothing is left out.
     let looker = user(&bed, &team, "looker", &[VIEWER, VIEW]).await;
     let read = looker.reads(&["show", "db"]).await;
     assert_eq!(read["gaps"], json!([]), "{read}");
     assert_eq!(read["queue"][0]["priority"], 0);
-    assert!(read["events"].as_array().is_some_and(|events| !events.is_empty()), "{read}");
-    looker.csem(&["hold", "waits"]).await.is(77, &["You may not patch jobs", "ClusterRole edit"]);
-    looker.csem(&["bump", "waits", "--priority", "1"]).await.is(77, &["ClusterRole edit"]);
+    assert!(
+        read["events"]
+            .as_array()
+            .is_some_and(|events| !events.is_empty()),
+        "{read}"
+    );
+    looker
+        .csem(&["hold", "waits"])
+        .await
+        .is(77, &["You may not patch jobs", "ClusterRole edit"]);
+    looker
+        .csem(&["bump", "waits", "--priority", "1"])
+        .await
+        .is(77, &["ClusterRole edit"]);
 
     let worker = user(&bed, &team, "worker", &[VIEWER, VIEW, EDIT]).await;
     worker.csem(&["hold", "waits"]).await.is(0, &["on hold"]);
-    worker.csem(&["unhold", "waits"]).await.is(0, &["not on hold any more"]);
-    worker.csem(&["bump", "waits", "--priority", "7"]).await.is(0, &["priority 7"]);
+    worker
+        .csem(&["unhold", "waits"])
+        .await
+        .is(0, &["not on hold any more"]);
+    worker
+        .csem(&["bump", "waits", "--priority", "7"])
+        .await
+        .is(0, &["priority 7"]);
     worker.csem(&["pause", "db"]).await.is(77, &[EDITOR]);
 }

@@ -71,7 +71,9 @@ impl Said {
         let what = format!("a line has {words:?}");
         eventually(&what, || async {
             let lines = self.0.lock().expect("no panic").clone();
-            let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+            let found = lines
+                .iter()
+                .any(|line| words.iter().all(|word| line.contains(word)));
             if found { Ok(()) } else { Err(lines.join("\n")) }
         })
         .await;
@@ -81,9 +83,15 @@ impl Said {
 /// As Ctrl-C does.
 async fn end(child: &mut Child) {
     let id = child.id().expect("it runs").to_string();
-    let interrupted = tokio::process::Command::new("kill").args(["-INT", &id]).status().await;
+    let interrupted = tokio::process::Command::new("kill")
+        .args(["-INT", &id])
+        .status()
+        .await;
     assert!(interrupted.expect("kill runs").success());
-    let status = timeout(PATIENCE, child.wait()).await.expect("it ends").expect("its status");
+    let status = timeout(PATIENCE, child.wait())
+        .await
+        .expect("it ends")
+        .expect("its status");
     assert_eq!(status.code(), Some(0), "{status}");
 }
 
@@ -101,7 +109,11 @@ impl Terminal {
         unlockpt(&ours).expect("it can be opened");
         let name = ptsname(&ours, Vec::new()).expect("its name");
         let name = name.into_string().expect("UTF-8");
-        let program = OpenOptions::new().read(true).write(true).open(name).expect("its other end");
+        let program = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(name)
+            .expect("its other end");
         let written = Arc::new(Mutex::new(Vec::new()));
         let mut reader = File::from(ours.try_clone().expect("another handle"));
         let into = written.clone();
@@ -109,7 +121,9 @@ impl Terminal {
         thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(read @ 1..) = reader.read(&mut buffer) {
-                into.lock().expect("no panic").extend_from_slice(&buffer[..read]);
+                into.lock()
+                    .expect("no panic")
+                    .extend_from_slice(&buffer[..read]);
             }
         });
         let terminal = Self {
@@ -139,7 +153,8 @@ impl Terminal {
     fn frames(&self) -> Vec<String> {
         let text = self.text();
         let frames = text.split("\u{1b}[?2026h").skip(1);
-        let whole = frames.filter_map(|frame| Some(frame.split_once("\u{1b}[?2026l")?.0.to_owned()));
+        let whole =
+            frames.filter_map(|frame| Some(frame.split_once("\u{1b}[?2026l")?.0.to_owned()));
         whole.collect()
     }
 }
@@ -161,43 +176,69 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
         installed().join("kubectl-csem"),
         &["watch", "db", "-n", team.name()],
     );
-    let mut watch = watch.stdin(end_of()).stdout(end_of()).spawn().expect("it starts");
+    let mut watch = watch
+        .stdin(end_of())
+        .stdout(end_of())
+        .spawn()
+        .expect("it starts");
     let shows = |words: [String; 2]| {
         let terminal = &terminal;
         async move {
             let frames = terminal.frames();
             let last = frames.last().cloned().unwrap_or_default();
             let lines = last.split("\r\n");
-            let mut found = lines.filter(|line| words.iter().all(|word| line.contains(word.as_str())));
+            let mut found =
+                lines.filter(|line| words.iter().all(|word| line.contains(word.as_str())));
             found.next().map(str::to_owned).ok_or(last.clone())
         }
     };
     let holds = |job: &str| shows([format!("{}/{job}", team.name()), "Job".to_owned()]);
     eventually("the first one holds", || holds("first")).await;
-    eventually("the second one waits", || shows(["second".to_owned(), "AllSlotsHeld".to_owned()])).await;
+    eventually("the second one waits", || {
+        shows(["second".to_owned(), "AllSlotsHeld".to_owned()])
+    })
+    .await;
     first.finish().await;
     eventually("the second one holds", || holds("second")).await;
 
     // A smaller terminal gets a smaller frame.
     terminal.resize(40, 5);
     let id = watch.id().expect("it runs").to_string();
-    let resized = tokio::process::Command::new("kill").args(["-WINCH", &id]).status().await;
+    let resized = tokio::process::Command::new("kill")
+        .args(["-WINCH", &id])
+        .status()
+        .await;
     assert!(resized.expect("kill runs").success());
-    eventually("the rest is counted", || shows(["lines more".to_owned(), "…".to_owned()])).await;
+    eventually("the rest is counted", || {
+        shows(["lines more".to_owned(), "…".to_owned()])
+    })
+    .await;
     let last = terminal.frames().pop().expect("a frame");
     assert_eq!(last.split("\r\n").count(), 5, "{last:?}");
 
     end(&mut watch).await;
     let given_back = || async {
         let text = terminal.text();
-        let after = text.rsplit_once("\u{1b}[?25h\u{1b}[?1049l").map(|(_, after)| after.to_owned());
+        let after = text
+            .rsplit_once("\u{1b}[?25h\u{1b}[?1049l")
+            .map(|(_, after)| after.to_owned());
         after.filter(|after| after.contains(&format!("{}/second", team.name())))
     };
-    eventually("the screen is given back, and what was shown last stays", given_back).await;
+    eventually(
+        "the screen is given back, and what was shown last stays",
+        given_back,
+    )
+    .await;
     let text = terminal.text();
     assert!(text.starts_with("\u{1b}[?1049h\u{1b}[?25l"), "{text:?}");
-    assert!(!text.contains("\u{1b}[2J"), "it is cleared, which flickers: {text:?}");
+    assert!(
+        !text.contains("\u{1b}[2J"),
+        "it is cleared, which flickers: {text:?}"
+    );
     for frame in terminal.frames() {
-        assert!(frame.starts_with("\u{1b}[H") && frame.ends_with("\u{1b}[J"), "{frame:?}");
+        assert!(
+            frame.starts_with("\u{1b}[H") && frame.ends_with("\u{1b}[J"),
+            "{frame:?}"
+        );
     }
 }
