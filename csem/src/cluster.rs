@@ -1,6 +1,6 @@
 //! The API server, with the user's own kubeconfig and rights. Every call is bounded.
 
-use std::{fmt::Debug, future::Future, time::Duration};
+use std::{fmt::Debug, time::Duration};
 
 use consul_semaphore_operator::api::ConsulSemaphore;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Event};
@@ -45,7 +45,7 @@ impl Cluster {
         let namespace = connection.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config);
-        let client = client.map_err(|error| Failure::impossible(error.to_string()))?;
+        let client = client.map_err(|error| Failure::of_client(&error))?;
         Ok(Self { client, namespace })
     }
 
@@ -110,15 +110,15 @@ impl Cluster {
         patch: &Value,
     ) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
-        let patch = Patch::Merge(patch);
-        let call = semaphores.patch(name, &PatchParams::default(), &patch);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = semaphores.patch(name, &params, &patch);
         bounded(&self.right("patch", What::Semaphores), call).await
     }
 
     pub(crate) async fn patch_job(&self, name: &str, patch: &Value) -> Result<Job, Failure> {
         let jobs = self.jobs();
-        let patch = Patch::Merge(patch);
-        let call = jobs.patch(name, &PatchParams::default(), &patch);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = jobs.patch(name, &params, &patch);
         bounded(&self.right("patch", What::Jobs), call).await
     }
 

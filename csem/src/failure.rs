@@ -58,6 +58,13 @@ impl Failure {
     pub(crate) fn of_call(right: &Right, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_answer(right, status),
+            error => Self::of_client(error),
+        }
+    }
+
+    /// What went wrong before there was an answer.
+    pub(crate) fn of_client(error: &kube::Error) -> Self {
+        match error {
             kube::Error::ProxyProtocolDisabled { proxy_url, .. }
             | kube::Error::ProxyProtocolUnsupported { proxy_url } => {
                 let host = proxy_url.host().unwrap_or_default();

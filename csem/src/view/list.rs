@@ -76,7 +76,10 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     } else {
         Tone::Plain
     };
-    let next = reported.queue.first().map_or("", |queued| &queued.job);
+    let next = reported
+        .queue
+        .first()
+        .map_or("", |queued| queued.job.as_str());
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
         let said = semaphore.status.is_some();

@@ -6,10 +6,6 @@
     clippy::unwrap_used,
     reason = "the helpers of a test fail the test"
 )]
-#![expect(
-    clippy::disallowed_methods,
-    reason = "a user's clock tells what time it is"
-)]
 
 mod stage;
 
