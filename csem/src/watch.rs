@@ -37,13 +37,13 @@ const BEAT: Duration = Duration::from_millis(100);
 /// How long one watch lasts, in seconds: a connection that broke in silence is noticed by then.
 const LASTS: u32 = 60;
 
-pub(crate) async fn watch(cluster: &Cluster, scope: Scope) -> Result<(), Failure> {
+pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::impossible(format!("can't listen for signals: {error}"));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
     let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
-    let mut heard = streams(cluster, &scope);
+    let mut heard = streams(cluster, scope);
     let mut world = World::new(scope.clone());
     {
         let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut heard)));
@@ -125,14 +125,14 @@ fn watched<K>(
     api: Api<K>,
     config: watcher::Config,
     what: What,
-    heard: fn(Event<K>) -> Heard,
+    heard: fn(Box<Event<K>>) -> Heard,
 ) -> BoxStream<'static, Heard>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let watched = watcher(api, config).default_backoff();
     let watched = watched.map(move |event| match event {
-        Ok(event) => heard(event),
+        Ok(event) => heard(Box::new(event)),
         Err(error) => Heard::Failed(what, error),
     });
     watched.boxed()

@@ -45,9 +45,9 @@ pub(crate) struct Scope {
 /// What a watch says.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    Semaphore(Event<DynamicObject>),
-    Job(Event<Job>),
-    Noted(Event<Noted>),
+    Semaphore(Box<Event<DynamicObject>>),
+    Job(Box<Event<Job>>),
+    Noted(Box<Event<Noted>>),
     Failed(What, watcher::Error),
 }
 
@@ -79,7 +79,7 @@ impl World {
         match heard {
             Heard::Semaphore(event) => {
                 self.works(What::Semaphores, &event);
-                self.semaphores.take(event, |object| {
+                self.semaphores.take(*event, |object| {
                     let key = (object.namespace().unwrap_or_default(), object.name_any());
                     (key, Some(Item::read(&object)))
                 });
@@ -87,7 +87,7 @@ impl World {
             Heard::Job(event) => {
                 self.works(What::Jobs, &event);
                 let wanted = self.scope.semaphore.as_deref();
-                self.jobs.take(event, |job| {
+                self.jobs.take(*event, |job| {
                     let ours = |asker: &Asker| wanted == Some(&*asker.semaphore);
                     (job.name_any(), Asker::read(&job).filter(ours))
                 });
@@ -95,7 +95,7 @@ impl World {
             Heard::Noted(event) => {
                 self.works(What::Events, &event);
                 self.noted
-                    .take(event, |event| (event.name_any(), Told::read(&event)));
+                    .take(*event, |event| (event.name_any(), Told::read(&event)));
                 self.noted.keep(NOTED, |told| told.time);
             }
             Heard::Failed(what, error) => return self.failed(what, &error, now),
@@ -142,7 +142,7 @@ impl World {
 
     /// Whether there is something to show: each watch has brought its list, or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let heard = |what, listed| listed || self.troubles.contains_key(&what);
+        let heard = |what: What, listed: bool| listed || self.troubles.contains_key(&what);
         let around = self.scope.semaphore.is_none()
             || (heard(What::Jobs, self.jobs.is_listed())
                 && heard(What::Events, self.noted.is_listed()));
@@ -273,13 +273,13 @@ mod tests {
         from_value(job).unwrap()
     }
 
-    fn listed<K>(objects: Vec<K>, heard: fn(Event<K>) -> Heard) -> Vec<Heard> {
+    fn listed<K>(objects: Vec<K>, heard: fn(Box<Event<K>>) -> Heard) -> Vec<Heard> {
         let objects = objects.into_iter().map(Event::InitApply);
         let events = [Event::Init]
             .into_iter()
             .chain(objects)
             .chain([Event::InitDone]);
-        events.map(heard).collect()
+        events.map(|event| heard(Box::new(event))).collect()
     }
 
     fn hear(world: &mut World, heard: Vec<Heard>) {
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(world.jobs.values().count(), 1);
         hear(
             &mut world,
-            vec![Heard::Job(Event::Apply(job(&json!("other"))))],
+            vec![Heard::Job(Box::new(Event::Apply(job(&json!("other")))))],
         );
         assert_eq!(world.jobs.values().count(), 0);
     }
@@ -337,7 +337,7 @@ mod tests {
         // Nothing was heard of it since: it goes on.
         let later = now().checked_add(QUIET * 2).unwrap();
         assert_eq!(world.gaps(later).len(), 0);
-        hear(&mut world, vec![Heard::Job(Event::Init)]);
+        hear(&mut world, vec![Heard::Job(Box::new(Event::Init))]);
         assert_eq!(world.gaps(now()).len(), 2);
         hear(&mut world, listed(Vec::new(), Heard::Job));
         assert_eq!(world.gaps(now()).len(), 1);

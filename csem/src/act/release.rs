@@ -75,7 +75,7 @@ pub(crate) async fn release(
             cluster,
             name,
             &semaphore,
-            claim(body.as_ref(), known.as_ref()),
+            claim(body.as_deref(), known.as_ref()),
         )
         .await?,
     };
@@ -133,7 +133,7 @@ enum Role {
     /// It holds a slot, and this is what its holder says of itself.
     Holds {
         key: Option<Key>,
-        body: Option<ContenderBody>,
+        body: Option<Box<ContenderBody>>,
     },
     /// It takes part, and holds none.
     Waits,
@@ -151,6 +151,7 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
         if reading.holds(session) {
             let contender = reading.contender(session);
             let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+            let body = body.map(Box::new);
             return Role::Holds { key, body };
         }
         if reading.contender(session).is_some() {

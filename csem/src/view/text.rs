@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use consul_semaphore_operator::text::one_line;
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
 /// How much of a text of others is shown: more than a condition's message has.
 const LONGEST: usize = 2048;
@@ -72,15 +72,15 @@ impl Span {
         if self.width() <= columns {
             return self.clone();
         }
+        let room = columns.saturating_sub(1);
         let mut text = String::new();
-        let mut room = columns.saturating_sub(1);
         for c in self.text.chars() {
-            let width = c.width().unwrap_or(0);
-            if width > room {
+            text.push(c);
+            // Not the sum of its letters: some of them change the one before.
+            if text.width() > room {
+                text.pop();
                 break;
             }
-            room -= width;
-            text.push(c);
         }
         if columns > 0 {
             text.push('…');
