@@ -98,14 +98,11 @@ async fn run(
             everywhere,
         } => {
             let namespace = (!everywhere.all_namespaces).then(|| cluster.namespace.clone());
-            watch::watch(
-                cluster,
-                Scope {
-                    namespace,
-                    semaphore,
-                },
-            )
-            .await
+            let scope = Scope {
+                namespace,
+                semaphore,
+            };
+            watch::watch(cluster, &scope).await
         }
         Command::Hold(OneJob { job }) => change(cluster, &job, Change::Hold).await,
         Command::Unhold(OneJob { job }) => change(cluster, &job, Change::Unhold).await,
