@@ -97,7 +97,7 @@ pub(crate) fn next(command: &Command, words: &[String]) -> Next {
     if let Some(flag) = flag {
         next.value_of(flag);
     } else if let Some((arg, Some(value))) = find_flag(command, last) {
-        next.before = last[..last.len() - value.len()].to_owned();
+        last[..last.len() - value.len()].clone_into(&mut next.before);
         next.value_of(arg);
     } else if last.starts_with('-') {
         next.words = flags(command);

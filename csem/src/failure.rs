@@ -174,7 +174,7 @@ impl Right {
         }
     }
 
-    /// Which role gives it, as config/rbac/user_roles.yaml and Kubernetes itself have them.
+    /// Which role gives it, as `config/rbac/user_roles.yaml` and Kubernetes itself have them.
     fn role(&self) -> &'static str {
         match (self.what, self.verb) {
             (What::Semaphores, "get" | "list" | "watch") => {

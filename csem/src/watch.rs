@@ -1,6 +1,11 @@
 //! `watch`: semaphores as they are now, by watches of the API server.
 
-use std::{fmt::Debug, io, pin::pin, time::Duration};
+use std::{
+    fmt::{Debug, Write as _},
+    io,
+    pin::pin,
+    time::Duration,
+};
 
 use consul_semaphore_operator::clock;
 use futures::{
@@ -180,10 +185,11 @@ impl Output {
                 let seen = world.seen();
                 let lines = seen.since(before, *details);
                 *before = seen;
-                let text: String = lines
-                    .iter()
-                    .map(|line| format!("{now:.0} {line}\n"))
-                    .collect();
+                let mut text = String::new();
+                for line in &lines {
+                    // To a string: that cannot fail.
+                    let _ = writeln!(text, "{now:.0} {line}");
+                }
                 terminal::try_write(&text).map_err(cant_write)
             }
         }

@@ -22,5 +22,6 @@ mod install;
 mod links;
 mod made;
 mod operations;
+mod plugin;
 mod scope;
 mod yaml;

@@ -110,6 +110,14 @@ impl Shell {
         self.env.push((name.to_owned(), value.to_owned()));
     }
 
+    /// Puts a folder, relative to where it stands, before all others on the path.
+    pub(crate) fn put_on_path(&mut self, folder: &str) {
+        let folder = self.path().join(folder).display().to_string();
+        let path = self.env.iter_mut().find(|(name, _)| name == "PATH");
+        let (_, path) = path.expect("a path");
+        *path = format!("{folder}:{path}");
+    }
+
     /// What the docs call so is called otherwise here: addresses, and what `...` stands for.
     pub(crate) fn instead_of(&mut self, documented: &str, real: &str) {
         self.instead.push((documented.to_owned(), real.to_owned()));

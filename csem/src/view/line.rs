@@ -200,8 +200,8 @@ impl<'a> Explainer<'a> {
                 "the operator has not said anything of the semaphore yet: does it run?".to_owned(),
             ),
             (Some((false, (reason, message))), _) => Why::Stopped(reason, message),
-            (Some((true, _)), Some((_, (reason, message)))) => Why::First(reason, message),
-            (Some((true, (reason, message))), None) => Why::First(reason, message),
+            (Some((true, _)), Some((_, (reason, message))))
+            | (Some((true, (reason, message))), None) => Why::First(reason, message),
         };
         Self {
             semaphore,

@@ -1,0 +1,55 @@
+use std::env;
+
+use testbed::{Bed, operator_program};
+
+use crate::{
+    page::{Page, root},
+    shell::Shell,
+};
+
+#[tokio::test]
+async fn plugin() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace_named("demo").await;
+    let database = team.semaphore("database").limit(2).create().await;
+    for number in 1..=5 {
+        let job = team.job(&format!("migrate-{number}"));
+        job.semaphore("database").runs("1h").create().await;
+    }
+    database
+        .shows(serde_json::json!({ "held": 2, "waiting": 3 }))
+        .await;
+    let mut shell = Shell::with(&bed, "default").await;
+    let mut page = Page::open("docs/plugin.md");
+
+    let target = operator_program().expect("the operator's program");
+    let target = target.parent().expect("its folder").display().to_string();
+    let build = format!(
+        "cargo build --locked --quiet --manifest-path {}/Cargo.toml --package",
+        root().display()
+    );
+    shell.instead_of("cargo build --release --package", &build);
+    shell.instead_of("target/release", &target);
+    let home = env::var("HOME").unwrap_or_default();
+    for (name, default) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+        let value = env::var(name).unwrap_or_else(|_| format!("{home}/{default}"));
+        shell.set(name, &value);
+    }
+    page.run(&shell, "cargo build").await;
+    shell.put_on_path(".local/bin");
+
+    let queue = page.run(&shell, "kubectl csem show").await;
+    assert_eq!(queue.lines().count(), 3, "{queue}");
+    page.run(&shell, "kubectl csem hold").await;
+    page.run(&shell, "kubectl csem pause").await;
+    page.run(&shell, "source").await;
+
+    let status = database.status().await;
+    shell.set(
+        "SESSION",
+        status["holders"][0]["session"].as_str().expect("a session"),
+    );
+    shell.instead_of("csem release", "csem release --yes");
+    let said = page.run(&shell, "export CONSUL_HTTP_ADDR").await;
+    assert!(said.contains("is released"), "{said}");
+}
