@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 web-test faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -29,6 +29,11 @@ test-crash: servers
 # One semaphore for everything that speaks Consul, and the client of its API, on the oldest Consul.
 test-consul-1.8: servers
 	TESTBED_CONSUL="$${SERVERS_DIR:-.servers}/bin/consul-1.8" tests/run consul
+
+# The web page in a headless Chromium (Debian: apt-get install chromium-headless-shell fonts-dejavu-core).
+# UPDATE_PICTURES=1 takes the pictures of docs/ anew.
+web-test: servers
+	@tests/run browser
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
@@ -77,7 +82,7 @@ lint: clippy
 # Suites that `cargo test` leaves out (`test = false`) are none of all targets.
 clippy:
 	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-features --test outages --test short --test together -- -D warnings
+	cargo clippy --locked --workspace --all-features --test outages --test browser --test short --test together -- -D warnings
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.
 deny: $(CARGO_DENY)

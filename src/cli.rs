@@ -31,6 +31,7 @@ use consul_semaphore_operator::{
     leader::{self, LeaseName},
     semaphore::turns::WINDOW,
     telemetry::{self, LogFormat},
+    web,
 };
 
 pub(crate) use self::{
@@ -113,6 +114,9 @@ pub(crate) struct Run {
     pub(crate) election: ElectionFlags,
 
     #[command(flatten)]
+    pub(crate) web: WebFlags,
+
+    #[command(flatten)]
     pub(crate) consul: ConsulFlags,
 }
 
@@ -139,6 +143,29 @@ pub(crate) struct OperatorFlags {
     /// Jobs of this cluster, and to whoever is faster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
+}
+
+/// The web page.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Web page (who holds and who waits, as it happens)")]
+pub(crate) struct WebFlags {
+    /// Where a page that shows the semaphores is served, such as 0.0.0.0:8081 [default: nowhere]
+    #[arg(long, env, value_name = "IP:PORT")]
+    pub(crate) web_address: Option<SocketAddr>,
+
+    /// Who may see the page
+    #[arg(long, env, value_enum, value_name = "WHO", default_value_t)]
+    pub(crate) web_auth: WebAuth,
+}
+
+/// Who may see the page.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum WebAuth {
+    /// Whoever logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
+    #[default]
+    Kubernetes,
+    /// Whoever reaches it, which must be a loopback address: by kubectl port-forward
+    None,
 }
 
 /// Which part of the cluster the operator works for.
@@ -326,6 +353,30 @@ impl OperatorFlags {
     /// For how long a free slot is left to those elsewhere whose turn it is.
     pub(crate) fn fair(&self) -> Option<Duration> {
         self.fair_order.then_some(WINDOW)
+    }
+}
+
+impl WebFlags {
+    /// The page that is asked for. Without a login it is for those alone who reach the loopback of this
+    /// machine, or of this pod.
+    pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::Settings>, clap::Error> {
+        let Some(address) = self.web_address else {
+            return Ok(None);
+        };
+        let access = match self.web_auth {
+            WebAuth::Kubernetes => web::Access::Kubernetes,
+            WebAuth::None => web::Access::Open,
+        };
+        if access == web::Access::Open && !address.ip().is_loopback() {
+            let problem = format!(
+                "--web-auth=none shows all semaphores to whoever reaches the page, so it needs a loopback address: \
+                 give --web-address=127.0.0.1:{}, or leave --web-auth out",
+                address.port()
+            );
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
+        }
+        let scope = scope.clone();
+        Ok(Some(web::Settings { address, access, scope }))
     }
 }
 

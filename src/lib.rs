@@ -14,6 +14,8 @@
 //! | `holding` | what everyone needs who holds slots: the prefix as it is seen, sessions kept alive | Kubernetes, whom the slots are for |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
+//! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
+//! | `connections` | HTTP connections, bounded in number and time | |
 //! | [`clock`] | moments on a clock that never jumps | |
 //! | [`stderr`] | stderr, for who must not wait for its reader | |
 //! | [`text`] | text of others as one line that can be shown | |
@@ -23,7 +25,7 @@
 //! process up (`run.rs`, `slot.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
-//! [`controller`] and [`exec`] use the others, [`semaphore`] uses the values of [`consul`] and [`api`],
+//! [`controller`] and [`exec`] use the others but [`web`], [`semaphore`] uses the values of [`consul`] and [`api`],
 //! and those two use none but [`clock`] and [`text`]. Text from outside is parsed once, at the edge, into
 //! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
@@ -32,6 +34,7 @@ pub mod admission;
 pub mod api;
 pub mod check;
 pub mod clock;
+mod connections;
 pub mod consul;
 pub mod controller;
 pub mod crash;
@@ -45,3 +48,4 @@ pub mod semaphore;
 pub mod stderr;
 pub mod telemetry;
 pub mod text;
+pub mod web;

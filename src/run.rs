@@ -5,6 +5,7 @@ use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
     consul, controller,
     telemetry::{self, Telemetry},
+    web::{self, Page},
 };
 use tokio::{sync::oneshot, time};
 
@@ -19,6 +20,10 @@ const THREADS: usize = 2;
 /// Runs the operator until it is asked to end.
 pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let scope = flags.scope().unwrap_or_else(|error| error.exit());
+    let page = flags
+        .web
+        .settings(&scope)
+        .unwrap_or_else(|error| error.exit());
     let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         max_watches: flags.consul_max_watches,
@@ -42,7 +47,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .worker_threads(THREADS)
         .enable_all()
         .build()?;
-    let done = runtime.block_on(operate(flags.http_address, settings, consul));
+    let done = runtime.block_on(operate(flags.http_address, page, settings, consul));
     runtime.shutdown_background();
     done
 }
@@ -50,6 +55,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
 /// Serves the HTTP endpoints for as long as the controller runs, and bounds how long it takes to end.
 async fn operate(
     http_address: SocketAddr,
+    page: Option<web::Settings>,
     settings: controller::Settings,
     consul: consul::Config,
 ) -> anyhow::Result<()> {
@@ -57,6 +63,11 @@ async fn operate(
     let telemetry = Telemetry::default();
     let listener = telemetry::bind(http_address).await?;
     tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
+    if let Some(settings) = page {
+        let page = Page::bind(settings).await?;
+        tracing::info!(web = %page.address()?, "serves the web page");
+        tokio::spawn(show(page, telemetry.clone(), shutdown.clone()));
+    }
     let (controller_ended, ended) = oneshot::channel::<()>();
     let server = tokio::spawn(telemetry::serve(listener, telemetry.clone(), async {
         drop(ended.await);
@@ -72,4 +83,11 @@ async fn operate(
     drop(controller_ended);
     server.await.context("the HTTP server failed")?;
     done
+}
+
+/// Serves the page. It ends with the process, and takes nothing else along if it can't go on.
+async fn show(page: Page, telemetry: Telemetry, shutdown: impl Future<Output = ()>) {
+    if let Err(error) = page.serve(telemetry, shutdown).await {
+        tracing::warn!(%error, "the web page is not served");
+    }
 }

@@ -211,6 +211,31 @@ fn flags_that_contradict_each_other_say_what_to_do() {
     assert_says(&said, &advice);
 }
 
+/// Without a login whoever reaches the page sees all.
+#[test]
+fn a_page_without_a_login_is_for_loopback_alone() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let taken = taken.local_addr().expect("an address").to_string();
+    let said = refusal(
+        &["run", "--web-auth=none", "--web-address=0.0.0.0:8081"],
+        &[],
+    );
+    assert_says(&said, &["loopback", "--web-address=127.0.0.1:8081"]);
+    // What is not refused gets as far as the address, which is taken.
+    for page in ["--web-address=127.0.0.1:0", "--web-address=[::1]:0"] {
+        let address = format!("--http-address={taken}");
+        let output = operator(&["run", "--web-auth=none", page, &address], &[]);
+        assert_eq!(output.status.code(), Some(1));
+    }
+    let output = operator(
+        &["run", "--http-address=127.0.0.1:0"],
+        &[("WEB_ADDRESS", &taken)],
+    );
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_says(&said, &["cannot listen on", &taken, "--web-address"]);
+}
+
 /// The operator of one part would stand by while that of another part leads.
 #[test]
 fn operators_of_parts_of_a_cluster_do_not_share_an_election() {

@@ -26,7 +26,11 @@ fn manifest<T: DeserializeOwned>(path: &str) -> T {
 }
 
 fn operator_container() -> Container {
-    let deployment: Deployment = manifest("manager/deployment.yaml");
+    container_of("manager/deployment.yaml")
+}
+
+fn container_of(path: &str) -> Container {
+    let deployment: Deployment = manifest(path);
     let pod = deployment
         .spec
         .and_then(|spec| spec.template.spec)
@@ -40,7 +44,9 @@ fn the_program_understands_its_deployment() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     let container = operator_container();
-    let variables = container.env.unwrap_or_default();
+    let mut variables = container.env.unwrap_or_default();
+    // A patch that is not asked for by default.
+    variables.extend(container_of("web/deployment.yaml").env.unwrap_or_default());
     let output = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
         .args(container.args.unwrap_or_default())
         .env_clear()
@@ -86,7 +92,8 @@ fn first<T: DeserializeOwned>(path: &str) -> T {
 fn all_rules() -> Vec<PolicyRule> {
     let role: ClusterRole = manifest("rbac/role.yaml");
     let election: Role = first("rbac/leader_election_role.yaml");
-    let rules = [role.rules, election.rules];
+    let page: ClusterRole = manifest("web/role.yaml");
+    let rules = [role.rules, election.rules, page.rules];
     rules.into_iter().flatten().flatten().collect()
 }
 

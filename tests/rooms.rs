@@ -100,6 +100,26 @@ fn telemetry_knows_nothing_of_what_it_tells() {
     );
 }
 
+/// It shows what the operator has published, and judges nothing by itself. (Its unit tests read what the
+/// algorithm writes.)
+#[test]
+fn the_page_shows_only_what_is_published() {
+    assert_room_avoids(
+        "src/web",
+        &[
+            "reqwest",
+            "crate::consul",
+            "crate::controller",
+            "crate::leader",
+            "crate::holding",
+            "crate::semaphore::decide",
+        ],
+    );
+    for room in ["src/controller", "src/telemetry", "src/leader", "src/api"] {
+        assert_room_avoids(room, &["crate::web"]);
+    }
+}
+
 #[test]
 fn whether_the_policies_are_in_force_changes_nothing() {
     assert_room_avoids(

@@ -1,5 +1,5 @@
 //! `/livez`, `/readyz` and `/metrics` over HTTP.
-use std::{future::Future, io, net::SocketAddr, pin::pin, time::Duration};
+use std::{future::Future, io, net::SocketAddr, time::Duration};
 
 use axum::{
     Router,
@@ -8,30 +8,18 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto::Builder,
-    service::TowerToHyperService,
-};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::net::TcpListener;
 
 use super::Telemetry;
+use crate::connections::{self, Bounds};
 
-/// More connections than this wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 64;
-
-/// A connection serves one request, and is closed after so long whatever it does.
-const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long answers that are under way may take when the server ends.
-const GRACE: Duration = Duration::from_secs(2);
-
-/// How long to wait when the system has no connection to give, as when file descriptors ran out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// An answer is short, and so is the time for it.
+const BOUNDS: Bounds = Bounds {
+    most: 64,
+    head: Duration::from_secs(10),
+    lasts: Duration::from_secs(10),
+    grace: Duration::from_secs(2),
+};
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -58,41 +46,7 @@ pub async fn serve(
     telemetry: Telemetry,
     shutdown: impl Future<Output = ()>,
 ) {
-    let routes = routes(telemetry);
-    let mut shutdown = pin!(shutdown);
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(answer(stream, routes.clone()))),
-                Err(error) => {
-                    tracing::debug!(%error, "a connection was not accepted");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-        }
-    }
-    drop(listener);
-    // What is not finished by then is dropped with the set.
-    let _ = timeout(GRACE, async {
-        while connections.join_next().await.is_some() {}
-    })
-    .await;
-}
-
-/// Answers one request on a new connection.
-async fn answer(stream: TcpStream, routes: Router) {
-    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
-    builder.http1().keep_alive(false);
-    let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    match timeout(CONNECTION_TIMEOUT, connection).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(error, "a connection failed"),
-        Err(_) => tracing::debug!("a connection was closed: it took too long"),
-    }
+    connections::serve(listener, routes(telemetry), BOUNDS, shutdown).await;
 }
 
 fn routes(telemetry: Telemetry) -> Router {

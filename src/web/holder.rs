@@ -1,0 +1,112 @@
+//! Who holds a slot, as a status says it: a text of one of three forms, read back for people. Nothing
+//! is decided by it, because whoever may write a contender's key can claim to be anybody.
+
+use serde::Serialize;
+
+/// Who holds a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Holder<'a> {
+    kind: Kind,
+    /// What it is called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    /// Where it runs: the cluster of a Job, the host of a process, the Consul node of another program's
+    /// session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'a str>,
+}
+
+/// What holds a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// A Job of some cluster with this operator.
+    Job,
+    /// A command in a slot, by `exec`.
+    Process,
+    /// Somebody else's program.
+    Program,
+    /// One of whom nothing but the session is known.
+    Unknown,
+}
+
+impl<'a> Holder<'a> {
+    /// Reads `status.holders[].holder`.
+    pub(super) fn read(text: Option<&'a str>) -> Self {
+        let of = |kind, name, place| Self { kind, name, place };
+        let Some(text) = text else {
+            return of(Kind::Unknown, None, None);
+        };
+        if let Some(node) = text.strip_prefix("on ") {
+            return of(Kind::Program, None, Some(node));
+        }
+        if let Some((name, node)) = text.rsplit_once(" on ") {
+            return of(Kind::Program, Some(name), Some(node));
+        }
+        match text.split_once(' ') {
+            Some((_, name)) if name.contains(' ') => of(Kind::Unknown, Some(text), None),
+            Some((cluster, name)) if name.contains('/') => of(Kind::Job, Some(name), Some(cluster)),
+            Some((host, name)) => of(Kind::Process, Some(name), Some(host)),
+            None => of(Kind::Unknown, Some(text), None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::{Cluster, ContenderBody, Identity};
+
+    fn read(text: &str) -> (Kind, Option<&str>, Option<&str>) {
+        let Holder { kind, name, place } = Holder::read(Some(text));
+        (kind, name, place)
+    }
+
+    /// What this program writes of its own contenders is read back.
+    #[test]
+    fn jobs_and_processes_are_known_by_their_bodies() {
+        let cluster = Cluster {
+            name: "prod-eu".into(),
+            id: "c-1".into(),
+        };
+        let mut identity = Identity {
+            cluster: "c-1".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            key: None,
+            job: "migrate-42".into(),
+            uid: "u-1".into(),
+        };
+        let said = |identity: &Identity| {
+            let time = jiff::Timestamp::UNIX_EPOCH;
+            ContenderBody::new(&cluster, identity, time, false).holder()
+        };
+        let job = (Kind::Job, Some("batch/migrate-42"), Some("prod-eu"));
+        assert_eq!(read(&said(&identity)), job);
+        identity.namespace = "-".into();
+        let process = (Kind::Process, Some("migrate-42"), Some("prod-eu"));
+        assert_eq!(read(&said(&identity)), process);
+    }
+
+    #[test]
+    fn programs_are_known_by_their_sessions() {
+        assert_eq!(
+            read("Consul semaphore on web-1"),
+            (Kind::Program, Some("Consul semaphore"), Some("web-1"))
+        );
+        assert_eq!(read("on web-1"), (Kind::Program, None, Some("web-1")));
+        assert_eq!(
+            read("a on b on c"),
+            (Kind::Program, Some("a on b"), Some("c"))
+        );
+    }
+
+    #[test]
+    fn what_is_of_no_form_is_shown_as_it_is() {
+        for text in ["", "x", "a b c", "a b/c d"] {
+            assert_eq!(read(text), (Kind::Unknown, Some(text), None));
+        }
+        let Holder { kind, name, place } = Holder::read(None);
+        assert_eq!((kind, name, place), (Kind::Unknown, None, None));
+    }
+}

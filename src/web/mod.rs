@@ -1,0 +1,147 @@
+//! A page for people: who holds the slots of each semaphore, who waits and why, as it happens.
+//!
+//! It shows what the status of each `ConsulSemaphore` says, by a watch of its own. So every replica
+//! shows the same, whoever leads, and the controller neither knows of the page nor waits for it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `watch` | the watch of the API server, which feeds the picture |
+//! | `picture` | what all semaphores look like now, and what has changed since somebody looked |
+//! | `view` | what is shown of one; `holder` and `line` read its status, `trend` remembers its use |
+//! | `guard` | who may see which namespaces; `reviews` asks the API server about it |
+//! | `places` | how many pages may be open |
+//! | `stream` | one open page: server-sent events |
+//! | `routes` | paths and headers |
+//! | `page/` | HTML, CSS and JavaScript, as they are served |
+
+mod guard;
+mod holder;
+mod line;
+mod picture;
+mod places;
+mod reviews;
+mod routes;
+mod stream;
+mod trend;
+mod view;
+mod watch;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use tokio::{net::TcpListener, task::JoinSet};
+
+use self::{guard::Guard, picture::Picture, places::Places, reviews::Reviews};
+use crate::{
+    api::scope::Scope,
+    connections::{self, Bounds},
+    telemetry::Telemetry,
+};
+
+/// A page that is open asks anew before its connection is closed.
+const BOUNDS: Bounds = Bounds {
+    most: places::ALL + 32,
+    head: Duration::from_secs(10),
+    lasts: Duration::from_mins(15),
+    grace: Duration::ZERO,
+};
+
+/// How the page is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where it is served.
+    pub address: SocketAddr,
+    /// Who may see it.
+    pub access: Access,
+    /// Which semaphores it shows.
+    pub scope: Scope,
+}
+
+/// Who may see the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever brings a token that the API server knows, as far as its user may list `ConsulSemaphores`.
+    Kubernetes,
+    /// Whoever reaches it: for loopback addresses alone.
+    Open,
+}
+
+/// The address cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address}: {source}; choose another address with --web-address or WEB_ADDRESS"
+)]
+pub struct BindError {
+    address: SocketAddr,
+    source: io::Error,
+}
+
+/// The page, about to be served.
+#[derive(Debug)]
+pub struct Page {
+    listener: TcpListener,
+    settings: Settings,
+}
+
+/// What all who look at the page share.
+struct Desk {
+    guard: Guard,
+    picture: Arc<Shared>,
+    places: Places,
+    telemetry: Telemetry,
+}
+
+/// The picture, for one who paints and many who look: each sees what there is when it has time to.
+type Shared = tokio::sync::watch::Sender<Picture>;
+
+impl Page {
+    /// Listens on the address; port 0 takes a free one.
+    pub async fn bind(settings: Settings) -> Result<Self, BindError> {
+        let address = settings.address;
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| BindError { address, source })?;
+        Ok(Self { listener, settings })
+    }
+
+    /// Where it is served.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves it until `shutdown` ends.
+    ///
+    /// # Errors
+    /// No cluster is known.
+    pub async fn serve(
+        self,
+        telemetry: Telemetry,
+        shutdown: impl Future<Output = ()>,
+    ) -> anyhow::Result<()> {
+        let Settings {
+            address: _,
+            access,
+            scope,
+        } = self.settings;
+        let mut config = kube::Config::infer().await.context("no cluster is known")?;
+        // A page that is told at once what is wrong can say so.
+        config.default_retry = false;
+        let client = kube::Client::try_from(config).context("the API server")?;
+        let picture = Arc::new(Shared::default());
+        let mut watching = JoinSet::new();
+        for watch in watch::over(&scope, &client, &picture) {
+            watching.spawn(watch.run());
+        }
+        let desk = Desk {
+            guard: match access {
+                Access::Kubernetes => Guard::Asks(Reviews::new(client)),
+                Access::Open => Guard::Open,
+            },
+            picture,
+            places: Places::default(),
+            telemetry,
+        };
+        let routes = routes::routes(Arc::new(desk));
+        connections::serve(self.listener, routes, BOUNDS, shutdown).await;
+        Ok(())
+    }
+}

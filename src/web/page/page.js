@@ -1,0 +1,415 @@
+"use strict";
+
+// Shows what the operator tells by server-sent events. They are read with fetch, because an EventSource can't bring a
+// token in a header. All text of others goes in as text.
+
+const TOKEN = "consul-semaphore-token";
+const TOKEN_HEADER = "X-Consul-Semaphore-Token";
+
+// The server says something every ten seconds. After this long without a word the connection is dead.
+const SILENCE = 35_000;
+
+// Pauses between tries, in milliseconds.
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 10_000;
+
+// How much of the past a picture of use shows, in seconds.
+const SPAN = 900;
+
+// As many slots are drawn one by one.
+const DRAWN = 32;
+
+const $ = (id) => document.getElementById(id);
+
+// ---- Elements
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+function shape(tag, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+// ---- Time, by the server's clock
+
+let ahead = 0;
+const now = () => Date.now() / 1000 + ahead;
+
+function duration(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [days, hours, minutes] = [86_400, 3_600, 60].map((unit) => Math.floor(whole / unit));
+  if (days > 0) return `${days} d ${hours % 24} h`;
+  if (hours > 0) return `${hours} h ${minutes % 60} min`;
+  if (minutes > 0) return `${minutes} min ${whole % 60} s`;
+  return `${whole} s`;
+}
+
+function age(since) {
+  if (since === undefined) return document.createTextNode("unknown");
+  const time = element("time", { datetime: new Date(since * 1000).toISOString() });
+  time.title = new Date(since * 1000).toLocaleString();
+  time.dataset.since = since;
+  time.textContent = duration(now() - since);
+  return time;
+}
+
+// ---- Cards
+
+// By "namespace/name", in the order of the page.
+const cards = new Map();
+
+// The cards that are in view: only their times go on.
+const inView = new Set();
+const viewing = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (entry.isIntersecting) inView.add(entry.target);
+    else inView.delete(entry.target);
+  }
+});
+
+function show({ is, trend }) {
+  const id = `${is.namespace}/${is.name}`;
+  let card = cards.get(id);
+  if (!card) {
+    card = { id, root: element("article", { class: "card" }), sessions: null };
+    const next = [...cards.values()].filter((other) => other.id > id).sort((a, b) => (a.id < b.id ? -1 : 1))[0];
+    $("semaphores").insertBefore(card.root, next ? next.root : null);
+    cards.set(id, card);
+    viewing.observe(card.root);
+  }
+  Object.assign(card, { is, trend, told: true });
+  draw(card);
+  sift(card);
+}
+
+function forget(id) {
+  const card = cards.get(id);
+  if (!card) return;
+  viewing.unobserve(card.root);
+  inView.delete(card.root);
+  card.root.remove();
+  cards.delete(id);
+}
+
+function draw(card) {
+  const { is, id } = card;
+  const title = element("h2", { id: `semaphore ${id}`.replaceAll(" ", "-") }, element("span", { class: "quiet" }, `${is.namespace}/`), is.name);
+  const badge = element("span", { class: "badge", "data-status": is.ready ? is.ready.status : "Unknown" });
+  badge.textContent = is.ready ? (is.ready.reason === "Reconciled" ? "Ready" : is.ready.reason) : "New";
+  const parts = [element("header", {}, title, badge)];
+  if (is.ready && is.ready.reason !== "Reconciled") parts.push(element("p", { class: "message" }, is.ready.message));
+  parts.push(figures(is), slots(is), trendOf(card), holdersOf(card), queueOf(is));
+  card.root.setAttribute("aria-labelledby", title.id);
+  card.root.replaceChildren(...parts);
+}
+
+function figures(is) {
+  const line = element("p", { class: "figures" });
+  const strong = (text) => element("strong", {}, String(text));
+  if (is.keyed) {
+    line.append(strong(is.held), ` held in ${is.keysInUse ?? 0} keys, ${is.limit} for each`);
+  } else {
+    line.append(strong(is.held), " of ", strong(is.limit), is.limit === 1 ? " slot held" : " slots held");
+  }
+  line.append(", ", strong(is.heldHere), " by this cluster; ", strong(is.waiting), " waiting");
+  return line;
+}
+
+function slots(is) {
+  const said = is.keyed ? `${is.held} slots held` : `${is.held} of ${is.limit} slots held`;
+  const count = is.keyed ? is.held : Math.max(is.limit, is.held);
+  if (count > DRAWN) return element("progress", { max: count, value: is.held, "aria-label": said });
+  const row = element("div", { class: "slots", role: "img", "aria-label": said });
+  for (let slot = 0; slot < count; slot += 1) {
+    const over = !is.keyed && slot >= is.limit;
+    row.append(element("span", { class: over ? "over" : slot < is.held ? "held" : "free" }));
+  }
+  return row;
+}
+
+// How many slots were held in the last quarter of an hour: steps, from the first sample to now.
+function trendOf(card) {
+  const [width, height] = [SPAN, 40];
+  const end = now();
+  const samples = card.trend;
+  const most = Math.max(1, ...samples.map(([, held, limit]) => Math.max(held, limit ?? 0)));
+  const x = (at) => Math.min(width, Math.max(0, width - (end - at))).toFixed(1);
+  const y = (count) => (height - 1 - (count / most) * (height - 3)).toFixed(1);
+  const helds = samples.filter(([at], index) => at > end - SPAN || index === samples.length - 1 || samples[index + 1][0] > end - SPAN)
+    .map(([, held]) => held);
+  const said = `slots held in the last 15 minutes: ${Math.min(...helds)} to ${Math.max(...helds)}`;
+  const picture = shape("svg", { class: "trend", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": said });
+  const line = (value) => {
+    let path = `M${x(samples[0][0])} ${y(value(samples[0]))}`;
+    for (const sample of samples.slice(1)) path += `H${x(sample[0])}V${y(value(sample))}`;
+    return `${path}H${width}`;
+  };
+  if (samples.length > 0) {
+    const use = line(([, held]) => held);
+    picture.append(shape("path", { class: "area", d: `${use}V${height}H${x(samples[0][0])}Z` }));
+    if (samples.every(([, , limit]) => limit !== null)) {
+      picture.append(shape("path", { class: "limit", fill: "none", d: line(([, , limit]) => limit) }));
+    }
+    picture.append(shape("path", { class: "use", d: use }));
+  }
+  card.picture = picture;
+  return picture;
+}
+
+const KINDS = { job: "Job", process: "command", program: "other program", unknown: "holder unknown" };
+const PLACES = { job: "cluster", process: "host", program: "Consul node" };
+
+function table(caption, headings, rows) {
+  const heads = headings.map(([text, kind]) => element("th", { scope: "col", class: kind }, text));
+  return element("table", {}, element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
+}
+
+function small(...texts) {
+  return element("small", {}, texts.filter(Boolean).join(" · "));
+}
+
+function holdersOf(card) {
+  const { is } = card;
+  const before = card.sessions;
+  card.sessions = new Set(is.holders.map((holder) => holder.session));
+  if (is.held === 0 && is.holders.length === 0) return element("p", { class: "quiet" }, "Nobody holds a slot.");
+  const rows = is.holders.map((holder) => {
+    const place = holder.place && PLACES[holder.kind] ? `${PLACES[holder.kind]} ${holder.place}` : "";
+    const cell = element("td", {}, element("div", {}, holder.name ?? holder.session),
+      small(KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.neverExpires && "its session never expires"));
+    if (holder.coolsUntil !== undefined) {
+      cell.append(element("small", {}, `done, cools until ${new Date(holder.coolsUntil * 1000).toLocaleTimeString()}`));
+    }
+    if (holder.name) cell.append(small(`session ${holder.session}`));
+    const row = element("tr", {}, cell, element("td", { class: "time" }, age(holder.since)));
+    if (before && !before.has(holder.session)) row.className = "new";
+    return row;
+  });
+  const more = is.held - is.holders.length;
+  return table(more > 0 ? `Holders, oldest first, and ${more} more` : "Holders, oldest first", [["Holder", ""], ["Since", "time"]], rows);
+}
+
+function queueOf(is) {
+  if (is.waiting === 0 && is.queue.length === 0) return element("p", { class: "quiet" }, "No Job of this cluster waits.");
+  const rows = is.queue.map((waiting, index) => element("tr", {},
+    element("td", { class: "place" }, String(index + 1)),
+    element("td", {}, element("div", {}, waiting.job), small(waiting.key && `key ${waiting.key}`, waiting.why)),
+    element("td", { class: "time" }, age(waiting.since))));
+  const more = is.waiting - is.queue.length;
+  return table(more > 0 ? `In line in this cluster, next first, and ${more} more` : "In line in this cluster, next first",
+    [["#", "place"], ["Job", ""], ["Waits", "time"]], rows);
+}
+
+// ---- What is looked for
+
+function sift(card) {
+  const words = $("words").value.trim().toLowerCase().split(/\s+/);
+  const idle = card.is.held === 0 && card.is.waiting === 0;
+  card.root.hidden = ($("busy").checked && idle) || !words.every((word) => card.id.toLowerCase().includes(word));
+}
+
+function siftAll() {
+  for (const card of cards.values()) sift(card);
+}
+
+// ---- The connection
+
+let connection = null;
+let again = 0;
+let pause = FIRST_PAUSE;
+let heard = 0;
+let program = null;
+
+function say(state, text) {
+  document.body.dataset.state = state;
+  $("state").dataset.state = state;
+  if ($("state").textContent !== text) $("state").textContent = text;
+}
+
+function notice(text) {
+  $("notice").textContent = text;
+  $("notice").hidden = text === "";
+}
+
+const hear = {
+  begin(told) {
+    ahead = told.now - Date.now() / 1000;
+    pause = FIRST_PAUSE;
+    for (const card of cards.values()) card.told = false;
+    const build = `${told.version} (${told.commit})`;
+    program ??= build;
+    $("program").textContent = `consul-semaphore-operator ${told.version}${told.user ? `, shown to ${told.user}` : ""}`;
+    $("logout").hidden = sessionStorage.getItem(TOKEN) === null;
+    $("login").hidden = true;
+    $("filter").hidden = false;
+    $("semaphores").hidden = false;
+    say("live", program === build ? "live" : "live; the operator has changed: reload this page");
+  },
+  operator({ obstacles, remarks, trouble }) {
+    $("operator").textContent = remarks.trim();
+    const lines = [obstacles.trim() && `This replica of the operator is not ready; what is shown may be old.\n${obstacles.trim()}`, trouble];
+    notice(lines.filter(Boolean).join("\n"));
+  },
+  change(told) {
+    for (const semaphore of told.semaphores) show(semaphore);
+    for (const id of told.gone) forget(id);
+    count();
+  },
+  complete() {
+    for (const card of [...cards.values()]) if (!card.told) forget(card.id);
+    count();
+    document.body.dataset.complete = "true";
+  },
+};
+
+function count() {
+  $("empty").hidden = cards.size > 0;
+  $("empty").textContent = "There is no ConsulSemaphore that you may list.";
+}
+
+// Reads events as they come: lines "event: ..." and "data: ...", and an empty one at the end of each. Other lines only
+// show that the connection lives.
+async function read(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    heard = Date.now();
+    text += value;
+    let end = text.indexOf("\n\n");
+    for (; end >= 0; end = text.indexOf("\n\n")) {
+      const lines = text.slice(0, end).split("\n");
+      text = text.slice(end + 2);
+      const of = (field) => lines.find((line) => line.startsWith(`${field}:`))?.slice(field.length + 1).trim();
+      const kind = of("event");
+      if (kind !== undefined && Object.hasOwn(hear, kind)) hear[kind](JSON.parse(of("data")));
+    }
+  }
+}
+
+async function connect() {
+  clearTimeout(again);
+  if (connection) connection.abort();
+  const own = new AbortController();
+  connection = own;
+  heard = Date.now();
+  const headers = { Accept: "text/event-stream" };
+  const token = sessionStorage.getItem(TOKEN);
+  if (token !== null) headers[TOKEN_HEADER] = token;
+  let why = "";
+  let next = 0;
+  try {
+    const answer = await fetch("events", { headers, signal: own.signal, cache: "no-store" });
+    if (answer.ok) {
+      // It ends now and then, and is asked for anew.
+      await read(answer.body);
+      next = 50 + Math.random() * 100;
+    } else {
+      why = (await answer.text()).trim().slice(0, 500);
+      if (answer.status === 401) {
+        if (connection === own) askForToken(token === null ? "" : why);
+        return;
+      }
+    }
+  } catch (error) {
+    if (!(error instanceof TypeError || error.name === "AbortError")) console.error(error);
+  }
+  // Another one has taken its place, or nobody looks.
+  if (connection !== own) return;
+  connection = null;
+  if (document.hidden) return;
+  if (next === 0) {
+    next = pause * (0.5 + Math.random() / 2);
+    pause = Math.min(LONGEST_PAUSE, pause * 2);
+    lost(why);
+  }
+  again = setTimeout(connect, next);
+}
+
+let lostAt = null;
+
+function lost(why) {
+  if (document.body.dataset.state !== "away") lostAt = new Date().toLocaleTimeString();
+  say("away", `not connected since ${lostAt}, trying again${why ? `: ${why}` : ""}`);
+}
+
+function leave() {
+  clearTimeout(again);
+  const own = connection;
+  connection = null;
+  if (own) own.abort();
+}
+
+// ---- The token
+
+function askForToken(refusal) {
+  leave();
+  sessionStorage.removeItem(TOKEN);
+  for (const id of [...cards.keys()]) forget(id);
+  for (const id of ["filter", "semaphores", "empty", "logout"]) $(id).hidden = true;
+  notice("");
+  $("operator").textContent = "";
+  $("program").textContent = "";
+  $("refusal").textContent = refusal;
+  $("insecure").hidden = window.isSecureContext;
+  $("login").hidden = false;
+  say("login", "not logged in");
+  $("token").focus();
+}
+
+$("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const token = $("token").value.trim();
+  $("token").value = "";
+  // A header takes no other characters, and a token has none.
+  if (!/^[\x21-\x7e]+$/.test(token)) {
+    $("refusal").textContent = "this is no token: it has letters, digits and signs, and no spaces";
+    return;
+  }
+  sessionStorage.setItem(TOKEN, token);
+  pause = FIRST_PAUSE;
+  say("connecting", "connecting");
+  connect();
+});
+
+$("logout").addEventListener("click", () => askForToken(""));
+$("filter").addEventListener("submit", (event) => event.preventDefault());
+$("filter").addEventListener("input", siftAll);
+
+// ---- What goes on by itself
+
+// A page that nobody sees takes no place.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) leave();
+  else if ($("login").hidden) connect();
+});
+
+setInterval(() => {
+  if (connection && Date.now() - heard > SILENCE) {
+    leave();
+    lost("");
+    again = setTimeout(connect, FIRST_PAUSE);
+  }
+  for (const root of inView) {
+    for (const time of root.querySelectorAll("time")) {
+      const text = duration(now() - Number(time.dataset.since));
+      if (time.textContent !== text) time.textContent = text;
+    }
+  }
+}, 1_000);
+
+setInterval(() => {
+  for (const card of cards.values()) {
+    if (inView.has(card.root)) card.picture.replaceWith(trendOf(card));
+  }
+}, 10_000);
+
+connect();

@@ -1,0 +1,282 @@
+//! What all semaphores look like now, and what has changed since somebody looked.
+//!
+//! Each change has a number. Who looks says up to which number it has seen all, and is given what has
+//! changed since, as it is now: what changed twice meanwhile is given once. So a browser that is slow
+//! misses the steps in between, and costs nothing more than one that is quick.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::{trend::Trend, view::View};
+
+/// How many semaphores that are gone are remembered. Who has not looked since begins anew.
+const GONE: usize = 1_000;
+
+/// The name of a semaphore.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+/// All semaphores.
+#[derive(Default)]
+pub(super) struct Picture {
+    /// The number of the last change.
+    number: u64,
+    semaphores: BTreeMap<Name, Entry>,
+    /// The last change of each semaphore, also of those that are gone.
+    changes: BTreeMap<u64, Name>,
+    gone: VecDeque<(u64, Name)>,
+    /// All that went up to this change may be forgotten.
+    forgotten: u64,
+    /// What each watch says: nothing, if it has listed all.
+    watches: BTreeMap<String, Option<String>>,
+}
+
+struct Entry {
+    number: u64,
+    /// `None`: it is gone.
+    shown: Option<Arc<Shown>>,
+    trend: Trend,
+}
+
+/// A semaphore as it is sent, ready to be written.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Shown {
+    is: Box<RawValue>,
+    trend: Box<RawValue>,
+}
+
+/// Some of what has changed, the oldest first.
+#[derive(Debug)]
+pub(super) struct Changes {
+    /// The number of the last of them.
+    pub(super) number: u64,
+    /// How the semaphores are now; `None` if one is gone.
+    pub(super) semaphores: Vec<(Name, Option<Arc<Shown>>)>,
+}
+
+impl Picture {
+    /// A watch does not show all that there is, and says why.
+    pub(super) fn awaits(&mut self, watch: &str, why: &str) {
+        let why = format!("{watch}: {why}");
+        self.watches.insert(watch.to_owned(), Some(why));
+    }
+
+    /// A watch has shown all that there is, and shows what changes; says whether that is news.
+    pub(super) fn knows(&mut self, watch: &str) -> bool {
+        self.watches.insert(watch.to_owned(), None) != Some(None)
+    }
+
+    /// What the watches that do not show all say, one a line.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let lines: Vec<&str> = self.watches.values().flatten().map(String::as_str).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+
+    /// How a semaphore is now; says whether that is news.
+    pub(super) fn put(&mut self, name: &Name, view: &View<'_>, now: i64) -> bool {
+        let Ok(is) = to_raw_value(view) else {
+            // Text keys and plain values always can be written.
+            return false;
+        };
+        let before = self.semaphores.get(name);
+        let shown = before.and_then(|entry| entry.shown.as_deref());
+        if shown.is_some_and(|shown| shown.is.get() == is.get()) {
+            return false;
+        }
+        let mut trend = before.map(|entry| entry.trend.clone()).unwrap_or_default();
+        view.add_to(&mut trend, now);
+        let Ok(shown) = to_raw_value(&trend).map(|trend| Shown { is, trend }) else {
+            return false;
+        };
+        self.set(name, Some(Arc::new(shown)), trend);
+        true
+    }
+
+    /// A semaphore is gone; says whether that is news.
+    pub(super) fn remove(&mut self, name: &Name) -> bool {
+        let there = self.semaphores.get(name);
+        if there.is_none_or(|entry| entry.shown.is_none()) {
+            return false;
+        }
+        self.set(name, None, Trend::default());
+        self.gone.push_back((self.number, name.clone()));
+        if self.gone.len() > GONE
+            && let Some((number, name)) = self.gone.pop_front()
+        {
+            self.forgotten = number;
+            // It may be there again.
+            if self.changes.get(&number) == Some(&name) {
+                self.changes.remove(&number);
+                self.semaphores.remove(&name);
+            }
+        }
+        true
+    }
+
+    /// The semaphores that are there, in one namespace or in all.
+    pub(super) fn names(&self, namespace: Option<&str>) -> Vec<Name> {
+        let there = self.semaphores.iter();
+        let there = there.filter(|(name, entry)| {
+            entry.shown.is_some() && namespace.is_none_or(|namespace| *name.namespace == *namespace)
+        });
+        there.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// At most so many changes after this one; `None` if it is too long ago, and all is to be seen anew.
+    pub(super) fn after(&self, number: u64, most: usize) -> Option<Changes> {
+        if number > 0 && number < self.forgotten {
+            return None;
+        }
+        let mut changes = Changes {
+            number,
+            semaphores: Vec::new(),
+        };
+        for (at, name) in self.changes.range(number + 1..).take(most) {
+            changes.number = *at;
+            if let Some(entry) = self.semaphores.get(name) {
+                changes.semaphores.push((name.clone(), entry.shown.clone()));
+            }
+        }
+        Some(changes)
+    }
+
+    fn set(&mut self, name: &Name, shown: Option<Arc<Shown>>, trend: Trend) {
+        self.number += 1;
+        let entry = Entry {
+            number: self.number,
+            shown,
+            trend,
+        };
+        if let Some(before) = self.semaphores.insert(name.clone(), entry) {
+            self.changes.remove(&before.number);
+        }
+        self.changes.insert(self.number, name.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::{ConsulSemaphore, ConsulSemaphoreStatus};
+
+    fn name(name: &str) -> Name {
+        Name {
+            namespace: "batch".into(),
+            name: name.into(),
+        }
+    }
+
+    fn put(picture: &mut Picture, called: &str, held: i32, now: i64) -> bool {
+        let semaphore: ConsulSemaphore = serde_json::from_value(json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": called, "namespace": "batch" },
+            "spec": { "limit": 9 },
+            "status": { "held": held, "limit": 9 },
+        }))
+        .unwrap();
+        let none = ConsulSemaphoreStatus::default();
+        picture.put(&name(called), &View::of(&semaphore, &none), now)
+    }
+
+    /// Names with how many slots are held, and the number to go on from.
+    fn after(picture: &Picture, number: u64, most: usize) -> (Vec<(String, Option<i64>)>, u64) {
+        let changes = picture.after(number, most).unwrap();
+        let held = |shown: Arc<Shown>| {
+            let shown = serde_json::to_value(&*shown).unwrap();
+            shown["is"]["held"].as_i64().unwrap()
+        };
+        let seen = changes.semaphores.into_iter();
+        let seen = seen.map(|(name, shown)| (name.name.to_string(), shown.map(held)));
+        (seen.collect(), changes.number)
+    }
+
+    #[test]
+    fn who_looks_sees_what_has_changed_since_as_it_is_now() {
+        let mut picture = Picture::default();
+        for (called, held) in [("a", 0), ("b", 0), ("a", 1), ("a", 2)] {
+            assert!(put(&mut picture, called, held, 0));
+        }
+        assert!(!put(&mut picture, "a", 2, 99), "no news");
+        let (seen, number) = after(&picture, 0, 10);
+        assert_eq!(seen, [("b".into(), Some(0)), ("a".into(), Some(2))]);
+        assert_eq!(after(&picture, number, 10), (vec![], number));
+        assert!(picture.remove(&name("b")) && !picture.remove(&name("b")));
+        let (seen, number) = after(&picture, number, 10);
+        assert_eq!(seen, [("b".into(), None)]);
+        assert!(put(&mut picture, "b", 3, 0), "made again");
+        assert_eq!(after(&picture, number, 10).0, [("b".into(), Some(3))]);
+        assert_eq!(picture.names(Some("batch")), [name("a"), name("b")]);
+        assert_eq!(picture.names(Some("other")), []);
+    }
+
+    #[test]
+    fn much_is_given_in_parts() {
+        let mut picture = Picture::default();
+        for called in ["a", "b", "c"] {
+            put(&mut picture, called, 0, 0);
+        }
+        let (first, number) = after(&picture, 0, 2);
+        put(&mut picture, "a", 1, 0);
+        let (second, _) = after(&picture, number, 2);
+        assert_eq!(first, [("a".into(), Some(0)), ("b".into(), Some(0))]);
+        assert_eq!(second, [("c".into(), Some(0)), ("a".into(), Some(1))]);
+    }
+
+    #[test]
+    fn its_use_goes_with_each() {
+        let mut picture = Picture::default();
+        put(&mut picture, "a", 1, 100);
+        put(&mut picture, "a", 2, 200);
+        let trend = |picture: &Picture| {
+            let changes = picture.after(0, 9).unwrap();
+            let shown = changes.semaphores[0].1.clone().unwrap();
+            serde_json::to_value(&*shown).unwrap()["trend"].clone()
+        };
+        assert_eq!(trend(&picture), json!([[100, 1, 9], [200, 2, 9]]));
+        picture.remove(&name("a"));
+        put(&mut picture, "a", 3, 300);
+        assert_eq!(trend(&picture), json!([[300, 3, 9]]), "it is another one");
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_for_a_while() {
+        let mut picture = Picture::default();
+        put(&mut picture, "stays", 0, 0);
+        let seen = picture.number;
+        let come_and_go = |picture: &mut Picture, called: &str| {
+            put(picture, called, 0, 0);
+            picture.remove(&name(called));
+        };
+        for number in 0..GONE {
+            come_and_go(&mut picture, &number.to_string());
+        }
+        assert_eq!(picture.after(seen, usize::MAX).unwrap().semaphores.len(), GONE);
+        for _ in 0..2 {
+            come_and_go(&mut picture, "one more");
+        }
+        assert!(picture.after(seen, 9).is_none(), "it begins anew");
+        assert_eq!(after(&picture, 0, 1).0, [("stays".into(), Some(0))]);
+        let kept = (picture.semaphores.len(), picture.changes.len(), picture.gone.len());
+        assert!(kept.0 <= GONE + 1 && kept.1 <= GONE + 1 && kept.2 == GONE, "{kept:?}");
+    }
+
+    #[test]
+    fn it_says_what_cannot_be_watched() {
+        let mut picture = Picture::default();
+        picture.awaits("a", "being listed");
+        picture.awaits("b", "forbidden");
+        assert_eq!(picture.trouble().unwrap(), "a: being listed\nb: forbidden");
+        assert!(picture.knows("a") && picture.knows("b") && !picture.knows("a"));
+        assert_eq!(picture.trouble(), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! What the API server says of those who look: whose a token is (`TokenReview`), and in which
+//! namespaces that user may list and watch `ConsulSemaphores` (`SubjectAccessReview`).
+//!
+//! An answer is believed for half a minute. Somebody who brings wrong tokens costs the API server little:
+//! each holds one of a few turns for a while.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::{
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+
+use super::guard::{Refusal, Token};
+use crate::{api::GROUP, clock::Moment, text::one_line};
+
+/// What a token can be made for, so that it is of use to nobody but this page.
+pub(super) const AUDIENCE: &str = "consul-semaphore-web";
+
+/// How long an answer is believed.
+const LASTS: Duration = Duration::from_secs(30);
+
+/// How long a question may take, with the time that it waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many are asked at once, of those who are known, and of others.
+const TURNS: usize = 8;
+const TURNS_OF_STRANGERS: usize = 4;
+
+/// How long one who brings a wrong token keeps its turn.
+const PENANCE: Duration = Duration::from_millis(500);
+
+/// How many tokens are remembered.
+const TOKENS: usize = 256;
+
+const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// Asks the API server, and remembers for a while what it said.
+pub(super) struct Reviews {
+    client: Client,
+    tokens: Mutex<HashMap<Token, Known>>,
+    turns: Semaphore,
+    turns_of_strangers: Semaphore,
+}
+
+/// Whose a token was, until when that is believed.
+#[derive(Clone)]
+struct Known {
+    user: Option<Arc<User>>,
+    until: Moment,
+}
+
+/// Whom a token belongs to.
+pub(super) struct User {
+    pub(super) name: Arc<str>,
+    /// As the API server describes it, in the words in which it wants to be asked about it.
+    subject: Value,
+    /// Where it may look; without a namespace: everywhere.
+    sees: Mutex<HashMap<Option<Arc<str>>, (bool, Moment)>>,
+}
+
+impl Reviews {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            tokens: Mutex::default(),
+            turns: Semaphore::new(TURNS),
+            turns_of_strangers: Semaphore::new(TURNS_OF_STRANGERS),
+        }
+    }
+
+    /// Whose a token is.
+    pub(super) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
+        let before = self.tokens().get(token).cloned();
+        if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
+            return known.user.clone().ok_or(Refusal::Unknown);
+        }
+        let before = before.and_then(|known| known.user);
+        let asked = timeout(PATIENCE, self.review(token, before));
+        let user = asked.await.unwrap_or(Err(Refusal::silent()))?;
+        self.remember(token, user.clone());
+        user.ok_or(Refusal::Unknown)
+    }
+
+    /// Whether a user may look into a namespace.
+    pub(super) async fn sees(&self, user: &User, namespace: &Arc<str>) -> Result<bool, Refusal> {
+        Ok(self.sees_in(user, None).await? || self.sees_in(user, Some(namespace)).await?)
+    }
+
+    /// The same for one namespace, or for all at once.
+    async fn sees_in(&self, user: &User, namespace: Option<&Arc<str>>) -> Result<bool, Refusal> {
+        let place = namespace.cloned();
+        let known = user.seen().get(&place).copied();
+        if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
+            return Ok(sees);
+        }
+        let asked = timeout(PATIENCE, async {
+            // Never closed.
+            let _turn = self.turns.acquire().await;
+            for verb in ["list", "watch"] {
+                let answer = self.ask(ACCESS_REVIEWS, access_review(user, namespace, verb));
+                if !allows(&answer.await?) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        });
+        let sees = asked.await.unwrap_or(Err(Refusal::silent()))?;
+        let (mut seen, now) = (user.seen(), Moment::now());
+        seen.retain(|_, (_, until)| *until > now);
+        seen.insert(place, (sees, now + LASTS));
+        Ok(sees)
+    }
+
+    /// Asks whose a token is; `before` is whose it was. A stranger with a wrong one waits.
+    async fn review(
+        &self,
+        token: &Token,
+        before: Option<Arc<User>>,
+    ) -> Result<Option<Arc<User>>, Refusal> {
+        let turns = match before {
+            Some(_) => &self.turns,
+            None => &self.turns_of_strangers,
+        };
+        // Never closed.
+        let _turn = turns.acquire().await;
+        // One for this page alone, or one for the API server, which every client of it has.
+        for audience in [Some(AUDIENCE), None] {
+            let answer = self.ask(TOKEN_REVIEWS, token_review(token, audience)).await?;
+            if let Some(user) = User::read(&answer, audience) {
+                let same = before.filter(|before| before.subject == user.subject);
+                return Ok(Some(same.unwrap_or_else(|| Arc::new(user))));
+            }
+        }
+        if before.is_none() {
+            sleep(PENANCE).await;
+        }
+        Ok(None)
+    }
+
+    fn remember(&self, token: &Token, user: Option<Arc<User>>) {
+        let now = Moment::now();
+        let mut tokens = self.tokens();
+        if tokens.len() >= TOKENS && !tokens.contains_key(token) {
+            tokens.retain(|_, known| known.until > now && known.user.is_some());
+            if tokens.len() >= TOKENS {
+                tokens.clear();
+            }
+        }
+        let until = now + LASTS;
+        tokens.insert(token.clone(), Known { user, until });
+    }
+
+    /// One question. Its text and the answer's, which may repeat it, are shown to nobody.
+    async fn ask(&self, path: &str, question: Value) -> Result<Value, Refusal> {
+        let request = http::Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(question.to_string().into_bytes());
+        let request = request.map_err(|_| Refusal::unable("the question can't be asked"))?;
+        let answer = self.client.request_text(request).await;
+        let answer = answer.map_err(|error| explain(&error))?;
+        serde_json::from_str(&answer).map_err(|_| Refusal::unable("its answer can't be understood"))
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Known>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl User {
+    /// Whom the answer to a review names, if it knows the token. An API server that knows nothing of
+    /// audiences does not say that the token is for this one.
+    fn read(answer: &Value, audience: Option<&str>) -> Option<Self> {
+        let status = &answer["status"];
+        let meant = audience.is_none_or(|audience| {
+            let audiences = status["audiences"].as_array();
+            audiences.is_some_and(|audiences| audiences.iter().any(|named| named == audience))
+        });
+        let user = &status["user"];
+        let name = user["username"].as_str().filter(|name| !name.is_empty())?;
+        let known = status["authenticated"] == true && meant;
+        known.then(|| Self {
+            name: name.into(),
+            subject: json!({
+                "user": name,
+                "uid": user["uid"],
+                "groups": user["groups"],
+                "extra": user["extra"],
+            }),
+            sees: Mutex::default(),
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<Option<Arc<str>>, (bool, Moment)>> {
+        self.sees.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn token_review(token: &Token, audience: Option<&str>) -> Value {
+    json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": { "token": token.text(), "audiences": audience.as_slice() },
+    })
+}
+
+fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> Value {
+    let mut spec = user.subject.clone();
+    spec["resourceAttributes"] = json!({
+        "group": GROUP,
+        "resource": "consulsemaphores",
+        "verb": verb,
+        "namespace": namespace.map_or("", |namespace| namespace),
+    });
+    json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": spec,
+    })
+}
+
+fn allows(answer: &Value) -> bool {
+    let status = &answer["status"];
+    status["allowed"] == true && status["denied"] != true
+}
+
+/// Why the API server gave no answer, and what to do. The error has none of the question's text.
+fn explain(error: &kube::Error) -> Refusal {
+    match error {
+        kube::Error::Api(status) if status.is_forbidden() => Refusal::unable(
+            "the operator may not ask it: give it the rules in config/web/role.yaml",
+        ),
+        error => Refusal::unable(&one_line(&error.to_string(), 200)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Uri;
+    use wiremock::{
+        Mock, MockServer, Request, ResponseTemplate,
+        matchers::{method, path},
+    };
+
+    use super::*;
+
+    /// An API server that knows two tokens, each for one audience, and their rights.
+    async fn api_server() -> (MockServer, Reviews) {
+        let server = MockServer::start().await;
+        let review = |request: &Request| {
+            let asked: Value = request.body_json().unwrap();
+            let spec = &asked["spec"];
+            let user = match (spec["token"].as_str().unwrap(), &spec["audiences"][0]) {
+                ("for-the-page", audience) if audience == AUDIENCE => "viewer",
+                ("for-kubernetes", Value::Null) => "admin",
+                _ => "",
+            };
+            let status = json!({
+                "authenticated": !user.is_empty(),
+                "audiences": spec["audiences"],
+                "user": { "username": user, "groups": ["people"] },
+            });
+            ResponseTemplate::new(201).set_body_json(json!({ "status": status }))
+        };
+        let access = |request: &Request| {
+            let asked: Value = request.body_json().unwrap();
+            let spec = &asked["spec"];
+            let attributes = &spec["resourceAttributes"];
+            assert_eq!(spec["groups"], json!(["people"]));
+            assert_eq!(attributes["resource"], "consulsemaphores");
+            let allowed = spec["user"] == "admin"
+                || attributes["namespace"] == "team-a"
+                || (attributes["namespace"] == "team-b" && attributes["verb"] == "list");
+            let status = json!({ "allowed": allowed });
+            ResponseTemplate::new(201).set_body_json(json!({ "status": status }))
+        };
+        let post = |at| Mock::given(method("POST")).and(path(at));
+        post(TOKEN_REVIEWS).respond_with(review).mount(&server).await;
+        post(ACCESS_REVIEWS).respond_with(access).mount(&server).await;
+        let reviews = reviews_by(&server.uri());
+        (server, reviews)
+    }
+
+    fn reviews_by(uri: &str) -> Reviews {
+        // An error says that it is there already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = kube::Config::new(uri.parse::<Uri>().unwrap());
+        config.default_retry = false;
+        Reviews::new(Client::try_from(config).unwrap())
+    }
+
+    async fn sees(reviews: &Reviews, token: &str, namespace: &str) -> bool {
+        let user = reviews.user(&Token::of(token)).await.unwrap();
+        reviews.sees(&user, &namespace.into()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_user_sees_where_it_may_list_and_watch() {
+        let (_server, reviews) = api_server().await;
+        assert!(sees(&reviews, "for-the-page", "team-a").await);
+        assert!(!sees(&reviews, "for-the-page", "team-b").await, "it may not watch");
+        assert!(!sees(&reviews, "for-the-page", "team-c").await);
+        assert!(sees(&reviews, "for-kubernetes", "team-c").await, "it may everywhere");
+    }
+
+    #[tokio::test]
+    async fn what_was_answered_is_not_asked_again() {
+        let (server, reviews) = api_server().await;
+        for _ in 0..3 {
+            sees(&reviews, "for-the-page", "team-a").await;
+            sees(&reviews, "for-kubernetes", "team-a").await;
+        }
+        let asked = server.received_requests().await.unwrap();
+        // Tokens: 1, and 2 because it is not for the page. Rights: everywhere 1 and 2, team-a 2.
+        assert_eq!(asked.len(), 3 + 5);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_token_is_refused_and_remembered() {
+        let (server, reviews) = api_server().await;
+        for _ in 0..3 {
+            let refusal = reviews.user(&Token::of("wrong")).await.err().unwrap();
+            assert!(matches!(refusal, Refusal::Unknown), "{refusal}");
+        }
+        assert_eq!(server.received_requests().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn many_tokens_take_no_more_memory() {
+        let (_server, reviews) = api_server().await;
+        sees(&reviews, "for-the-page", "team-a").await;
+        for number in 0..2 * TOKENS {
+            reviews.remember(&Token::of(&number.to_string()), None);
+            assert!(reviews.tokens().len() <= TOKENS);
+        }
+        assert!(reviews.tokens().contains_key(&Token::of("for-the-page")));
+    }
+
+    /// Nobody is let in by an API server that does not answer.
+    #[tokio::test]
+    async fn without_an_answer_nobody_is_let_in() {
+        let reviews = reviews_by("http://127.0.0.1:1");
+        let refusal = reviews.user(&Token::of("secret")).await.err().unwrap();
+        assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
+        assert!(!refusal.to_string().contains("secret"));
+    }
+
+    #[tokio::test]
+    async fn a_right_that_the_operator_lacks_is_named() {
+        let server = MockServer::start().await;
+        let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no" });
+        let refused = ResponseTemplate::new(403).set_body_json(status);
+        Mock::given(method("POST")).respond_with(refused).mount(&server).await;
+        let refusal = reviews_by(&server.uri()).user(&Token::of("t")).await.err().unwrap();
+        assert!(refusal.to_string().contains("config/web/role.yaml"), "{refusal}");
+    }
+
+    #[test]
+    fn a_review_that_is_not_for_the_page_does_not_count() {
+        let answer = |status: Value| json!({ "status": status });
+        let user = json!({ "username": "a" });
+        let known = |status| User::read(&answer(status), Some(AUDIENCE)).is_some();
+        assert!(known(json!({ "authenticated": true, "user": user, "audiences": [AUDIENCE] })));
+        assert!(!known(json!({ "authenticated": true, "user": user, "audiences": ["other"] })));
+        assert!(!known(json!({ "authenticated": true, "user": user })));
+        assert!(!known(json!({ "authenticated": false, "user": user, "audiences": [AUDIENCE] })));
+        assert!(!known(json!({ "authenticated": true, "user": {}, "audiences": [AUDIENCE] })));
+    }
+}

@@ -1,0 +1,236 @@
+//! What is shown of one semaphore: its status, for people, as JSON.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+use serde::Serialize;
+
+use super::{holder::Holder, line, trend::Trend};
+use crate::{
+    api::{
+        ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, Mode, QueueStatus,
+        conditions::ConditionType,
+    },
+    text::one_line,
+};
+
+/// How much is shown of a text that others may have written, in characters.
+const LONGEST: usize = 1_000;
+
+/// A semaphore as the page shows it. Times are in seconds since 1970.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct View<'a> {
+    namespace: String,
+    name: String,
+    prefix: String,
+    mode: Mode,
+    keyed: bool,
+    /// The condition Ready; not there before the operator has looked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ready: Option<Ready<'a>>,
+    /// Of how many slots: Consul's limit, or before there is one the spec's.
+    limit: i32,
+    held: i32,
+    held_here: i32,
+    waiting: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys_in_use: Option<i32>,
+    holders: Vec<Holding<'a>>,
+    queue: Vec<Waiting<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    status: &'a str,
+    reason: &'a str,
+    message: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Holding<'a> {
+    #[serde(flatten)]
+    holder: Holder<'a>,
+    session: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cools_until: Option<i64>,
+    never_expires: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Waiting<'a> {
+    job: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<i64>,
+    why: String,
+}
+
+impl<'a> View<'a> {
+    /// What there is to be shown; `none` stands for a status that is not there yet.
+    pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
+        let status = semaphore.status.as_ref().unwrap_or(none);
+        let mut conditions = status.conditions.iter();
+        let ready = conditions.find(|condition| condition.type_ == ConditionType::Ready.as_str());
+        let reasons = line::reasons(semaphore);
+        Self {
+            namespace: semaphore.namespace().unwrap_or_default(),
+            name: semaphore.name_any(),
+            prefix: semaphore.prefix().to_string(),
+            mode: semaphore.spec.mode,
+            keyed: semaphore.spec.keyed,
+            ready: ready.map(|ready| Ready {
+                status: &ready.status,
+                reason: &ready.reason,
+                message: one_line(&ready.message, LONGEST),
+            }),
+            limit: status.limit.unwrap_or(semaphore.spec.limit),
+            held: status.held,
+            held_here: status.held_here,
+            waiting: status.waiting,
+            keys_in_use: status.keys_in_use,
+            holders: status.holders.iter().map(Holding::of).collect(),
+            queue: status
+                .queue
+                .iter()
+                .zip(reasons)
+                .map(|(job, why)| Waiting::of(job, why))
+                .collect(),
+        }
+    }
+
+    /// Notes how many slots are held now. Of a keyed one nothing says of how many.
+    pub(super) fn add_to(&self, trend: &mut Trend, now: i64) {
+        trend.add(now, self.held, (!self.keyed).then_some(self.limit));
+    }
+}
+
+impl<'a> Holding<'a> {
+    fn of(holder: &'a HolderStatus) -> Self {
+        let HolderStatus {
+            session,
+            key,
+            holder,
+            since,
+            cools_until,
+            never_expires,
+        } = holder;
+        Self {
+            holder: Holder::read(holder.as_deref()),
+            session,
+            key: key.as_deref(),
+            since: since.as_ref().map(seconds),
+            cools_until: cools_until.as_ref().map(seconds),
+            never_expires: *never_expires,
+        }
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn of(job: &'a QueueStatus, why: String) -> Self {
+        let QueueStatus { job, key, since } = job;
+        Self {
+            job,
+            key: key.as_deref(),
+            since: since.as_ref().map(seconds),
+            why: one_line(&why, LONGEST),
+        }
+    }
+}
+
+fn seconds(time: &Time) -> i64 {
+    time.0.as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn view(semaphore: Value) -> Value {
+        let semaphore = serde_json::from_value(semaphore).unwrap();
+        let none = ConsulSemaphoreStatus::default();
+        serde_json::to_value(View::of(&semaphore, &none)).unwrap()
+    }
+
+    fn semaphore() -> Value {
+        json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": "db", "namespace": "batch" },
+            "spec": { "limit": 2 },
+        })
+    }
+
+    #[test]
+    fn one_that_is_new_is_empty() {
+        assert_eq!(
+            view(semaphore()),
+            json!({
+                "namespace": "batch", "name": "db", "prefix": "semaphores/batch/db", "mode": "Semaphore", "keyed": false,
+                "limit": 2, "held": 0, "heldHere": 0, "waiting": 0, "holders": [], "queue": [],
+            })
+        );
+    }
+
+    #[test]
+    fn it_shows_who_holds_who_waits_and_why() {
+        let mut shown = semaphore();
+        shown["status"] = json!({
+            "limit": 1, "held": 1, "heldHere": 1, "waiting": 1,
+            "holders": [{
+                "session": "s-1", "holder": "prod-eu batch/migrate-1", "since": "1970-01-01T00:01:40Z",
+                "coolsUntil": "1970-01-01T00:03:20Z",
+            }],
+            "queue": [{ "job": "migrate-2", "since": "1970-01-01T00:05:00Z" }],
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "Reconciled", "message": "slots are granted and released",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let shown = view(shown);
+        assert_eq!(
+            shown["ready"],
+            json!({ "status": "True", "reason": "Reconciled", "message": "slots are granted and released" })
+        );
+        assert_eq!(
+            shown["holders"],
+            json!([{
+                "kind": "job", "name": "batch/migrate-1", "place": "prod-eu", "session": "s-1", "since": 100,
+                "coolsUntil": 200, "neverExpires": false,
+            }])
+        );
+        assert_eq!(
+            shown["queue"],
+            json!([{ "job": "migrate-2", "since": 300, "why": "next of this cluster: the slot is held" }])
+        );
+    }
+
+    /// The page writes it as text; here it stays what it is, in one line.
+    #[test]
+    fn what_others_write_stays_text() {
+        let mut shown = semaphore();
+        let forged = "<img src=x onerror=alert(1)> on \"web\n1";
+        shown["status"] = json!({
+            "held": 1,
+            "holders": [{ "session": "</script>", "holder": forged }],
+            "conditions": [{
+                "type": "Ready", "status": "False", "reason": "x", "message": "a\r\ndata: b",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let semaphore: ConsulSemaphore = serde_json::from_value(shown).unwrap();
+        let none = ConsulSemaphoreStatus::default();
+        let text = serde_json::to_string(&View::of(&semaphore, &none)).unwrap();
+        assert!(!text.contains(['\n', '\r']), "an event has no lines: {text}");
+        let read: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read["holders"][0]["name"], "<img src=x onerror=alert(1)>");
+        assert_eq!(read["ready"]["message"], "a  data: b");
+    }
+}

@@ -1,0 +1,193 @@
+//! The watch of the `ConsulSemaphores`: what they look like goes into the picture.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+
+use tokio::time::sleep;
+
+use super::{
+    Shared,
+    picture::{Name, Picture},
+    view::View,
+};
+use crate::{
+    api::{
+        ConsulSemaphore, ConsulSemaphoreStatus, SemaphoreSelector,
+        scope::{Namespaces, Scope},
+    },
+    clock,
+    text::one_line,
+};
+
+/// How many semaphores a list asks for at once.
+const PAGE: u32 = 500;
+
+/// How much of an error is shown, in characters.
+const SHOWN: usize = 400;
+
+/// A watch that is quiet for so long after an error goes on: nobody tells that nothing has changed.
+const QUIET: Duration = Duration::from_mins(2);
+
+type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
+
+/// One watch, over all namespaces or one of them.
+pub(super) struct Watch {
+    semaphores: Semaphores,
+    namespace: Option<String>,
+    selector: SemaphoreSelector,
+    picture: Arc<Shared>,
+    /// Those that a list has shown, while it lasts.
+    listed: BTreeSet<Name>,
+    /// Whether all was listed once.
+    synced: bool,
+    /// Whether it has failed since then, and nothing was heard after that.
+    fails: bool,
+}
+
+/// The watches that together see this part of the cluster.
+pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec<Watch> {
+    let namespaces: Vec<Option<String>> = match &scope.namespaces {
+        Namespaces::All => vec![None],
+        Namespaces::Only(names) => names.iter().cloned().map(Some).collect(),
+    };
+    let watch = |namespace: Option<String>| {
+        let watch = Watch {
+            semaphores: match &namespace {
+                Some(namespace) => Api::namespaced(client.clone(), namespace),
+                None => Api::all(client.clone()),
+            },
+            namespace,
+            selector: scope.semaphores.clone(),
+            picture: picture.clone(),
+            listed: BTreeSet::new(),
+            synced: false,
+            fails: false,
+        };
+        // Before anybody looks, so that nobody takes nothing for all.
+        watch.awaits("being listed");
+        watch
+    };
+    namespaces.into_iter().map(watch).collect()
+}
+
+impl Watch {
+    /// Watches for ever.
+    pub(super) async fn run(mut self) {
+        let config = watcher::Config::default().page_size(PAGE);
+        let mut events =
+            std::pin::pin!(watcher(self.semaphores.clone(), config).default_backoff());
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = sleep(QUIET), if self.fails => {
+                    self.works();
+                    continue;
+                }
+            };
+            match event {
+                Some(Ok(event)) => self.hear(event),
+                Some(Err(error)) => {
+                    // The controller's own watch tells the log what is wrong with both.
+                    tracing::debug!(%error, "the page's watch is to be started again");
+                    self.fails = self.synced;
+                    let why = one_line(&error.to_string(), SHOWN);
+                    self.awaits(&format!("the watch fails, and is tried again: {why}"));
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// What it watches, for people.
+    fn title(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("ConsulSemaphores in {namespace}"),
+            None => "ConsulSemaphores".to_owned(),
+        }
+    }
+
+    fn hear(&mut self, event: Event<DeserializeGuard<ConsulSemaphore>>) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(semaphore) => {
+                let name = name_of(&semaphore);
+                if self.put(&name, semaphore) {
+                    self.listed.insert(name);
+                }
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                self.paint(|picture, watch| {
+                    for name in picture.names(watch.namespace.as_deref()) {
+                        if !listed.contains(&name) {
+                            picture.remove(&name);
+                        }
+                    }
+                    true
+                });
+                self.synced = true;
+                self.works();
+            }
+            Event::Apply(semaphore) => {
+                let name = name_of(&semaphore);
+                self.put(&name, semaphore);
+                self.works();
+            }
+            Event::Delete(semaphore) => {
+                let name = name_of(&semaphore);
+                self.paint(|picture, _| picture.remove(&name));
+                self.works();
+            }
+        }
+    }
+
+    /// All was listed, and what changes is heard.
+    fn works(&mut self) {
+        self.fails = false;
+        self.paint(|picture, watch| picture.knows(&watch.title()));
+    }
+
+    /// Not all that there is can be seen.
+    fn awaits(&self, why: &str) {
+        self.paint(|picture, watch| {
+            picture.awaits(&watch.title(), why);
+            true
+        });
+    }
+
+    /// Says whether it is one to be shown. One that can't be read, or is another operator's, is not.
+    fn put(&self, name: &Name, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) -> bool {
+        let semaphore = read.ok().filter(|it| self.selector.matches(it.labels()));
+        let none = ConsulSemaphoreStatus::default();
+        self.paint(|picture, _| match &semaphore {
+            Some(semaphore) => {
+                let view = View::of(semaphore, &none);
+                picture.put(name, &view, clock::time().as_second())
+            }
+            None => picture.remove(name),
+        });
+        semaphore.is_some()
+    }
+
+    /// Wakes those who look, if there is news.
+    fn paint(&self, change: impl FnOnce(&mut Picture, &Self) -> bool) {
+        self.picture.send_if_modified(|picture| change(picture, self));
+    }
+}
+
+fn name_of(object: &impl Resource) -> Name {
+    let metadata = object.meta();
+    Name {
+        namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+        name: metadata.name.as_deref().unwrap_or_default().into(),
+    }
+}

@@ -1,0 +1,218 @@
+//! A headless Chromium, spoken to over a pipe in its `DevTools` protocol: JSON, each with a zero byte at
+//! its end. It reaches nothing but loopback, and ends when its pipe does.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::Stdio,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde_json::{Value, json};
+use testbed::eventually;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    process::{Child, ChildStdin, ChildStdout, Command},
+    sync::Mutex,
+    time::timeout,
+};
+
+/// How long one command may take.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// What it may be called.
+const NAMES: [&str; 4] = [
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+];
+
+/// Words of the tests, for the scripts that look at the page.
+const WORDS: &str = "globalThis.text = (element) => element.innerText;
+    globalThis.card = (name) => [...document.querySelectorAll('article')]
+        .find((article) => article.querySelector('h2').textContent.endsWith('/' + name));";
+
+/// A browser.
+pub(crate) struct Chromium {
+    pipe: Mutex<Pipe>,
+    next: AtomicU64,
+    _folder: testbed::Folder,
+    _process: Child,
+}
+
+struct Pipe {
+    write: ChildStdin,
+    read: BufReader<ChildStdout>,
+    /// What it has told by itself.
+    events: Vec<Value>,
+}
+
+/// A page in it.
+pub(crate) struct Page<'a> {
+    browser: &'a Chromium,
+    session: String,
+}
+
+impl Chromium {
+    pub(crate) async fn start() -> Self {
+        let folder = testbed::Folder::new().expect("a folder");
+        let log = std::fs::File::create(folder.path().join("chromium.log")).expect("a log");
+        let mut process = Command::new("bash")
+            // It listens on 3 and speaks on 4.
+            .args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >/dev/null"#])
+            .arg(program())
+            .args(["--headless", "--remote-debugging-pipe", "--no-first-run"])
+            .args(["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
+            .args(["--disable-background-networking", "--disable-component-update"])
+            .args(["--disable-sync", "--no-proxy-server", "--hide-scrollbars"])
+            .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
+            .arg(format!("--user-data-dir={}", folder.path().join("chromium").display()))
+            .env("HOME", folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .expect("Chromium starts");
+        let pipe = Pipe {
+            write: process.stdin.take().expect("a pipe"),
+            read: BufReader::new(process.stdout.take().expect("a pipe")),
+            events: Vec::new(),
+        };
+        Self {
+            pipe: Mutex::new(pipe),
+            next: AtomicU64::new(1),
+            _folder: folder,
+            _process: process,
+        }
+    }
+
+    /// Opens a page.
+    pub(crate) async fn open(&self, url: &str) -> Page<'_> {
+        let blank = json!({ "url": "about:blank" });
+        let target = self.call(None, "Target.createTarget", blank).await;
+        let attach = json!({ "targetId": target["targetId"], "flatten": true });
+        let session = self.call(None, "Target.attachToTarget", attach).await;
+        let page = Page {
+            browser: self,
+            session: session["sessionId"].as_str().expect("a session").to_owned(),
+        };
+        page.call("Page.enable", json!({})).await;
+        page.call("Log.enable", json!({})).await;
+        let words = json!({ "source": WORDS });
+        page.call("Page.addScriptToEvaluateOnNewDocument", words).await;
+        page.call("Page.navigate", json!({ "url": url })).await;
+        page
+    }
+
+    /// Has it do something, and gives what it answers.
+    async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Value {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut command = json!({ "id": id, "method": method, "params": params });
+        if let Some(session) = session {
+            command["sessionId"] = session.into();
+        }
+        let mut pipe = self.pipe.lock().await;
+        let answer = timeout(PATIENCE, pipe.ask(id, &command)).await;
+        let mut answer = answer.unwrap_or_else(|_| panic!("{method} takes too long"));
+        assert!(answer["error"].is_null(), "{method}: {}", answer["error"]);
+        answer["result"].take()
+    }
+}
+
+impl Pipe {
+    async fn ask(&mut self, id: u64, command: &Value) -> Value {
+        let command = format!("{command}\0");
+        let written = self.write.write_all(command.as_bytes()).await;
+        written.expect("Chromium runs: chromium.log in the folder of this test says more");
+        loop {
+            let mut told = Vec::new();
+            let read = self.read.read_until(0, &mut told).await;
+            assert!(read.expect("it is readable") > 0, "Chromium has ended");
+            told.pop();
+            let told: Value = serde_json::from_slice(&told).expect("JSON");
+            if told["id"] == id {
+                return told;
+            }
+            self.events.push(told);
+        }
+    }
+}
+
+impl Page<'_> {
+    async fn call(&self, method: &str, params: Value) -> Value {
+        self.browser.call(Some(&self.session), method, params).await
+    }
+
+    /// What a script comes to.
+    pub(crate) async fn run(&self, script: &str) -> Value {
+        let script = json!({ "expression": script, "returnByValue": true, "awaitPromise": true });
+        let mut answer = self.call("Runtime.evaluate", script).await;
+        let thrown = &answer["exceptionDetails"];
+        assert!(thrown.is_null(), "{thrown}");
+        answer["result"]["value"].take()
+    }
+
+    /// Waits until a script says true. What it throws, because something is not there yet, is false.
+    pub(crate) async fn until(&self, what: &str, script: &str) {
+        let script = format!("(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()");
+        eventually(what, || async {
+            if self.run(&script).await == true {
+                return Ok(());
+            }
+            let shown = self.run("document.body.innerText").await;
+            Err(shown.as_str().unwrap_or_default().to_owned())
+        })
+        .await;
+    }
+
+    /// How large the window is.
+    pub(crate) async fn window(&self, width: u32, height: u32) {
+        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        self.call("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// Whether its user likes it light or dark.
+    pub(crate) async fn colours(&self, scheme: &str) {
+        let media = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
+        self.call("Emulation.setEmulatedMedia", media).await;
+    }
+
+    /// A picture of the window, as PNG.
+    pub(crate) async fn picture(&self) -> Vec<u8> {
+        let answer = self.call("Page.captureScreenshot", json!({ "format": "png" })).await;
+        let data = answer["data"].as_str().expect("a picture");
+        BASE64_STANDARD.decode(data).expect("base64")
+    }
+
+    /// What the browser refused because the page's policy forbids it, and what its scripts threw.
+    pub(crate) async fn violations(&self) -> Vec<String> {
+        // All that was told before this is read by then.
+        self.run("0").await;
+        let pipe = self.browser.pipe.lock().await;
+        let logged = pipe.events.iter().filter(|event| event["method"] == "Log.entryAdded");
+        let entries = logged.map(|event| &event["params"]["entry"]);
+        // A server that is away, and a refused login, are logged as well: by the network.
+        let wrong = entries.filter(|entry| entry["level"] == "error" && entry["source"] != "network");
+        wrong.map(ToString::to_string).collect()
+    }
+}
+
+/// Where it is.
+fn program() -> PathBuf {
+    if let Some(path) = env::var_os("CHROMIUM") {
+        return path.into();
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<_> = env::split_paths(&path).collect();
+    let paths = NAMES.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| {
+        panic!(
+            "no Chromium: on Debian `apt-get install chromium-headless-shell fonts-dejavu-core` brings one, elsewhere the \
+             package chromium; or say where it is with CHROMIUM=/path"
+        )
+    })
+}

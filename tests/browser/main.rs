@@ -1,0 +1,154 @@
+//! The web page in a real browser, headless Chromium: what a person sees of it.
+//!
+//! It is no part of `make test`, because it needs a Chromium: `make web-test` runs it. The pictures in
+//! `docs/` are taken here, with `UPDATE_PICTURES=1`.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the helpers of a test fail the test"
+)]
+
+mod chromium;
+mod scene;
+#[path = "../web/stage.rs"]
+#[expect(dead_code, reason = "tests/web uses all of it")]
+mod stage;
+
+use std::{fs, path::Path};
+
+use crate::{chromium::Chromium, scene::Scene};
+
+/// A login, a hand-over, a restart of the operator: seen on one page that is never loaded again.
+#[tokio::test]
+async fn a_person_sees_what_happens() {
+    let scene = Scene::set().await;
+    let browser = Chromium::start().await;
+    let page = browser.open(&format!("http://{}/", scene.address)).await;
+
+    page.until("it asks for a token", "!document.getElementById('login').hidden")
+        .await;
+    page.run("window.loadedOnce = true").await;
+    log_in(&page, "nobody's").await;
+    page.until(
+        "a wrong token is refused",
+        "document.getElementById('refusal').textContent.includes('does not know this token')",
+    )
+    .await;
+    log_in(&page, &scene.token).await;
+    page.until("it is connected", "document.body.dataset.state === 'live'")
+        .await;
+    page.until("all is there", "document.body.dataset.complete === 'true'")
+        .await;
+    page.until(
+        "a card shows who holds and who waits, in tables",
+        &card("db-migrations", "migrate-1", "holder"),
+    )
+    .await;
+    for (job, list) in [("migrate-2", "holder"), ("migrate-3", "waiter"), ("migrate-4", "waiter")] {
+        page.until(job, &card("db-migrations", job, list)).await;
+    }
+    page.until("the reason", "text(card('db-migrations')).includes('all 2 slots are held')")
+        .await;
+    page.until(
+        "another program's name is text",
+        "text(card('licence-server')).includes('<img src=x onerror=alert(1)>')",
+    )
+    .await;
+    page.until(
+        "what is wrong is said",
+        "text(card('nightly-reports')).includes('Paused') && text(card('nightly-reports')).includes('spec.paused is true')",
+    )
+    .await;
+    page.until("a picture of the use", "card('db-migrations').querySelectorAll('svg.trend path').length === 3")
+        .await;
+    pictures(&page).await;
+
+    scene.first.finish().await;
+    page.until("the next one holds", &card("db-migrations", "migrate-3", "holder"))
+        .await;
+    page.until(
+        "the one that is done does not",
+        "!text(card('db-migrations')).includes('migrate-1')",
+    )
+    .await;
+
+    assert!(scene.bed.operator().stop().await.success());
+    page.until(
+        "it says that it is not connected",
+        "document.getElementById('state').textContent.startsWith('not connected since')",
+    )
+    .await;
+    assert_eq!(
+        page.run(&card("db-migrations", "migrate-3", "holder")).await,
+        true,
+        "what was known is still shown"
+    );
+    scene.second.finish().await;
+    scene.bed.operator().start().await;
+    page.until("it is connected again", "document.body.dataset.state === 'live'")
+        .await;
+    page.until("it goes on", &card("db-migrations", "migrate-4", "holder"))
+        .await;
+    page.until("the state is told to a screen reader", "document.querySelector('#state[role=status]').textContent === 'live'")
+        .await;
+
+    assert_eq!(page.run("window.loadedOnce").await, true, "without a reload");
+    assert_eq!(page.run("document.querySelectorAll('img, iframe, object').length").await, 0);
+    assert_eq!(page.run("document.cookie").await, "");
+    page.run("document.getElementById('logout').click()").await;
+    page.until(
+        "who logs out sees nothing",
+        "!document.getElementById('login').hidden && document.querySelectorAll('article').length === 0 \
+         && sessionStorage.length === 0",
+    )
+    .await;
+    assert_eq!(page.violations().await, Vec::<String>::new());
+}
+
+async fn log_in(page: &chromium::Page, token: &str) {
+    let token = serde_json::Value::from(token);
+    page.run(&format!(
+        "document.getElementById('token').value = {token}; document.getElementById('login').requestSubmit()"
+    ))
+    .await;
+}
+
+/// Whether the first or the second table of a card has a row about this Job.
+fn card(semaphore: &str, job: &str, list: &str) -> String {
+    let caption = if list == "holder" { "Holders" } else { "In line" };
+    format!(
+        "[...card('{semaphore}').querySelectorAll('table')].some((table) => table.caption.textContent.startsWith('{caption}') \
+         && table.querySelectorAll('th[scope=col]').length > 1 && [...table.tBodies[0].rows].some((row) => text(row).includes('{job}')))"
+    )
+}
+
+/// How it looks, by day, by night and on a phone: what can be checked of it is, and the rest is for the
+/// eye of whoever looks at the pictures.
+async fn pictures(page: &chromium::Page) {
+    page.window(1200, 1000).await;
+    page.colours("dark").await;
+    let dark = page.run("getComputedStyle(document.body).backgroundColor").await;
+    keep("web-dark.png", &page.picture().await);
+    page.colours("light").await;
+    let light = page.run("getComputedStyle(document.body).backgroundColor").await;
+    assert_ne!(dark, light);
+    keep("web-light.png", &page.picture().await);
+    page.window(360, 780).await;
+    let widest = page.run("document.documentElement.scrollWidth").await;
+    assert_eq!(widest, 360, "nothing is wider than a phone");
+    keep("web-phone.png", &page.picture().await);
+    page.window(1200, 1000).await;
+}
+
+/// Kept beside what is built; with `UPDATE_PICTURES=1` it is the one in `docs/` from now on.
+fn keep(name: &str, picture: &[u8]) {
+    assert!(picture.starts_with(b"\x89PNG"));
+    fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), picture).unwrap();
+    let shown = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    if std::env::var_os("UPDATE_PICTURES").is_some() {
+        fs::write(shown, picture).unwrap();
+    } else {
+        assert!(shown.exists(), "{} is missing: UPDATE_PICTURES=1 makes it", shown.display());
+    }
+}

@@ -1,0 +1,78 @@
+//! What there is to be seen: semaphores in use, one that is shared with a program of others, one that is
+//! paused, one with keys.
+
+use serde_json::json;
+use testbed::{Bed, Job, Taker, eventually};
+
+use crate::stage::{free_address, may_review, somebody, token};
+
+/// An operator with the page, and what it shows.
+pub(crate) struct Scene {
+    pub(crate) bed: Bed,
+    pub(crate) address: String,
+    pub(crate) token: String,
+    /// Jobs that hold the slots of `db-migrations`.
+    pub(crate) first: Job,
+    pub(crate) second: Job,
+    _program: Taker,
+}
+
+impl Scene {
+    pub(crate) async fn set() -> Self {
+        let address = free_address();
+        let args = ["--web-address", &address, "--cluster-name", "prod-eu"];
+        let bed = Bed::builder().operator_args(args).start().await;
+        may_review(&bed).await;
+        let batch = bed.namespace_named("batch").await;
+        let account = somebody(&batch, "viewer").await;
+        let all = format!("--serviceaccount={account}");
+        let role = "--clusterrole=consul-semaphore-viewer";
+        bed.kubectl(["create", "clusterrolebinding", "viewer", role, &all])
+            .await;
+
+        let team = bed.namespace_named("team-a").await;
+        let licence = team.semaphore("licence-server").limit(4).prefix("shared/licence");
+        licence.create().await.is_ready().await;
+        let hostile = "<img src=x onerror=alert(1)>";
+        let program = bed.go_semaphore(hostile, "shared/licence", 4).start().await;
+        program.holds().await;
+        team.job("render-7").semaphore("licence-server").runs("1h").create().await;
+        let reports = batch.semaphore("nightly-reports").paused(true).create().await;
+        batch.job("report").semaphore("nightly-reports").create().await;
+        reports.has_condition("Ready", "False", "Paused").await;
+        let keyed = team.semaphore("per-customer").spec(json!({ "keyed": true }));
+        keyed.create().await;
+        for (job, key) in [("import-42", "customer-42"), ("import-7", "customer-7")] {
+            let job = team.job(job).semaphore("per-customer").runs("1h");
+            let key = job.annotation("consul-semaphore.io/key", key);
+            key.create().await.is_running().await;
+        }
+
+        let db = batch.semaphore("db-migrations").limit(2).create().await;
+        let migration = |number: u32| {
+            let job = batch.job(&format!("migrate-{number}"));
+            job.semaphore("db-migrations").runs("1h")
+        };
+        let first = migration(1).create().await;
+        first.is_running().await;
+        let second = migration(2).create().await;
+        second.is_running().await;
+        for number in [3, 4] {
+            migration(number).create().await;
+            // Their order is that of their names within a second, and of their ages else.
+            eventually("it is in line", || async {
+                testbed::same(db.status().await["waiting"].as_u64(), Some(u64::from(number) - 2))
+            })
+            .await;
+        }
+        let token = token(&bed, &account).await;
+        Self {
+            bed,
+            address,
+            token,
+            first,
+            second,
+            _program: program,
+        }
+    }
+}

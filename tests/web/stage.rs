@@ -1,0 +1,50 @@
+//! Operators with the page, and those who look at it.
+
+use testbed::{Bed, Namespace, Operator};
+
+/// An address of loopback that was free a moment ago.
+pub(crate) fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").to_string()
+}
+
+/// A replica that serves the page beside the bed's own operator, which leads; and where.
+pub(crate) async fn replica<const N: usize>(
+    bed: &Bed,
+    name: &str,
+    args: [&str; N],
+) -> (Operator, String) {
+    let address = free_address();
+    let args = ["--web-address", &address].into_iter().chain(args);
+    let operator = bed.another_operator(name, args, []);
+    operator.start().await;
+    (operator, address)
+}
+
+/// Gives the operator what docs/web.md says it needs.
+pub(crate) async fn may_review(bed: &Bed) {
+    let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
+    bed.kubectl(["apply", "-f", files[0], "-f", files[1]]).await;
+}
+
+/// Somebody who may look into no namespace yet: `namespace:name` of its `ServiceAccount`.
+pub(crate) async fn somebody(namespace: &Namespace, name: &str) -> String {
+    namespace.kubectl(["create", "serviceaccount", name]).await;
+    format!("{}:{name}", namespace.name())
+}
+
+/// A token of this account for the page, as docs/web.md makes it.
+pub(crate) async fn token(bed: &Bed, account: &str) -> String {
+    let (namespace, name) = account.split_once(':').expect("namespace:name");
+    let audience = "consul-semaphore-web";
+    let args = ["create", "token", name, "-n", namespace, "--audience", audience];
+    bed.kubectl(args).await.trim().to_owned()
+}
+
+/// Lets this account look into a namespace.
+pub(crate) async fn may_look(account: &str, into: &Namespace) {
+    let account = format!("--serviceaccount={account}");
+    let role = "--clusterrole=consul-semaphore-viewer";
+    let args = ["create", "rolebinding", "looks", role, &account];
+    into.kubectl(args).await;
+}
