@@ -376,7 +376,11 @@ impl WebFlags {
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
         }
         let scope = scope.clone();
-        Ok(Some(web::Settings { address, access, scope }))
+        Ok(Some(web::Settings {
+            address,
+            access,
+            scope,
+        }))
     }
 }
 

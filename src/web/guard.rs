@@ -47,7 +47,9 @@ pub(super) enum Refusal {
     #[error("a token is needed")]
     NoToken,
     /// The API server does not know it.
-    #[error("the API server does not know this token: it has expired, or is for another cluster or audience")]
+    #[error(
+        "the API server does not know this token: it has expired, or is for another cluster or audience"
+    )]
     Unknown,
     /// It can't be found out.
     #[error("the API server can't be asked who may see this page: {0}")]
@@ -149,7 +151,9 @@ fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// A site can have its own name stand for this machine, and read what a browser gets under that name.
 fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let host = headers
+        .get(header::HOST)
+        .and_then(|value| value.to_str().ok());
     let authority: Option<http::uri::Authority> = host.and_then(|host| host.parse().ok());
     match authority.as_ref().map(http::uri::Authority::host) {
         Some("localhost" | "127.0.0.1" | "[::1]") => Ok(()),
@@ -193,6 +197,7 @@ impl IntoResponse for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::web::reviews::tests::reviews_by;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter();
@@ -230,7 +235,13 @@ mod tests {
         for host in ["localhost", "localhost:8081", "127.0.0.1:1", "[::1]:8081"] {
             assert!(answered(host), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.1:8081", "a@b", ""] {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1:8081",
+            "a@b",
+            "",
+        ] {
             assert!(!answered(host), "{host}");
         }
         assert!(is_for_loopback(&HeaderMap::new()).is_err());
@@ -246,8 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_token_nobody_is_let_in() {
-        let client = kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap()));
-        let guard = Guard::Asks(Reviews::new(client.unwrap()));
+        let guard = Guard::Asks(reviews_by("http://127.0.0.1:1"));
         let refusal = guard.admit(&HeaderMap::new()).await.err().unwrap();
         assert!(matches!(refusal, Refusal::NoToken));
         let response = refusal.into_response();

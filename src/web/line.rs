@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn what_is_in_the_way_of_all_is_the_reason_for_each() {
         let queue = queue(&[("a", None), ("b", None)]);
-        let status = json!({ "conditions": [condition("Ready", "False", "Paused")], "queue": queue });
+        let status =
+            json!({ "conditions": [condition("Ready", "False", "Paused")], "queue": queue });
         let reasons = reasons_of(json!({ "limit": 1 }), status);
         assert_eq!(reasons, ["nothing is granted now: Paused"; 2]);
         let reasons = reasons_of(json!({ "limit": 1 }), json!({ "queue": queue }));
@@ -184,7 +185,10 @@ mod tests {
             "conditions": [ready(), condition("SlotsAvailable", "False", "AllSlotsHeld")],
         });
         let reasons = reasons_of(json!({ "limit": 1, "mode": "Mutex" }), status);
-        assert_eq!(reasons, ["AllSlotsHeld!", "1 Job of this cluster goes before it"]);
+        assert_eq!(
+            reasons,
+            ["AllSlotsHeld!", "1 Job of this cluster goes before it"]
+        );
     }
 
     #[test]
@@ -198,10 +202,19 @@ mod tests {
         };
         let spec = json!({ "limit": 1, "keyed": true });
         let reasons = reasons_of(spec.clone(), status(1));
-        assert_eq!(reasons[0], "next of this cluster for its key: the slot is held");
+        assert_eq!(
+            reasons[0],
+            "next of this cluster for its key: the slot is held"
+        );
         assert_eq!(reasons[1], "1 Job of this cluster goes before it");
-        assert!(reasons[2].starts_with("a slot of its key is free"), "{reasons:?}");
+        assert!(
+            reasons[2].starts_with("a slot of its key is free"),
+            "{reasons:?}"
+        );
         let reasons = reasons_of(spec, status(30));
-        assert_eq!(reasons[2], "next of this cluster for its key", "not all are listed");
+        assert_eq!(
+            reasons[2], "next of this cluster for its key",
+            "not all are listed"
+        );
     }
 }

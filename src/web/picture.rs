@@ -75,7 +75,12 @@ impl Picture {
 
     /// What the watches that do not show all say, one a line.
     pub(super) fn trouble(&self) -> Option<String> {
-        let lines: Vec<&str> = self.watches.values().flatten().map(String::as_str).collect();
+        let lines: Vec<&str> = self
+            .watches
+            .values()
+            .flatten()
+            .map(String::as_str)
+            .collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
@@ -260,14 +265,24 @@ mod tests {
         for number in 0..GONE {
             come_and_go(&mut picture, &number.to_string());
         }
-        assert_eq!(picture.after(seen, usize::MAX).unwrap().semaphores.len(), GONE);
+        assert_eq!(
+            picture.after(seen, usize::MAX).unwrap().semaphores.len(),
+            GONE
+        );
         for _ in 0..2 {
             come_and_go(&mut picture, "one more");
         }
         assert!(picture.after(seen, 9).is_none(), "it begins anew");
         assert_eq!(after(&picture, 0, 1).0, [("stays".into(), Some(0))]);
-        let kept = (picture.semaphores.len(), picture.changes.len(), picture.gone.len());
-        assert!(kept.0 <= GONE + 1 && kept.1 <= GONE + 1 && kept.2 == GONE, "{kept:?}");
+        let kept = (
+            picture.semaphores.len(),
+            picture.changes.len(),
+            picture.gone.len(),
+        );
+        assert!(
+            kept.0 <= GONE + 1 && kept.1 <= GONE + 1 && kept.2 == GONE,
+            "{kept:?}"
+        );
     }
 
     #[test]

@@ -133,7 +133,9 @@ impl Reviews {
         let _turn = turns.acquire().await;
         // One for this page alone, or one for the API server, which every client of it has.
         for audience in [Some(AUDIENCE), None] {
-            let answer = self.ask(TOKEN_REVIEWS, token_review(token, audience)).await?;
+            let answer = self
+                .ask(TOKEN_REVIEWS, token_review(token, audience))
+                .await?;
             if let Some(user) = User::read(&answer, audience) {
                 let same = before.filter(|before| before.subject == user.subject);
                 return Ok(Some(same.unwrap_or_else(|| Arc::new(user))));
@@ -242,7 +244,7 @@ fn explain(error: &kube::Error) -> Refusal {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use http::Uri;
     use wiremock::{
         Mock, MockServer, Request, ResponseTemplate,
@@ -282,13 +284,20 @@ mod tests {
             ResponseTemplate::new(201).set_body_json(json!({ "status": status }))
         };
         let post = |at| Mock::given(method("POST")).and(path(at));
-        post(TOKEN_REVIEWS).respond_with(review).mount(&server).await;
-        post(ACCESS_REVIEWS).respond_with(access).mount(&server).await;
+        post(TOKEN_REVIEWS)
+            .respond_with(review)
+            .mount(&server)
+            .await;
+        post(ACCESS_REVIEWS)
+            .respond_with(access)
+            .mount(&server)
+            .await;
         let reviews = reviews_by(&server.uri());
         (server, reviews)
     }
 
-    fn reviews_by(uri: &str) -> Reviews {
+    /// They ask the API server at this address.
+    pub(in crate::web) fn reviews_by(uri: &str) -> Reviews {
         // An error says that it is there already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = kube::Config::new(uri.parse::<Uri>().unwrap());
@@ -305,9 +314,15 @@ mod tests {
     async fn a_user_sees_where_it_may_list_and_watch() {
         let (_server, reviews) = api_server().await;
         assert!(sees(&reviews, "for-the-page", "team-a").await);
-        assert!(!sees(&reviews, "for-the-page", "team-b").await, "it may not watch");
+        assert!(
+            !sees(&reviews, "for-the-page", "team-b").await,
+            "it may not watch"
+        );
         assert!(!sees(&reviews, "for-the-page", "team-c").await);
-        assert!(sees(&reviews, "for-kubernetes", "team-c").await, "it may everywhere");
+        assert!(
+            sees(&reviews, "for-kubernetes", "team-c").await,
+            "it may everywhere"
+        );
     }
 
     #[tokio::test]
@@ -357,9 +372,19 @@ mod tests {
         let server = MockServer::start().await;
         let status = json!({ "kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no" });
         let refused = ResponseTemplate::new(403).set_body_json(status);
-        Mock::given(method("POST")).respond_with(refused).mount(&server).await;
-        let refusal = reviews_by(&server.uri()).user(&Token::of("t")).await.err().unwrap();
-        assert!(refusal.to_string().contains("config/web/role.yaml"), "{refusal}");
+        Mock::given(method("POST"))
+            .respond_with(refused)
+            .mount(&server)
+            .await;
+        let refusal = reviews_by(&server.uri())
+            .user(&Token::of("t"))
+            .await
+            .err()
+            .unwrap();
+        assert!(
+            refusal.to_string().contains("config/web/role.yaml"),
+            "{refusal}"
+        );
     }
 
     #[test]
@@ -367,10 +392,18 @@ mod tests {
         let answer = |status: Value| json!({ "status": status });
         let user = json!({ "username": "a" });
         let known = |status| User::read(&answer(status), Some(AUDIENCE)).is_some();
-        assert!(known(json!({ "authenticated": true, "user": user, "audiences": [AUDIENCE] })));
-        assert!(!known(json!({ "authenticated": true, "user": user, "audiences": ["other"] })));
+        assert!(known(
+            json!({ "authenticated": true, "user": user, "audiences": [AUDIENCE] })
+        ));
+        assert!(!known(
+            json!({ "authenticated": true, "user": user, "audiences": ["other"] })
+        ));
         assert!(!known(json!({ "authenticated": true, "user": user })));
-        assert!(!known(json!({ "authenticated": false, "user": user, "audiences": [AUDIENCE] })));
-        assert!(!known(json!({ "authenticated": true, "user": {}, "audiences": [AUDIENCE] })));
+        assert!(!known(
+            json!({ "authenticated": false, "user": user, "audiences": [AUDIENCE] })
+        ));
+        assert!(!known(
+            json!({ "authenticated": true, "user": {}, "audiences": [AUDIENCE] })
+        ));
     }
 }

@@ -73,7 +73,16 @@ mod tests {
     /// What the policy would refuse, so that it is noticed here and not in a browser.
     #[test]
     fn the_page_is_made_of_its_three_files_alone() {
-        for inline in ["<style", " style=", " onclick", " onload", "javascript:", "http:", "https:", "//"] {
+        for inline in [
+            "<style",
+            " style=",
+            " onclick",
+            " onload",
+            "javascript:",
+            "http:",
+            "https:",
+            "//",
+        ] {
             assert!(!HTML.contains(inline), "{inline}");
         }
         assert_eq!(HTML.matches("<script").count(), 1);
@@ -88,8 +97,15 @@ mod tests {
     #[test]
     fn the_script_makes_no_html_of_text() {
         for sink in [
-            "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "setAttribute(\"style\"",
-            "localStorage", "document.cookie",
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "setAttribute(\"style\"",
+            "localStorage",
+            "document.cookie",
         ] {
             assert!(!SCRIPT.contains(sink), "{sink}");
         }

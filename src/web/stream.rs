@@ -154,7 +154,10 @@ impl Open {
                 }
                 continue;
             }
-            let all_is_known = self.told.as_ref().is_some_and(|told| told.trouble.is_none());
+            let all_is_known = self
+                .told
+                .as_ref()
+                .is_some_and(|told| told.trouble.is_none());
             if all_is_known && !std::mem::replace(&mut self.complete, true) {
                 return Ok(Some(event("complete", &())));
             }
@@ -238,7 +241,9 @@ impl Open {
             }
             match shown {
                 Some(shown) => change.semaphores.push(shown),
-                None => change.gone.push(format!("{}/{}", name.namespace, name.name)),
+                None => change
+                    .gone
+                    .push(format!("{}/{}", name.namespace, name.name)),
             }
         }
         let empty = change.semaphores.is_empty() && change.gone.is_empty();
@@ -311,7 +316,9 @@ mod tests {
 
     fn held(change: &Value) -> Vec<i64> {
         let semaphores = change["semaphores"].as_array().unwrap().iter();
-        semaphores.map(|it| it["is"]["held"].as_i64().unwrap()).collect()
+        semaphores
+            .map(|it| it["is"]["held"].as_i64().unwrap())
+            .collect()
     }
 
     #[tokio::test]

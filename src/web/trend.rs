@@ -73,7 +73,10 @@ mod tests {
             trend.add(now, i32::try_from(now % 7).unwrap(), Some(7));
         }
         let (first, second) = (trend.0[0].0, trend.0[1].0);
-        assert!(first <= 99_999 - SPAN && second > 99_999 - SPAN - STEP, "{first} {second}");
+        assert!(
+            first <= 99_999 - SPAN && second > 99_999 - SPAN - STEP,
+            "{first} {second}"
+        );
         assert!(trend.0.len() <= usize::try_from(SPAN / STEP).unwrap() + 2);
     }
 }

@@ -228,7 +228,10 @@ mod tests {
         let semaphore: ConsulSemaphore = serde_json::from_value(shown).unwrap();
         let none = ConsulSemaphoreStatus::default();
         let text = serde_json::to_string(&View::of(&semaphore, &none)).unwrap();
-        assert!(!text.contains(['\n', '\r']), "an event has no lines: {text}");
+        assert!(
+            !text.contains(['\n', '\r']),
+            "an event has no lines: {text}"
+        );
         let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["holders"][0]["name"], "<img src=x onerror=alert(1)>");
         assert_eq!(read["ready"]["message"], "a  data: b");

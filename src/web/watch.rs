@@ -83,8 +83,7 @@ impl Watch {
     /// Watches for ever.
     pub(super) async fn run(mut self) {
         let config = watcher::Config::default().page_size(PAGE);
-        let mut events =
-            std::pin::pin!(watcher(self.semaphores.clone(), config).default_backoff());
+        let mut events = std::pin::pin!(watcher(self.semaphores.clone(), config).default_backoff());
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
@@ -180,7 +179,8 @@ impl Watch {
 
     /// Wakes those who look, if there is news.
     fn paint(&self, change: impl FnOnce(&mut Picture, &Self) -> bool) {
-        self.picture.send_if_modified(|picture| change(picture, self));
+        self.picture
+            .send_if_modified(|picture| change(picture, self));
     }
 }
 

@@ -66,10 +66,16 @@ impl Chromium {
             .arg(program())
             .args(["--headless", "--remote-debugging-pipe", "--no-first-run"])
             .args(["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
-            .args(["--disable-background-networking", "--disable-component-update"])
+            .args([
+                "--disable-background-networking",
+                "--disable-component-update",
+            ])
             .args(["--disable-sync", "--no-proxy-server", "--hide-scrollbars"])
             .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
-            .arg(format!("--user-data-dir={}", folder.path().join("chromium").display()))
+            .arg(format!(
+                "--user-data-dir={}",
+                folder.path().join("chromium").display()
+            ))
             .env("HOME", folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -103,7 +109,8 @@ impl Chromium {
         page.call("Page.enable", json!({})).await;
         page.call("Log.enable", json!({})).await;
         let words = json!({ "source": WORDS });
-        page.call("Page.addScriptToEvaluateOnNewDocument", words).await;
+        page.call("Page.addScriptToEvaluateOnNewDocument", words)
+            .await;
         page.call("Page.navigate", json!({ "url": url })).await;
         page
     }
@@ -158,7 +165,9 @@ impl Page<'_> {
 
     /// Waits until a script says true. What it throws, because something is not there yet, is false.
     pub(crate) async fn until(&self, what: &str, script: &str) {
-        let script = format!("(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()");
+        let script = format!(
+            "(() => {{ try {{ return Boolean({script}); }} catch {{ return false; }} }})()"
+        );
         eventually(what, || async {
             if self.run(&script).await == true {
                 return Ok(());
@@ -171,7 +180,8 @@ impl Page<'_> {
 
     /// How large the window is.
     pub(crate) async fn window(&self, width: u32, height: u32) {
-        let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        let size =
+            json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size).await;
     }
 
@@ -183,7 +193,9 @@ impl Page<'_> {
 
     /// A picture of the window, as PNG.
     pub(crate) async fn picture(&self) -> Vec<u8> {
-        let answer = self.call("Page.captureScreenshot", json!({ "format": "png" })).await;
+        let answer = self
+            .call("Page.captureScreenshot", json!({ "format": "png" }))
+            .await;
         let data = answer["data"].as_str().expect("a picture");
         BASE64_STANDARD.decode(data).expect("base64")
     }
@@ -193,10 +205,14 @@ impl Page<'_> {
         // All that was told before this is read by then.
         self.run("0").await;
         let pipe = self.browser.pipe.lock().await;
-        let logged = pipe.events.iter().filter(|event| event["method"] == "Log.entryAdded");
+        let logged = pipe
+            .events
+            .iter()
+            .filter(|event| event["method"] == "Log.entryAdded");
         let entries = logged.map(|event| &event["params"]["entry"]);
         // A server that is away, and a refused login, are logged as well: by the network.
-        let wrong = entries.filter(|entry| entry["level"] == "error" && entry["source"] != "network");
+        let wrong =
+            entries.filter(|entry| entry["level"] == "error" && entry["source"] != "network");
         wrong.map(ToString::to_string).collect()
     }
 }
@@ -208,7 +224,9 @@ fn program() -> PathBuf {
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = env::split_paths(&path).collect();
-    let paths = NAMES.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    let paths = NAMES
+        .iter()
+        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
     paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| {
         panic!(
             "no Chromium: on Debian `apt-get install chromium-headless-shell fonts-dejavu-core` brings one, elsewhere the \

@@ -26,8 +26,11 @@ async fn a_person_sees_what_happens() {
     let browser = Chromium::start().await;
     let page = browser.open(&format!("http://{}/", scene.address)).await;
 
-    page.until("it asks for a token", "!document.getElementById('login').hidden")
-        .await;
+    page.until(
+        "it asks for a token",
+        "!document.getElementById('login').hidden",
+    )
+    .await;
     page.run("window.loadedOnce = true").await;
     log_in(&page, "nobody's").await;
     page.until(
@@ -45,11 +48,18 @@ async fn a_person_sees_what_happens() {
         &card("db-migrations", "migrate-1", "holder"),
     )
     .await;
-    for (job, list) in [("migrate-2", "holder"), ("migrate-3", "waiter"), ("migrate-4", "waiter")] {
+    for (job, list) in [
+        ("migrate-2", "holder"),
+        ("migrate-3", "waiter"),
+        ("migrate-4", "waiter"),
+    ] {
         page.until(job, &card("db-migrations", job, list)).await;
     }
-    page.until("the reason", "text(card('db-migrations')).includes('all 2 slots are held')")
-        .await;
+    page.until(
+        "the reason",
+        "text(card('db-migrations')).includes('all 2 slots are held')",
+    )
+    .await;
     page.until(
         "another program's name is text",
         "text(card('licence-server')).includes('<img src=x onerror=alert(1)>')",
@@ -60,13 +70,19 @@ async fn a_person_sees_what_happens() {
         "text(card('nightly-reports')).includes('Paused') && text(card('nightly-reports')).includes('spec.paused is true')",
     )
     .await;
-    page.until("a picture of the use", "card('db-migrations').querySelectorAll('svg.trend path').length === 3")
-        .await;
+    page.until(
+        "a picture of the use",
+        "card('db-migrations').querySelectorAll('svg.trend path').length === 3",
+    )
+    .await;
     pictures(&page).await;
 
     scene.first.finish().await;
-    page.until("the next one holds", &card("db-migrations", "migrate-3", "holder"))
-        .await;
+    page.until(
+        "the next one holds",
+        &card("db-migrations", "migrate-3", "holder"),
+    )
+    .await;
     page.until(
         "the one that is done does not",
         "!text(card('db-migrations')).includes('migrate-1')",
@@ -80,21 +96,36 @@ async fn a_person_sees_what_happens() {
     )
     .await;
     assert_eq!(
-        page.run(&card("db-migrations", "migrate-3", "holder")).await,
+        page.run(&card("db-migrations", "migrate-3", "holder"))
+            .await,
         true,
         "what was known is still shown"
     );
     scene.second.finish().await;
     scene.bed.operator().start().await;
-    page.until("it is connected again", "document.body.dataset.state === 'live'")
-        .await;
+    page.until(
+        "it is connected again",
+        "document.body.dataset.state === 'live'",
+    )
+    .await;
     page.until("it goes on", &card("db-migrations", "migrate-4", "holder"))
         .await;
-    page.until("the state is told to a screen reader", "document.querySelector('#state[role=status]').textContent === 'live'")
-        .await;
+    page.until(
+        "the state is told to a screen reader",
+        "document.querySelector('#state[role=status]').textContent === 'live'",
+    )
+    .await;
 
-    assert_eq!(page.run("window.loadedOnce").await, true, "without a reload");
-    assert_eq!(page.run("document.querySelectorAll('img, iframe, object').length").await, 0);
+    assert_eq!(
+        page.run("window.loadedOnce").await,
+        true,
+        "without a reload"
+    );
+    assert_eq!(
+        page.run("document.querySelectorAll('img, iframe, object').length")
+            .await,
+        0
+    );
     assert_eq!(page.run("document.cookie").await, "");
     page.run("document.getElementById('logout').click()").await;
     page.until(
@@ -116,7 +147,11 @@ async fn log_in(page: &chromium::Page, token: &str) {
 
 /// Whether the first or the second table of a card has a row about this Job.
 fn card(semaphore: &str, job: &str, list: &str) -> String {
-    let caption = if list == "holder" { "Holders" } else { "In line" };
+    let caption = if list == "holder" {
+        "Holders"
+    } else {
+        "In line"
+    };
     format!(
         "[...card('{semaphore}').querySelectorAll('table')].some((table) => table.caption.textContent.startsWith('{caption}') \
          && table.querySelectorAll('th[scope=col]').length > 1 && [...table.tBodies[0].rows].some((row) => text(row).includes('{job}')))"
@@ -128,10 +163,14 @@ fn card(semaphore: &str, job: &str, list: &str) -> String {
 async fn pictures(page: &chromium::Page) {
     page.window(1200, 1000).await;
     page.colours("dark").await;
-    let dark = page.run("getComputedStyle(document.body).backgroundColor").await;
+    let dark = page
+        .run("getComputedStyle(document.body).backgroundColor")
+        .await;
     keep("web-dark.png", &page.picture().await);
     page.colours("light").await;
-    let light = page.run("getComputedStyle(document.body).backgroundColor").await;
+    let light = page
+        .run("getComputedStyle(document.body).backgroundColor")
+        .await;
     assert_ne!(dark, light);
     keep("web-light.png", &page.picture().await);
     page.window(360, 780).await;
@@ -145,10 +184,16 @@ async fn pictures(page: &chromium::Page) {
 fn keep(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"));
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), picture).unwrap();
-    let shown = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    let shown = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("docs")
+        .join(name);
     if std::env::var_os("UPDATE_PICTURES").is_some() {
         fs::write(shown, picture).unwrap();
     } else {
-        assert!(shown.exists(), "{} is missing: UPDATE_PICTURES=1 makes it", shown.display());
+        assert!(
+            shown.exists(),
+            "{} is missing: UPDATE_PICTURES=1 makes it",
+            shown.display()
+        );
     }
 }

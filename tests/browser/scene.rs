@@ -31,16 +31,33 @@ impl Scene {
             .await;
 
         let team = bed.namespace_named("team-a").await;
-        let licence = team.semaphore("licence-server").limit(4).prefix("shared/licence");
+        let licence = team
+            .semaphore("licence-server")
+            .limit(4)
+            .prefix("shared/licence");
         licence.create().await.is_ready().await;
         let hostile = "<img src=x onerror=alert(1)>";
         let program = bed.go_semaphore(hostile, "shared/licence", 4).start().await;
         program.holds().await;
-        team.job("render-7").semaphore("licence-server").runs("1h").create().await;
-        let reports = batch.semaphore("nightly-reports").paused(true).create().await;
-        batch.job("report").semaphore("nightly-reports").create().await;
+        team.job("render-7")
+            .semaphore("licence-server")
+            .runs("1h")
+            .create()
+            .await;
+        let reports = batch
+            .semaphore("nightly-reports")
+            .paused(true)
+            .create()
+            .await;
+        batch
+            .job("report")
+            .semaphore("nightly-reports")
+            .create()
+            .await;
         reports.has_condition("Ready", "False", "Paused").await;
-        let keyed = team.semaphore("per-customer").spec(json!({ "keyed": true }));
+        let keyed = team
+            .semaphore("per-customer")
+            .spec(json!({ "keyed": true }));
         keyed.create().await;
         for (job, key) in [("import-42", "customer-42"), ("import-7", "customer-7")] {
             let job = team.job(job).semaphore("per-customer").runs("1h");
@@ -61,7 +78,10 @@ impl Scene {
             migration(number).create().await;
             // Their order is that of their names within a second, and of their ages else.
             eventually("it is in line", || async {
-                testbed::same(db.status().await["waiting"].as_u64(), Some(u64::from(number) - 2))
+                testbed::same(
+                    db.status().await["waiting"].as_u64(),
+                    Some(u64::from(number) - 2),
+                )
             })
             .await;
         }

@@ -14,10 +14,17 @@ async fn without_a_token_there_is_only_an_empty_page() {
     may_review(&bed).await;
     let (_operator, address) = replica(&bed, "empty-page", []).await;
 
-    let page = http().get(format!("http://{address}/")).send().await.unwrap();
+    let page = http()
+        .get(format!("http://{address}/"))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(page.status(), 200);
     let policy = page.headers()["content-security-policy"].to_str().unwrap();
-    assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'self';"),
+        "{policy}"
+    );
     assert_eq!(page.headers()["x-content-type-options"], "nosniff");
     assert!(page.text().await.unwrap().contains("page.js"));
 
@@ -123,7 +130,9 @@ async fn without_a_login_it_answers_under_the_names_of_loopback_alone() {
     let id = format!("{}/db", team.name());
 
     let reader = Reader::open(&address, None);
-    reader.until("it is shown", |seen| !seen.is(&id).is_null()).await;
+    reader
+        .until("it is shown", |seen| !seen.is(&id).is_null())
+        .await;
     assert!(reader.seen().user.is_null());
 
     let ask = |name: &'static str, value: &'static str| {
@@ -144,7 +153,10 @@ async fn nobody_takes_all_places() {
     may_review(&bed).await;
     let (_operator, address) = replica(&bed, "places", []).await;
     let team = bed.namespace("places").await;
-    let (greedy, other) = (somebody(&team, "greedy").await, somebody(&team, "other").await);
+    let (greedy, other) = (
+        somebody(&team, "greedy").await,
+        somebody(&team, "other").await,
+    );
     let (greedy, other) = (token(&bed, &greedy).await, token(&bed, &other).await);
     let mut open = Vec::new();
     for _ in 0..12 {

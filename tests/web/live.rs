@@ -4,10 +4,7 @@ use serde_json::json;
 use testbed::Bed;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::{
-    reader::Reader,
-    stage::replica,
-};
+use crate::{reader::Reader, stage::replica};
 
 #[tokio::test]
 async fn a_hand_over_is_seen_as_it_happens() {
@@ -34,15 +31,24 @@ async fn a_hand_over_is_seen_as_it_happens() {
         .await;
     let is = seen.is(&id);
     assert_eq!(is["limit"], 1);
-    assert_eq!((&is["held"], &is["heldHere"], &is["waiting"]), (&json!(1), &json!(1), &json!(2)));
+    assert_eq!(
+        (&is["held"], &is["heldHere"], &is["waiting"]),
+        (&json!(1), &json!(1), &json!(2))
+    );
     assert_eq!(is["ready"]["reason"], "Reconciled");
     let holder = &is["holders"][0];
     assert_eq!(holder["kind"], "job");
-    assert!(holder["since"].is_i64() && holder["place"].is_string(), "{holder}");
+    assert!(
+        holder["since"].is_i64() && holder["place"].is_string(),
+        "{holder}"
+    );
     let why = |place: usize| is["queue"][place]["why"].as_str().unwrap_or_default();
     assert_eq!(why(0), "next of this cluster: the slot is held");
     assert_eq!(why(1), "1 Job of this cluster goes before it");
-    assert!(seen.operator["remarks"].as_str().unwrap().contains("leads"), "{seen:?}");
+    assert!(
+        seen.operator["remarks"].as_str().unwrap().contains("leads"),
+        "{seen:?}"
+    );
 
     let told = reader.seen().complete;
     a.finish().await;
@@ -51,7 +57,11 @@ async fn a_hand_over_is_seen_as_it_happens() {
             seen.holders(&id) == [b_name.as_str()] && seen.queue(&id) == ["c"]
         })
         .await;
-    assert_eq!(reader.seen().complete, told, "by the connection that was there");
+    assert_eq!(
+        reader.seen().complete,
+        told,
+        "by the connection that was there"
+    );
 
     // Somebody else's program, on the same prefix.
     c.delete().await;
@@ -81,9 +91,12 @@ async fn a_restart_is_survived() {
     let (operator, address) = replica(&bed, "restarted", ["--web-auth", "none"]).await;
     let team = bed.namespace("restart").await;
     team.semaphore("before").create().await;
-    let [before, while_away] = ["before", "while-away"].map(|name| format!("{}/{name}", team.name()));
+    let [before, while_away] =
+        ["before", "while-away"].map(|name| format!("{}/{name}", team.name()));
     let reader = Reader::open(&address, None);
-    reader.until("it is shown", |seen| !seen.is(&before).is_null()).await;
+    reader
+        .until("it is shown", |seen| !seen.is(&before).is_null())
+        .await;
 
     // An open page does not keep the operator from ending.
     assert!(operator.stop().await.success());

@@ -181,7 +181,9 @@ impl Seen {
 
 fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    list.iter().filter_map(|item| item[field].as_str()).collect()
+    list.iter()
+        .filter_map(|item| item[field].as_str())
+        .collect()
 }
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {

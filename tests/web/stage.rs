@@ -37,7 +37,15 @@ pub(crate) async fn somebody(namespace: &Namespace, name: &str) -> String {
 pub(crate) async fn token(bed: &Bed, account: &str) -> String {
     let (namespace, name) = account.split_once(':').expect("namespace:name");
     let audience = "consul-semaphore-web";
-    let args = ["create", "token", name, "-n", namespace, "--audience", audience];
+    let args = [
+        "create",
+        "token",
+        name,
+        "-n",
+        namespace,
+        "--audience",
+        audience,
+    ];
     bed.kubectl(args).await.trim().to_owned()
 }
 
