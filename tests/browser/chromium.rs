@@ -31,7 +31,7 @@ const NAMES: [&str; 4] = [
 ];
 
 /// Words of the tests, for the scripts that look at the page.
-const WORDS: &str = "globalThis.text = (element) => element.innerText;
+const WORDS: &str = "globalThis.text = (element) => element.textContent;
     globalThis.card = (name) => [...document.querySelectorAll('article')]
         .find((article) => article.querySelector('h2').textContent.endsWith('/' + name));";
 
