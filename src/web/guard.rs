@@ -22,7 +22,7 @@ const FETCHED_FROM: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Who decides who may see what.
 pub(super) enum Guard {
     /// The API server.
-    Asks(Reviews),
+    Asks(Box<Reviews>),
     /// Nobody: whoever can reach a loopback address is let in.
     Open,
 }
@@ -143,7 +143,7 @@ impl fmt::Debug for Token {
 /// Another site's page may have a browser ask for anything, though it may not read the answer: it is
 /// given none. Who is no browser says nothing.
 fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
-    match headers.get(FETCHED_FROM).map(|value| value.as_bytes()) {
+    match headers.get(FETCHED_FROM).map(http::HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
         Some(_) => Err(Refusal::Foreign("another site's page has asked for this")),
     }
@@ -257,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_a_token_nobody_is_let_in() {
-        let guard = Guard::Asks(reviews_by("http://127.0.0.1:1"));
+        let guard = Guard::Asks(Box::new(reviews_by("http://127.0.0.1:1")));
         let refusal = guard.admit(&HeaderMap::new()).await.err().unwrap();
         assert!(matches!(refusal, Refusal::NoToken));
         let response = refusal.into_response();

@@ -99,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    fn reasons_of(spec: Value, status: Value) -> Vec<String> {
+    fn reasons_of(spec: &Value, status: &Value) -> Vec<String> {
         let semaphore = json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
             "kind": "ConsulSemaphore",
@@ -136,7 +136,7 @@ mod tests {
             "queue": queue(&[("a", None), ("b", None), ("c", None)]),
         });
         assert_eq!(
-            reasons_of(json!({ "limit": 2 }), status),
+            reasons_of(&json!({ "limit": 2 }), &status),
             [
                 "next of this cluster: all 2 slots are held",
                 "1 Job of this cluster goes before it",
@@ -150,7 +150,7 @@ mod tests {
         let status = json!({
             "held": 1, "conditions": [ready()], "queue": queue(&[("a", None), ("b", None), ("c", None)]),
         });
-        let reasons = reasons_of(json!({ "limit": 3 }), status);
+        let reasons = reasons_of(&json!({ "limit": 3 }), &status);
         assert!(reasons[0].starts_with("a slot is free") && reasons[0] == reasons[1]);
         assert_eq!(reasons[2], "2 Jobs of this cluster go before it");
     }
@@ -161,7 +161,7 @@ mod tests {
             "limit": 1, "held": 3, "conditions": [ready()], "queue": queue(&[("a", None)]),
         });
         assert_eq!(
-            reasons_of(json!({ "limit": 1 }), status),
+            reasons_of(&json!({ "limit": 1 }), &status),
             ["next of this cluster: the slot is held"]
         );
     }
@@ -171,11 +171,11 @@ mod tests {
         let queue = queue(&[("a", None), ("b", None)]);
         let status =
             json!({ "conditions": [condition("Ready", "False", "Paused")], "queue": queue });
-        let reasons = reasons_of(json!({ "limit": 1 }), status);
+        let reasons = reasons_of(&json!({ "limit": 1 }), &status);
         assert_eq!(reasons, ["nothing is granted now: Paused"; 2]);
-        let reasons = reasons_of(json!({ "limit": 1 }), json!({ "queue": queue }));
+        let reasons = reasons_of(&json!({ "limit": 1 }), &json!({ "queue": queue }));
         assert!(reasons[1].contains("has not looked"), "{reasons:?}");
-        assert_eq!(reasons_of(json!({ "limit": 1 }), json!({})), [""; 0]);
+        assert_eq!(reasons_of(&json!({ "limit": 1 }), &json!({})), [""; 0]);
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             "limit": 1, "held": 0, "queue": queue(&[("a", None), ("b", None)]),
             "conditions": [ready(), condition("SlotsAvailable", "False", "AllSlotsHeld")],
         });
-        let reasons = reasons_of(json!({ "limit": 1, "mode": "Mutex" }), status);
+        let reasons = reasons_of(&json!({ "limit": 1, "mode": "Mutex" }), &status);
         assert_eq!(
             reasons,
             ["AllSlotsHeld!", "1 Job of this cluster goes before it"]
@@ -201,7 +201,7 @@ mod tests {
             })
         };
         let spec = json!({ "limit": 1, "keyed": true });
-        let reasons = reasons_of(spec.clone(), status(1));
+        let reasons = reasons_of(&spec, &status(1));
         assert_eq!(
             reasons[0],
             "next of this cluster for its key: the slot is held"
@@ -211,7 +211,7 @@ mod tests {
             reasons[2].starts_with("a slot of its key is free"),
             "{reasons:?}"
         );
-        let reasons = reasons_of(spec, status(30));
+        let reasons = reasons_of(&spec, &status(30));
         assert_eq!(
             reasons[2], "next of this cluster for its key",
             "not all are listed"

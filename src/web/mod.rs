@@ -133,7 +133,7 @@ impl Page {
         }
         let desk = Desk {
             guard: match access {
-                Access::Kubernetes => Guard::Asks(Reviews::new(client)),
+                Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client))),
                 Access::Open => Guard::Open,
             },
             picture,

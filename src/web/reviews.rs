@@ -63,8 +63,11 @@ pub(super) struct User {
     /// As the API server describes it, in the words in which it wants to be asked about it.
     subject: Value,
     /// Where it may look; without a namespace: everywhere.
-    sees: Mutex<HashMap<Option<Arc<str>>, (bool, Moment)>>,
+    sees: Mutex<Sees>,
 }
+
+/// By namespace: whether, and until when that is taken for true.
+type Sees = HashMap<Option<Arc<str>>, (bool, Moment)>;
 
 impl Reviews {
     pub(super) fn new(client: Client) -> Self {
@@ -97,7 +100,7 @@ impl Reviews {
     /// The same for one namespace, or for all at once.
     async fn sees_in(&self, user: &User, namespace: Option<&Arc<str>>) -> Result<bool, Refusal> {
         let place = namespace.cloned();
-        let known = user.seen().get(&place).copied();
+        let known = user.known().get(&place).copied();
         if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
             return Ok(sees);
         }
@@ -113,9 +116,9 @@ impl Reviews {
             Ok(true)
         });
         let sees = asked.await.unwrap_or(Err(Refusal::silent()))?;
-        let (mut seen, now) = (user.seen(), Moment::now());
-        seen.retain(|_, (_, until)| *until > now);
-        seen.insert(place, (sees, now + LASTS));
+        let (mut known, now) = (user.known(), Moment::now());
+        known.retain(|_, (_, until)| *until > now);
+        known.insert(place, (sees, now + LASTS));
         Ok(sees)
     }
 
@@ -200,7 +203,7 @@ impl User {
         })
     }
 
-    fn seen(&self) -> MutexGuard<'_, HashMap<Option<Arc<str>>, (bool, Moment)>> {
+    fn known(&self) -> MutexGuard<'_, Sees> {
         self.sees.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -99,7 +99,7 @@ impl<'a> View<'a> {
                 .queue
                 .iter()
                 .zip(reasons)
-                .map(|(job, why)| Waiting::of(job, why))
+                .map(|(job, why)| Waiting::of(job, &why))
                 .collect(),
         }
     }
@@ -132,13 +132,13 @@ impl<'a> Holding<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    fn of(job: &'a QueueStatus, why: String) -> Self {
+    fn of(job: &'a QueueStatus, why: &str) -> Self {
         let QueueStatus { job, key, since } = job;
         Self {
             job,
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
-            why: one_line(&why, LONGEST),
+            why: one_line(why, LONGEST),
         }
     }
 }

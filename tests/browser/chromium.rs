@@ -57,7 +57,7 @@ pub(crate) struct Page<'a> {
 }
 
 impl Chromium {
-    pub(crate) async fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = testbed::Folder::new().expect("a folder");
         let log = std::fs::File::create(folder.path().join("chromium.log")).expect("a log");
         let mut process = Command::new("bash")

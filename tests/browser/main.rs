@@ -17,13 +17,20 @@ mod stage;
 
 use std::{fs, path::Path};
 
-use crate::{chromium::Chromium, scene::Scene};
+use crate::{
+    chromium::{Chromium, Page},
+    scene::Scene,
+};
 
 /// A login, a hand-over, a restart of the operator: seen on one page that is never loaded again.
 #[tokio::test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "a story, of one page that is loaded once"
+)]
 async fn a_person_sees_what_happens() {
     let scene = Scene::set().await;
-    let browser = Chromium::start().await;
+    let browser = Chromium::start();
     let page = browser.open(&format!("http://{}/", scene.address)).await;
 
     page.until(
@@ -137,7 +144,7 @@ async fn a_person_sees_what_happens() {
     assert_eq!(page.violations().await, Vec::<String>::new());
 }
 
-async fn log_in(page: &chromium::Page, token: &str) {
+async fn log_in(page: &Page<'_>, token: &str) {
     let token = serde_json::Value::from(token);
     page.run(&format!(
         "document.getElementById('token').value = {token}; document.getElementById('login').requestSubmit()"
@@ -160,8 +167,9 @@ fn card(semaphore: &str, job: &str, list: &str) -> String {
 
 /// How it looks, by day, by night and on a phone: what can be checked of it is, and the rest is for the
 /// eye of whoever looks at the pictures.
-async fn pictures(page: &chromium::Page) {
-    page.window(1200, 1000).await;
+async fn pictures(page: &Page<'_>) {
+    // The first two semaphores.
+    page.window(1200, 632).await;
     page.colours("dark").await;
     let dark = page
         .run("getComputedStyle(document.body).backgroundColor")

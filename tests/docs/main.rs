@@ -24,4 +24,5 @@ mod made;
 mod operations;
 mod plugin;
 mod scope;
+mod web;
 mod yaml;

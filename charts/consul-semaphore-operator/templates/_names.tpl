@@ -84,3 +84,8 @@ annotations:
 {{- define "consul-semaphore-operator.hasMutatingPolicies" -}}
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end }}
 {{- end }}
+
+{{/* Whether the web page is for others than who forwards a port to a pod's loopback: "true" or nothing. */}}
+{{- define "consul-semaphore-operator.webIsShared" -}}
+{{- if and .Values.web.enabled (eq .Values.web.auth "kubernetes") }}true{{ end }}
+{{- end }}

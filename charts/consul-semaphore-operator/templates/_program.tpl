@@ -10,6 +10,12 @@
 {{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
 - {{ printf "--http-address=%s:%d" .Values.http.host (int .Values.http.port) | quote }}
 {{- end }}
+{{- if include "consul-semaphore-operator.webIsShared" . }}
+- {{ printf "--web-address=%s:%d" .Values.http.host (int .Values.web.port) | quote }}
+{{- else if .Values.web.enabled }}
+- --web-address=127.0.0.1:{{ int .Values.web.port }}
+- --web-auth=none
+{{- end }}
 {{- with .Values.clusterName }}
 - --cluster-name={{ . }}
 {{- end }}
