@@ -2,12 +2,22 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
+use kube::api::PatchParams;
 use tokio::time::timeout;
 
 use crate::clock::Moment;
 
 /// How long a call may take.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How objects are changed: under a name that `metadata.managedFields` shows, for tools and people that go by
+/// who wrote what. Without one the API server calls the writer `unknown`.
+pub(super) fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(env!("CARGO_PKG_NAME").to_owned()),
+        ..PatchParams::default()
+    }
+}
 
 /// How a call failed.
 #[derive(Debug, thiserror::Error)]

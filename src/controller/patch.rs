@@ -8,13 +8,13 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{DeleteParams, Patch, PostParams, Preconditions},
 };
 use serde_json::{Value, json};
 
 use super::{
     Context,
-    call::{CallError, call, call_until},
+    call::{CallError, call, call_until, patch_params},
     job::Kept,
 };
 use crate::{
@@ -149,7 +149,7 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
         deadline,
     } = write;
     let jobs: Api<batch::Job> = Api::namespaced(context.client.clone(), &namespace);
-    let (params, body) = (PatchParams::default(), Patch::Merge(body));
+    let (params, body) = (patch_params(), Patch::Merge(body));
     // The process may have slept between the decision and now, also while it waited for its turn.
     let permit = context.job_writes.acquire().await;
     let end = Moment::now() + timeout;

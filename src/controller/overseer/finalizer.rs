@@ -1,9 +1,6 @@
 //! The finalizer on a `ConsulSemaphore`: it goes when nothing of it is left in Consul.
 
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, Resource, ResourceExt, api::Patch};
 use serde_json::json;
 use tokio::{
     task::{JoinError, JoinSet},
@@ -15,7 +12,7 @@ use crate::{
     api::{ConsulSemaphore, annotations::FINALIZER},
     clock::Moment,
     controller::{
-        call::{CallError, call},
+        call::{CallError, call, patch_params},
         events::Reason,
     },
     crash::{self, Point},
@@ -253,7 +250,7 @@ async fn set_finalizers(
         "resourceVersion": semaphore.metadata.resource_version,
         "finalizers": finalizers,
     } }));
-    let params = PatchParams::default();
+    let params = patch_params();
     call(api.patch(&semaphore.name_any(), &params, &body)).await?;
     Ok(())
 }

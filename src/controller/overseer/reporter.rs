@@ -3,10 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use kube::{Api, ResourceExt, api::Patch};
 use serde_json::{Value, json};
 use tokio::{
     sync::{Notify, watch},
@@ -22,7 +19,7 @@ use crate::{
     clock::{self, Moment},
     controller::{
         Context,
-        call::{CallError, call},
+        call::{CallError, call, patch_params},
     },
     crash::{self, Point},
     holding::Setback,
@@ -181,7 +178,7 @@ impl Writer {
             "metadata": { "uid": self.uid },
             "status": whole(status),
         }));
-        let params = PatchParams::default();
+        let params = patch_params();
         match call(self.api.patch_status(&self.name, &params, &body)).await {
             // There is nobody left to tell.
             Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(()),
