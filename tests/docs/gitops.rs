@@ -1,0 +1,139 @@
+use std::fs;
+
+use serde_json::json;
+use testbed::Bed;
+
+use crate::{page::Page, shell::Shell};
+
+const PAGE: &str = "docs/gitops.md";
+/// For the bed's fake node.
+const LONG: &str = "  template:\n    metadata: {annotations: {bed.consul-semaphore.io/runs: 1h}}\n";
+
+#[tokio::test]
+async fn gitops() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("gitops").await;
+    team.semaphore("db-migrations").limit(9).create().await;
+    let mut shell = Shell::with(&bed, team.name()).await;
+    let mut page = Page::open("docs/gitops.md");
+    let manifest = Page::file(PAGE, "migrate.yaml").replacen("  template:\n", LONG, 1);
+    let with = |name: &str, suspend: &str| {
+        manifest
+            .replace("name: migrate\n", &format!("name: {name}\n"))
+            .replacen("spec:\n", &format!("spec:\n{suspend}"), 1)
+    };
+    shell.write("migrate.yaml", &manifest);
+    shell.write("suspend.yaml", &with("migrate", "  suspend: true\n"));
+    shell.write(
+        "server-side.yaml",
+        &with("server-side", "  suspend: true\n"),
+    );
+
+    // What Git does not have, no apply touches.
+    let migrate = team.job("migrate");
+    shell.run("kubectl apply -f migrate.yaml").await;
+    migrate.has_event("SlotGranted").await;
+    let owner = page.run(&shell, "kubectl get job migrate --show-managed-fields");
+    assert_eq!(owner.await, "consul-semaphore-operator\n");
+    let again = shell.run("kubectl apply -f migrate.yaml").await;
+    assert!(again.contains("unchanged"), "{again}");
+    // What it has is a user's word.
+    shell.run("kubectl apply -f suspend.yaml").await;
+    migrate.is_on_hold().await;
+
+    let server_side = "kubectl apply --server-side --field-manager=git -f server-side.yaml";
+    shell.run(server_side).await;
+    team.job("server-side").is_running().await;
+    let [code, _, conflict] = shell.end_of(server_side).await;
+    assert_eq!(code, "1", "{conflict}");
+    assert!(
+        conflict
+            .contains(r#"conflict with "consul-semaphore-operator" using batch/v1: .spec.suspend"#),
+        "{conflict}"
+    );
+    shell.run(&format!("{server_side} --force-conflicts")).await;
+    team.job("server-side").is_on_hold().await;
+
+    helm(
+        &team,
+        &mut shell,
+        &mut page,
+        &with("{{ .Release.Name }}", ""),
+    )
+    .await;
+}
+
+async fn helm(team: &testbed::Namespace, shell: &mut Shell, page: &mut Page, long: &str) {
+    let templates = shell.path().join("batch/templates");
+    fs::create_dir_all(&templates).expect("a chart");
+    shell.write(
+        "batch/Chart.yaml",
+        "apiVersion: v2\nname: batch\nversion: 0.1.0\n",
+    );
+    shell.write("batch/templates/job.yaml", &long.replace("1h}}", "1s}}"));
+    page.run(shell, "helm upgrade --install batch").await;
+    team.job("batch").is_complete().await;
+
+    // One that waits.
+    let paused = team
+        .semaphore("paused")
+        .limit(1)
+        .paused(true)
+        .create()
+        .await;
+    paused.has_condition("Ready", "False", "Paused").await;
+    let waits = long.replace("semaphore: db-migrations", "semaphore: paused");
+    shell.write("batch/templates/job.yaml", &waits);
+    for (wait, code) in [
+        ("--wait", "1"),
+        ("--wait --wait-for-jobs", "1"),
+        ("--wait=legacy", "0"),
+        ("--wait=legacy --wait-for-jobs", "1"),
+    ] {
+        let name = format!("waits{}", wait.replace("--", "-").replace([' ', '='], ""));
+        let install = format!("helm install {name} ./batch {wait} --timeout 3s");
+        let [ended, _, error] = shell.end_of(&install).await;
+        assert_eq!(ended, code, "{wait}: {error}");
+    }
+
+    // One whose chart says that it is suspended, and that runs.
+    let suspended = long.replacen("spec:\n", "spec:\n  suspend: true\n", 1);
+    shell.write("batch/templates/job.yaml", &suspended);
+    shell.run("helm install runs ./batch").await;
+    team.job("runs").is_running().await;
+    let [code, _, conflict] = shell.end_of("helm upgrade runs ./batch").await;
+    assert_eq!(code, "1", "{conflict}");
+    assert!(conflict.contains(".spec.suspend"), "{conflict}");
+}
+
+#[tokio::test]
+async fn the_deadline_of_a_job_stands_still_while_it_waits() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("deadline").await;
+    let db = team.semaphore("db").limit(1).paused(true).create().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    let deadline = json!({ "spec": { "activeDeadlineSeconds": 30 } });
+    let job = team.job("job").semaphore("db").runs("1h").with(deadline);
+    let job = job.create().await;
+    job.is("suspended, without a start", |job| {
+        let status = job.status.as_ref();
+        status.is_some_and(|status| status.conditions.is_some() && status.start_time.is_none())
+    })
+    .await;
+    db.resume().await;
+    job.is_running().await;
+    let started = job.get().await.and_then(|job| job.status?.start_time);
+    assert!(started.is_some());
+    job.suspend().await;
+    job.is_on_hold().await;
+    job.is("without a start", |job| {
+        job.status
+            .as_ref()
+            .is_some_and(|status| status.start_time.is_none())
+    })
+    .await;
+    job.annotate("consul-semaphore.io/hold", None).await;
+    job.is_running().await;
+    let again = job.get().await.and_then(|job| job.status?.start_time);
+    assert!(again > started, "{again:?} after {started:?}");
+}

@@ -1,0 +1,129 @@
+//! The docs know every word that the operator says, and no other.
+
+use std::{collections::BTreeSet, path::Path, time::Duration};
+
+use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
+
+use crate::page::text_of;
+
+const REFERENCE: &str = "docs/reference.md";
+
+/// The variants of an enum, as its source has them.
+fn variants(file: &str, name: &str) -> BTreeSet<String> {
+    let text = text_of(Path::new(file));
+    let (_, after) = text
+        .split_once(&format!("enum {name} {{\n"))
+        .unwrap_or_else(|| panic!("{file} has no {name}"));
+    let (body, _) = after.split_once("\n}").expect("its end");
+    let code = body.lines().map(str::trim);
+    code.filter(|line| !line.starts_with("//"))
+        .map(|line| line.trim_end_matches(',').to_owned())
+        .collect()
+}
+
+/// The rows of the tables in a section, but those above the rules.
+fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
+    let text = text_of(Path::new(page));
+    let (_, after) = text
+        .split_once(&format!("\n## {section}\n"))
+        .unwrap_or_else(|| panic!("{page} has no {section}"));
+    let section = after.split("\n## ").next().expect("a section");
+    let lines: Vec<_> = section.lines().collect();
+    let mut rows = Vec::new();
+    for (number, line) in lines.iter().enumerate() {
+        let above = lines.get(number + 1).unwrap_or(&"");
+        if !line.starts_with('|') || line.starts_with("|---") || above.starts_with("|---") {
+            continue;
+        }
+        let cells = line.trim_matches('|').split(" | ");
+        rows.push(cells.map(|cell| cell.trim().to_owned()).collect());
+    }
+    rows
+}
+
+/// The words of the first column, of rows that say something in all others but those that may be empty.
+fn told(page: &str, section: &str, may_be_empty: &[usize]) -> BTreeSet<String> {
+    let mut words = BTreeSet::new();
+    for row in rows(page, section) {
+        for (column, cell) in row.iter().enumerate() {
+            assert!(
+                !cell.is_empty() || may_be_empty.contains(&column),
+                "{page}: {} says nothing in column {column}",
+                row[0]
+            );
+        }
+        words.extend(
+            row[0]
+                .split(", ")
+                .map(|word| word.trim_matches('`').to_owned()),
+        );
+    }
+    words
+}
+
+#[test]
+fn it_has_every_condition_and_reason() {
+    let mut expected = variants("src/api/conditions.rs", "Reason");
+    assert!(expected.len() > 20, "{expected:?}");
+    expected.extend(variants("src/api/conditions.rs", "ConditionType"));
+    assert_eq!(told(REFERENCE, "Conditions: what to do", &[]), expected);
+}
+
+#[test]
+fn it_has_every_event() {
+    let expected = variants("src/controller/events.rs", "Reason");
+    assert!(expected.len() > 15, "{expected:?}");
+    assert_eq!(told(REFERENCE, "Events", &[1]), expected);
+}
+
+#[test]
+fn it_has_every_metric() {
+    let metrics = Metrics::new();
+    let db = SemaphoreLabels::new("batch", "db");
+    metrics.pass(Duration::ZERO, Err("Conflict"));
+    metrics.semaphore(&db, 1, Some((1, 1)));
+    metrics.ready(&db, true, "Reconciled");
+    metrics.granted(&db, Duration::ZERO);
+    metrics.released(&db);
+    metrics.lost(&db);
+    metrics.consul_call("txn", "ok", Duration::ZERO);
+    metrics.watch_failed("jobs");
+    let page = metrics.encode();
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let mut expected = BTreeSet::new();
+    for family in families {
+        let (name, kind) = family.split_once(' ').expect("a name and a type");
+        // Those of the process are in a sentence of their own.
+        let Some(name) = name.strip_prefix("consul_semaphore_operator_") else {
+            continue;
+        };
+        let end = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        expected.insert(format!("{name}{end}"));
+    }
+    // What nothing has happened to yet is not encoded.
+    let source = text_of(Path::new("src/telemetry/metrics.rs"));
+    let made =
+        ["make.plain(", "make.seconds(", "Info::new("].map(|call| source.matches(call).count());
+    assert_eq!(expected.len(), made.iter().sum::<usize>(), "{expected:?}");
+    assert_eq!(told(REFERENCE, "Metrics", &[1]), expected);
+}
+
+#[test]
+fn operations_have_every_alert() {
+    let alerts = text_of(Path::new(
+        "charts/consul-semaphore-operator/files/alerts.yaml",
+    ));
+    let names = alerts
+        .lines()
+        .filter_map(|line| line.strip_prefix("- alert: "));
+    let expected: BTreeSet<_> = names.map(str::to_owned).collect();
+    assert!(expected.len() > 5, "{expected:?}");
+    assert_eq!(
+        told("docs/operations.md", "What to alert on", &[]),
+        expected
+    );
+}
