@@ -1,7 +1,7 @@
 use std::fs;
 
 use serde_json::json;
-use testbed::Bed;
+use testbed::{Bed, Namespace, eventually, same};
 
 use crate::{page::Page, shell::Shell};
 
@@ -63,7 +63,7 @@ async fn gitops() {
     .await;
 }
 
-async fn helm(team: &testbed::Namespace, shell: &mut Shell, page: &mut Page, long: &str) {
+async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) {
     let templates = shell.path().join("batch/templates");
     fs::create_dir_all(&templates).expect("a chart");
     shell.write(
@@ -104,6 +104,58 @@ async fn helm(team: &testbed::Namespace, shell: &mut Shell, page: &mut Page, lon
     let [code, _, conflict] = shell.end_of("helm upgrade runs ./batch").await;
     assert_eq!(code, "1", "{conflict}");
     assert!(conflict.contains(".spec.suspend"), "{conflict}");
+}
+
+/// The first row of the page's table, and the last one, with the admission policies.
+#[tokio::test]
+async fn what_git_does_not_have_no_apply_touches() {
+    let bed = Bed::start().await;
+    let team = bed.namespace("git").await;
+    let db = team.semaphore("db-migrations").limit(9).paused(true);
+    let db = db.create().await;
+    db.has_condition("Ready", "False", "Paused").await;
+    let shell = Shell::with(&bed, team.name()).await;
+    let manifest = Page::file(PAGE, "migrate.yaml").replacen("  template:\n", LONG, 1);
+    shell.write("migrate.yaml", &manifest);
+    shell.run("kubectl apply -k config/policies").await;
+    eventually("the policies are in force", || async {
+        let probe = "kubectl create -f migrate.yaml --dry-run=server -o 'jsonpath={.spec.suspend}'";
+        same(shell.run(probe).await, "true".to_owned())
+    })
+    .await;
+
+    let ways = [
+        ("client-side", "kubectl apply"),
+        (
+            "server-side",
+            "kubectl apply --server-side --force-conflicts",
+        ),
+    ];
+    for (name, apply) in ways {
+        let file = format!("{name}.yaml");
+        let mine = manifest.replace("name: migrate\n", &format!("name: {name}\n"));
+        shell.write(&file, &mine);
+        shell.write(
+            "unsuspended.yaml",
+            &mine.replacen("spec:\n", "spec:\n  suspend: false\n", 1),
+        );
+        let job = team.job(name);
+        shell.run(&format!("{apply} -f {file}")).await;
+        job.is_waiting().await;
+        shell.run(&format!("{apply} -f {file}")).await;
+        job.is_waiting().await;
+        let [code, _, refusal] = shell.end_of(&format!("{apply} -f unsuspended.yaml")).await;
+        assert_eq!(code, "1", "{refusal}");
+        assert!(refusal.contains("guard.consul-semaphore.io"), "{refusal}");
+    }
+    db.resume().await;
+    for (name, apply) in ways {
+        let job = team.job(name);
+        job.is_running().await;
+        shell.run(&format!("{apply} -f {name}.yaml")).await;
+        let job = job.get().await.expect("it is there");
+        assert_eq!(job.spec.and_then(|spec| spec.suspend), Some(false));
+    }
 }
 
 #[tokio::test]
