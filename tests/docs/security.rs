@@ -11,3 +11,46 @@ async fn security() {
     assert!(rights.contains("jobs.batch"), "{rights}");
     assert!(!rights.contains("secrets"), "{rights}");
 }
+
+/// What the table of its rights says of a Job that is suspended.
+#[tokio::test]
+async fn of_a_suspended_job_it_can_change_where_it_runs_and_not_what() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("security").await;
+    let shell = Shell::with(&bed, team.name()).await;
+    team.job("job").create().await;
+    let patch = async |path: &str, value: &str| {
+        let patch = format!(r#"[{{"op":"add","path":"/spec/template/{path}","value":{value}}}]"#);
+        let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+        let patch = format!("kubectl patch job job --type=json -p '{patch}' --as={operator}");
+        let [code, _, error] = shell.end_of(&patch).await;
+        match code.as_str() {
+            "0" => true,
+            _ if error.contains("field is immutable") => false,
+            _ => panic!("{path}: {error}"),
+        }
+    };
+    for (path, value) in [
+        ("spec/containers/0/image", "\"another\""),
+        ("spec/containers/0/command", "[\"another\"]"),
+        (
+            "spec/containers/0/env",
+            "[{\"name\":\"A\",\"value\":\"b\"}]",
+        ),
+        ("spec/volumes", "[{\"name\":\"a\",\"emptyDir\":{}}]"),
+        ("spec/serviceAccountName", "\"another\""),
+    ] {
+        assert!(!patch(path, value).await, "{path}");
+    }
+    for (path, value) in [
+        ("spec/nodeSelector", "{\"a\":\"b\"}"),
+        (
+            "spec/containers/0/resources",
+            "{\"requests\":{\"cpu\":\"1\"}}",
+        ),
+        ("metadata/labels/a", "\"b\""),
+        ("metadata/annotations", "{\"a\":\"b\"}"),
+    ] {
+        assert!(patch(path, value).await, "{path}");
+    }
+}
