@@ -80,5 +80,18 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         "namespaces [] [kube-system] [get]",
         "pods [] [] [get list watch]",
     ];
-    assert_eq!(rules, expected.map(str::to_owned).into());
+    // Its own admission policies alone, by name.
+    let policies = ["mutating", "validating"].into_iter().flat_map(|kind| {
+        ["policies", "policybindings"].into_iter().flat_map(move |what| {
+            ["guard", "suspend"].map(|name| {
+                format!("{kind}admission{what}.admissionregistration.k8s.io [] [{name}.consul-semaphore.io] [get]")
+            })
+        })
+    });
+    let expected: BTreeSet<_> = expected
+        .map(str::to_owned)
+        .into_iter()
+        .chain(policies)
+        .collect();
+    assert_eq!(rules, expected);
 }
