@@ -83,6 +83,10 @@ Environment without a flag, with the meaning that it has for Consul's own tools:
   CONSUL_NAMESPACE, CONSUL_PARTITION
                            of Consul Enterprise
 
+For --traces-exporter=otlp, with the meaning that OpenTelemetry gives them (docs/traces.md):
+  OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
+  OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
+
 And KUBECONFIG: the cluster, where the operator does not run in one.";
 
 #[derive(Args, Debug)]
@@ -101,6 +105,16 @@ pub(crate) struct Run {
     /// What is logged: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
+
+    /// Where the ways of Jobs are told as traces: waiting, then holding a slot
+    #[arg(
+        long,
+        env = "OTEL_TRACES_EXPORTER",
+        value_enum,
+        value_name = "EXPORTER",
+        default_value_t
+    )]
+    pub(crate) traces_exporter: TracesExporter,
 
     /// How many prefixes in Consul are watched at once, each over a connection of its own; those beyond are read again
     /// every second while a Job waits there, and now and then else
@@ -276,6 +290,16 @@ pub(crate) struct ConsulFlags {
     /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// Where traces go.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum TracesExporter {
+    /// Nowhere
+    #[default]
+    None,
+    /// To an OpenTelemetry collector, by OTLP over HTTP
+    Otlp,
 }
 
 /// How a log line looks.

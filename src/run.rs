@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context as _, anyhow};
 use consul_semaphore_operator::{
     consul, controller,
-    telemetry::{self, Telemetry},
+    telemetry::{self, Telemetry, Traces},
     web::{self, Page},
 };
 use tokio::{sync::oneshot, time};
@@ -13,6 +13,9 @@ use crate::{cli, shutdown};
 
 /// How long the controller may take to end once it was asked to.
 const GRACE: Duration = Duration::from_secs(8);
+
+/// How long the spans that are due may take at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Threads that run tasks. The work is waiting for answers; a thread for each of a large node's cores would only cost memory.
 const THREADS: usize = 2;
@@ -47,7 +50,8 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .worker_threads(THREADS)
         .enable_all()
         .build()?;
-    let done = runtime.block_on(operate(flags.http_address, page, settings, consul));
+    let (address, traces) = (flags.http_address, flags.traces_exporter);
+    let done = runtime.block_on(operate(address, page, traces, settings, consul));
     runtime.shutdown_background();
     done
 }
@@ -56,11 +60,22 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
 async fn operate(
     http_address: SocketAddr,
     page: Option<web::Settings>,
+    traces: cli::TracesExporter,
     settings: controller::Settings,
     consul: consul::Config,
 ) -> anyhow::Result<()> {
     let shutdown = shutdown::requested().context("cannot listen for signals")?;
-    let telemetry = Telemetry::default();
+    let mut telemetry = Telemetry::default();
+    let sending = match traces {
+        cli::TracesExporter::None => None,
+        cli::TracesExporter::Otlp => {
+            let (traces, sending) = Traces::otlp(&telemetry.metrics).context(
+                "cannot send traces; the environment variables OTEL_EXPORTER_OTLP_* say how",
+            )?;
+            telemetry.traces = traces;
+            Some(tokio::spawn(sending))
+        }
+    };
     let listener = telemetry::bind(http_address).await?;
     tracing::info!(version = telemetry::VERSION, commit = telemetry::COMMIT, http = %listener.local_addr()?, "started");
     if let Some(settings) = page {
@@ -82,6 +97,10 @@ async fn operate(
     };
     drop(controller_ended);
     server.await.context("the HTTP server failed")?;
+    if let Some(sending) = sending {
+        // Those that are not sent by then are lost, and nobody is left to count them.
+        let _ = time::timeout(FAREWELL, sending).await;
+    }
     done
 }
 

@@ -59,7 +59,7 @@ use crate::{
     holding::Setback,
     leader::{self, Standing, Term},
     semaphore::Cluster,
-    telemetry::{Health, Metrics, Telemetry},
+    telemetry::{Health, Metrics, Telemetry, Traces},
     text::one_line,
 };
 
@@ -107,6 +107,8 @@ struct Context {
     index: Index,
     events: Events,
     metrics: Metrics,
+    /// Where the ways of Jobs are told.
+    traces: Traces,
     /// Turns to write to a Job.
     job_writes: Semaphore,
 }
@@ -245,6 +247,7 @@ impl Posting {
             index: Index::default(),
             events: self.events.clone(),
             metrics,
+            traces: self.telemetry.traces.clone(),
             job_writes: Semaphore::new(JOB_WRITES),
         });
         self.keeper.come_back();

@@ -110,6 +110,22 @@ pub struct Suspend {
     pub job: Target,
     /// Why.
     pub why: Suspended,
+    /// The session that holds, or held, its slot.
+    pub session: Option<SessionId>,
+    /// When it was started, in seconds since 1970.
+    pub since: i64,
+}
+
+impl Suspend {
+    /// Suspends a running Job.
+    pub(super) fn new(job: &Job, why: Suspended) -> Self {
+        Self {
+            job: job.into(),
+            why,
+            session: job.held_by().next().cloned(),
+            since: job.since,
+        }
+    }
 }
 
 /// A Job to be suspended because it runs though no grant started it. No semaphore and no Consul has

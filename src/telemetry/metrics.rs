@@ -14,7 +14,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use super::{build, process::Process};
+use super::{build, process::Process, traces};
 
 const PREFIX: &str = "consul_semaphore_operator";
 
@@ -102,6 +102,7 @@ struct Inner {
     consul_calls: Family<Call, Counter>,
     consul_call_duration: Histograms<Kind>,
     events_dropped: Counter,
+    spans_dropped: Family<Reason, Counter>,
 }
 
 impl Default for Metrics {
@@ -155,6 +156,10 @@ impl Metrics {
             events_dropped: make.plain(
                 "events_dropped",
                 "Kubernetes events not written because too many were due",
+            ),
+            spans_dropped: make.plain(
+                "spans_dropped",
+                "Spans of traces that no collector has, by reason",
             ),
             registry: all,
         };
@@ -290,6 +295,21 @@ impl Metrics {
     /// A Kubernetes event was not written, because its queue was full.
     pub fn events_dropped(&self) {
         self.0.events_dropped.inc();
+    }
+
+    /// Spans are counted from now on. A rate needs a zero to start from.
+    pub(super) fn count_spans(&self) {
+        for reason in [traces::QUEUE_FULL, traces::NOT_TAKEN] {
+            self.spans_dropped(0, reason);
+        }
+    }
+
+    /// So many spans were dropped, for a reason of a bounded vocabulary.
+    pub(super) fn spans_dropped(&self, count: usize, reason: &'static str) {
+        self.0
+            .spans_dropped
+            .get_or_create(&Reason { reason })
+            .inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
     /// All metrics in the text format of `OpenMetrics` 1.0.

@@ -1,4 +1,4 @@
-//! What the operator tells about itself: logs, metrics, health, and the HTTP server for both.
+//! What the operator tells about itself: logs, metrics, traces, health, and the HTTP server.
 //!
 //! It knows nothing of Kubernetes, Consul or semaphores: the others call in with plain values.
 mod build;
@@ -8,12 +8,14 @@ mod logs;
 mod metrics;
 mod process;
 mod server;
+mod traces;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
 pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, init_logs_to, parse_filter};
 pub use metrics::{Metrics, SemaphoreLabels};
 pub use server::{BindError, bind, serve};
+pub use traces::{Span, SpanRef, Traces};
 
 /// The handles that the controller reports through. Clones share one state.
 #[derive(Clone, Debug, Default)]
@@ -22,4 +24,6 @@ pub struct Telemetry {
     pub metrics: Metrics,
     /// What `/readyz` answers.
     pub health: Health,
+    /// Where the ways of Jobs are told.
+    pub traces: Traces,
 }

@@ -65,6 +65,7 @@ impl Grantor {
         let told = std::mem::take(&mut self.unheld);
         for job in unheld.iter().filter(|job| !told.contains(&job.uid)) {
             self.context.metrics.lost(&self.labels);
+            self.trace_loss(&job.uid, "the slot was lost; the Job goes on");
             tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
             let note = format!(
                 "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
@@ -82,10 +83,12 @@ impl Grantor {
             crash::reach(Point::LockUnused, &self.reference.namespace).await;
         }
         let moved = self.leaves_behind(transaction);
+        let ending = self.ending(transaction);
         match self.view.transact(transaction).await {
             Outcome::Committed(answer) => {
                 self.crash_after(transaction).await;
                 self.committed(transaction, &answer);
+                self.trace(transaction, ending);
                 self.moved = moved.or(self.moved);
                 true
             }
@@ -161,6 +164,7 @@ impl Grantor {
         } else {
             if !self.unheld.contains(&job.uid) {
                 self.context.metrics.lost(&self.labels);
+                self.trace_loss(&job.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
                 "the slot of {} was lost while this Job ran, and it has one again under session \

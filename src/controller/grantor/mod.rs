@@ -11,6 +11,7 @@ mod proofs;
 mod refusals;
 mod sessions;
 mod skips;
+mod stages;
 mod strangers;
 mod writes;
 

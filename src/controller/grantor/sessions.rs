@@ -225,6 +225,9 @@ impl Grantor {
                 continue;
             };
             let job = self.context.index.job(&identity.uid);
+            if let Some(job) = job.as_ref().filter(|job| job.standing != Standing::Running) {
+                self.trace_end(&job.into(), &session, job.since, None);
+            }
             if job.is_none_or(|job| job.standing != Standing::Running) {
                 self.tell_release(&Release {
                     identity,

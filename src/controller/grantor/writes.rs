@@ -200,6 +200,9 @@ impl Grantor {
         let Target { name, uid, .. } = write.job();
         self.writes.refusals.done(write);
         self.context.index.reread(uid, kept);
+        if let Write::Suspend(suspend) = write {
+            self.trace_suspension(suspend);
+        }
         let semaphore = self.reference.title();
         let (reason, note) = match write {
             Write::Start(start) => {

@@ -28,10 +28,7 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
         } else if observed.settings.on_slot_lost == OnSlotLost::Continue {
             plan.unheld.push(job.into());
         } else {
-            plan.suspends.push(Suspend {
-                job: job.into(),
-                why: Suspended::Unproved,
-            });
+            plan.suspends.push(Suspend::new(job, Suspended::Unproved));
         }
     }
 }
@@ -93,10 +90,8 @@ impl<'a> Pass<'a> {
                     self.plan.unheld.push((*job).into());
                 }
             } else if policy == OnSlotLost::Suspend || !room {
-                self.plan.suspends.push(Suspend {
-                    job: (*job).into(),
-                    why: Suspended::SlotLost,
-                });
+                let suspend = Suspend::new(job, Suspended::SlotLost);
+                self.plan.suspends.push(suspend);
             } else if let Some(session) = self.session_of(&job.uid) {
                 let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
                 self.composer.grant(grant(job, session, false), swap);

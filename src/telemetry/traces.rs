@@ -1,0 +1,207 @@
+//! Traces: spans that others tell, sent to an OpenTelemetry collector (OTLP over HTTP).
+//!
+//! A span is told when it is over, with times and ids that its teller chose, so there is no tracer here:
+//! only the library's exporter, which also reads the `OTEL_EXPORTER_OTLP_*` variables.
+
+use std::{
+    env,
+    time::{Duration, SystemTime},
+};
+
+use jiff::Timestamp;
+use opentelemetry::{
+    InstrumentationScope, KeyValue,
+    trace::{Event, Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState},
+};
+use opentelemetry_otlp::{ExporterBuildError, SpanExporter};
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    resource::EnvResourceDetector,
+    trace::{SpanData, SpanEvents, SpanExporter as _, SpanLinks},
+};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::{Metrics, VERSION};
+
+const PROGRAM: &str = "consul-semaphore-operator";
+
+/// How many spans may be due at once; more are dropped, and counted.
+const QUEUE: usize = 2048;
+
+/// How many spans are sent at once.
+const BATCH: usize = 512;
+
+/// How long spans are collected, so that what happens at the same time goes first.
+const COALESCE: Duration = Duration::from_millis(200);
+
+/// What an export may take at the longest, whatever the environment allows: all others wait behind it.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Why a span was dropped: the collector took none for so long that too many were due.
+pub(super) const QUEUE_FULL: &str = "queue_full";
+
+/// Why a span was dropped: it was sent, and the collector did not take it.
+pub(super) const NOT_TAKEN: &str = "not_taken";
+
+/// Which span it is: that of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpanRef {
+    /// The trace.
+    pub trace: u128,
+    /// The span in it.
+    pub id: u64,
+}
+
+/// Something that has taken its time and is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which it is.
+    pub this: SpanRef,
+    /// The span of the same trace that it is a part or a consequence of.
+    pub parent: Option<u64>,
+    /// What it is; a word of this program.
+    pub name: &'static str,
+    /// When it began.
+    pub start: Timestamp,
+    /// When it was over.
+    pub end: Timestamp,
+    /// What there is to know of it.
+    pub attributes: Vec<(&'static str, String)>,
+    /// What happened meanwhile, and when.
+    pub events: Vec<(&'static str, Timestamp)>,
+    /// Spans of other traces that it waited for.
+    pub links: Vec<SpanRef>,
+    /// What went wrong.
+    pub error: Option<&'static str>,
+}
+
+/// Where spans are told; clones share one queue. By default there is none, and nothing is told.
+#[derive(Clone, Debug, Default)]
+pub struct Traces(Option<(mpsc::Sender<Span>, Metrics)>);
+
+impl Traces {
+    /// A queue of spans, and the task that sends them to the collector that the environment names, until
+    /// every handle to the queue is gone.
+    ///
+    /// # Errors
+    /// The environment can't be followed.
+    pub fn otlp(
+        metrics: &Metrics,
+    ) -> Result<(Self, impl Future<Output = ()> + use<>), ExporterBuildError> {
+        let mut exporter = SpanExporter::builder().with_http().build()?;
+        exporter.set_resource(&resource());
+        metrics.count_spans();
+        let (queue, due) = mpsc::channel(QUEUE);
+        let sending = send(exporter, due, metrics.clone());
+        Ok((Self(Some((queue, metrics.clone()))), sending))
+    }
+
+    /// Whether anybody hears what is told.
+    pub fn are_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells a span. It never waits: one for which there is no room is dropped, and counted.
+    pub fn tell(&self, span: Span) {
+        if let Some((queue, metrics)) = &self.0
+            && queue.try_send(span).is_err()
+        {
+            metrics.spans_dropped(1, QUEUE_FULL);
+        }
+    }
+}
+
+async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Metrics) {
+    let scope = InstrumentationScope::builder(PROGRAM)
+        .with_version(VERSION)
+        .build();
+    let mut batch = Vec::new();
+    let mut works = true;
+    while due.recv_many(&mut batch, BATCH).await > 0 {
+        if !due.is_closed() {
+            sleep(COALESCE).await;
+        }
+        let spans: Vec<_> = batch.drain(..).map(|span| data(span, &scope)).collect();
+        let count = spans.len();
+        let sent = timeout(LONGEST, exporter.export(spans)).await;
+        let problem = sent.map_or_else(|_| Some("no answer".to_owned()), problem);
+        if let Some(problem) = &problem {
+            metrics.spans_dropped(count, NOT_TAKEN);
+            if works {
+                tracing::warn!(problem, "traces can't be sent: spans are dropped");
+            }
+        } else if !works {
+            tracing::info!("traces are sent again");
+        }
+        works = problem.is_none();
+    }
+}
+
+/// What went wrong; the library keeps addresses and headers out of it.
+fn problem(sent: OTelSdkResult) -> Option<String> {
+    sent.err().map(|error| error.to_string())
+}
+
+/// Who tells: this program, unless the environment says otherwise.
+fn resource() -> Resource {
+    let resource = Resource::builder_empty()
+        .with_service_name(PROGRAM)
+        .with_attribute(KeyValue::new("service.version", VERSION))
+        .with_detector(Box::new(EnvResourceDetector::new()));
+    match env::var("OTEL_SERVICE_NAME") {
+        Ok(name) if !name.is_empty() => resource.with_service_name(name),
+        _ => resource,
+    }
+    .build()
+}
+
+fn context(SpanRef { trace, id }: SpanRef, is_remote: bool) -> SpanContext {
+    let (trace, id) = (TraceId::from(trace), SpanId::from(id));
+    SpanContext::new(trace, id, TraceFlags::SAMPLED, is_remote, TraceState::NONE)
+}
+
+fn data(span: Span, scope: &InstrumentationScope) -> SpanData {
+    let Span {
+        this,
+        parent,
+        name,
+        start,
+        end,
+        attributes,
+        events,
+        links,
+        error,
+    } = span;
+    let pairs = attributes.into_iter();
+    let mut happened = SpanEvents::default();
+    happened.events = events
+        .into_iter()
+        .map(|(name, time)| Event::new(name, time.into(), Vec::new(), 0))
+        .collect();
+    let mut linked = SpanLinks::default();
+    linked.links = links
+        .into_iter()
+        .map(|link| Link::new(context(link, true), Vec::new(), 0))
+        .collect();
+    SpanData {
+        span_context: context(this, false),
+        parent_span_id: parent.map_or(SpanId::INVALID, SpanId::from),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: name.into(),
+        start_time: SystemTime::from(start),
+        end_time: SystemTime::from(end),
+        attributes: pairs
+            .map(|(name, value)| KeyValue::new(name, value))
+            .collect(),
+        dropped_attributes_count: 0,
+        events: happened,
+        links: linked,
+        status: error.map_or(Status::Unset, Status::error),
+        instrumentation_scope: scope.clone(),
+    }
+}
