@@ -62,6 +62,7 @@ mod skip;
 mod status;
 mod suspended;
 mod tenants;
+mod traces;
 mod ttl_after_finished;
 mod two_operators_by_label;
 mod unsuspended;
