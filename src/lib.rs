@@ -13,7 +13,7 @@
 //! | [`exec`] | one process in a slot, and whether a slot is still held | Kubernetes' client, the controller |
 //! | `holding` | what everyone needs who holds slots: the prefix as it is seen, sessions kept alive | Kubernetes, whom the slots are for |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
-//! | [`telemetry`] | logs, metrics, health, the HTTP endpoints | all other rooms |
+//! | [`telemetry`] | logs, metrics, traces, health, the HTTP endpoints | all other rooms |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `connections` | HTTP connections, bounded in number and time | |
 //! | [`clock`] | moments on a clock that never jumps | |

@@ -66,6 +66,7 @@ fn bad_values_say_what_is_allowed() {
         ("--log-format=xml", "possible values: text, json"),
         ("--log-filter=info,kube=loud", "info,kube=debug"),
         ("--http-address=8080", "IP:PORT"),
+        ("--traces-exporter=jaeger", "possible values: none, otlp"),
         ("--cluster-name=a/b", "1 to 63 letters"),
         ("--consul-node=", "1 to 63 letters"),
         ("--consul-address=ftp://consul", "https://host:port"),
@@ -82,6 +83,19 @@ fn bad_values_say_what_is_allowed() {
         assert_says(&said, &[allowed]);
         assert!(!said.contains("environment"), "{said}");
     }
+}
+
+/// Found by the library that sends them, not by the command line.
+#[test]
+fn traces_that_cannot_be_sent_are_refused() {
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a b")];
+    let output = operator(&["run", "--traces-exporter=otlp"], &variables);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(output.stderr);
+    assert_says(
+        &said,
+        &["cannot send traces", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+    );
 }
 
 #[test]
