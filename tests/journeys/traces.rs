@@ -182,7 +182,8 @@ async fn the_way_of_a_job_is_a_trace_whoever_tells_it() {
     assert_eq!(environment, [Some("test".to_owned())].into());
     assert!(!bed.operator().logs().contains(SECRET));
     b.finish().await;
-    nothing_is_left(&bed, &team, &db).await;
+    let holding = collector.span("holding", &b, &second.session).await;
+    assert_eq!(holding.parent_span_id, waiting.span_id);
 }
 
 #[tokio::test]
