@@ -43,11 +43,11 @@ impl Collector {
 
     /// The span of this name of a grant, once it has come.
     async fn span(&self, name: &str, job: &Job, session: &str) -> Span {
-        let trace = uid_of(job).await.replace('-', "");
+        let trace = id(&uid_of(job).await);
         let what = format!("a span {name} of {} has come", job.name());
         eventually(&what, || async {
             let mut spans = self.spans();
-            spans.retain(|span| hex(&span.trace_id) == trace);
+            spans.retain(|span| span.trace_id == trace);
             let found = spans.iter().position(|span| {
                 let of = attribute(&span.attributes, "consul_semaphore.session");
                 span.name == name && of.as_deref() == Some(session)
@@ -103,8 +103,10 @@ fn attribute(attributes: &[KeyValue], name: &str) -> Option<String> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The bytes of a uid.
+fn id(uid: &str) -> [u8; 16] {
+    let number = u128::from_str_radix(&uid.replace('-', ""), 16);
+    number.expect("a UUID").to_be_bytes()
 }
 
 fn time(nanos: u64) -> Timestamp {
