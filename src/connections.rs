@@ -3,9 +3,9 @@
 use std::{future::Future, pin::pin, time::Duration};
 
 use axum::Router;
+use hyper::server::conn::http1::Builder;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::conn::auto::Builder,
+    rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
@@ -62,9 +62,8 @@ pub(crate) async fn serve(
 
 /// Answers one request on a new connection.
 async fn answer(stream: TcpStream, routes: Router, bounds: Bounds) {
-    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    let mut builder = Builder::new();
     builder
-        .http1()
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head);
@@ -72,7 +71,7 @@ async fn answer(stream: TcpStream, routes: Router, bounds: Bounds) {
         builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     match timeout(bounds.lasts, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(error, "a connection failed"),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection failed"),
         Err(_) => tracing::debug!("a connection was closed: it took too long"),
     }
 }
