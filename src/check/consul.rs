@@ -4,7 +4,7 @@
 //! session is ended also when this program is interrupted; should that fail, its TTL ends it.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -91,9 +91,9 @@ pub(super) struct Keys {
     pub(super) rule: String,
 }
 
-/// The scratch session, as long as it may be there.
+/// The scratch sessions that may still be there.
 #[derive(Default)]
-pub(super) struct Scratch(Mutex<Option<Session>>);
+pub(super) struct Scratch(Mutex<Vec<Session>>);
 
 #[derive(Clone)]
 struct Session {
@@ -103,20 +103,24 @@ struct Session {
 }
 
 impl Scratch {
-    /// Ends the session that may have been left, also one of which no answer said that it was made.
+    /// Ends those that may have been left, also those of which no answer said that they were made.
     pub(super) async fn end(&self) {
-        let left = self.left().take();
-        let Some(Session { client, node, name }) = left else {
-            return;
-        };
-        // Where this fails, the TTL ends it.
-        let sessions = client.node_sessions(&node).await.unwrap_or_default();
-        for session in sessions.iter().filter(|session| session.name == name) {
-            let _ = client.destroy_session(&session.id).await;
+        let left = std::mem::take(&mut *self.left());
+        for Session { client, node, name } in left {
+            // Where this fails, the TTL ends it.
+            let sessions = client.node_sessions(&node).await.unwrap_or_default();
+            for session in sessions.iter().filter(|session| session.name == name) {
+                let _ = client.destroy_session(&session.id).await;
+            }
         }
     }
 
-    fn left(&self) -> std::sync::MutexGuard<'_, Option<Session>> {
+    /// One of this name is not there, or not any more.
+    fn forget(&self, name: &str) {
+        self.left().retain(|session| session.name != name);
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<Session>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -207,7 +211,7 @@ pub(super) async fn try_all(
             tried.note(Step::Lock, client.transaction(&locks).await);
             let ended = client.destroy_session(&session).await;
             if ended.is_ok() {
-                scratch.left().take();
+                scratch.forget(&session_name(&name));
             }
             tried.note(Step::End, ended);
         }
@@ -236,6 +240,11 @@ async fn try_keys(client: &Client, keys: Keys) -> Tried {
 /// A name that nobody else has.
 fn scratch_name() -> String {
     format!("check-{:016x}", fastrand::u64(..))
+}
+
+/// What the session of this scratch name is called in Consul.
+fn session_name(name: &str) -> String {
+    format!("consul-semaphore-operator {name}")
 }
 
 impl Tried {
@@ -268,16 +277,16 @@ impl Tried {
             };
             self.note(Step::Register, client.register_node(&external).await);
         }
-        *scratch.left() = Some(Session {
+        scratch.left().push(Session {
             client: client.clone(),
             node: node.to_owned(),
-            name: format!("consul-semaphore-operator {name}"),
+            name: session_name(name),
         });
         let made = self.make(client, node, name).await;
         if let Err(error) = &made
             && !error.may_have_been_applied()
         {
-            scratch.left().take();
+            scratch.forget(&session_name(name));
         }
         let session = made.as_ref().ok().cloned();
         self.note(Step::Make, made);
@@ -293,7 +302,7 @@ impl Tried {
     /// Makes a session that lives as short as can be.
     async fn make(&mut self, client: &Client, node: &str, name: &str) -> Result<SessionId, Error> {
         let mut request = NewSession {
-            name: format!("consul-semaphore-operator {name}"),
+            name: session_name(name),
             node: Some(node.to_owned()),
             ttl: Some(SHORTEST),
             lock_delay: Duration::ZERO,
@@ -346,4 +355,31 @@ fn locks(key: &str, session: &SessionId) -> [Op; 3] {
         },
         Op::Delete { key: key() },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consul::Config;
+
+    /// A semaphore with a token of its own has a scratch session of its own.
+    #[test]
+    fn each_scratch_session_is_ended_for_itself() {
+        let client = Client::new(Config::default()).unwrap();
+        let scratch = Scratch::default();
+        for name in ["one", "two"] {
+            scratch.left().push(Session {
+                client: client.clone(),
+                node: "node".to_owned(),
+                name: session_name(name),
+            });
+        }
+        scratch.forget(&session_name("two"));
+        let left: Vec<_> = scratch
+            .left()
+            .iter()
+            .map(|left| left.name.clone())
+            .collect();
+        assert_eq!(left, [session_name("one")]);
+    }
 }

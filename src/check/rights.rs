@@ -1,6 +1,6 @@
 //! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
 
-use crate::api::scope::Namespaces;
+use crate::{admission, api::scope::Namespaces};
 
 /// A rule, and what does not work without it.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(super) enum Place {
     Election,
     /// In the namespace of the Lease, for this Lease.
     Lease,
+    /// For each of the operator's admission policies.
+    Policies,
 }
 
 const fn rule(
@@ -51,8 +53,17 @@ const fn optional(mut rule: Rule) -> Rule {
     rule
 }
 
-/// What `config/rbac` gives the operator's `ServiceAccount`, but for the right to see the admission policies: the
-/// lines about these say themselves what can't be read.
+const fn policy(resource: &'static str) -> Rule {
+    optional(rule(
+        "admissionregistration.k8s.io",
+        resource,
+        &["get"],
+        Place::Policies,
+        "the operator does not say at its start whether its admission policies are in force",
+    ))
+}
+
+/// All of them: what `config/rbac` gives the operator's `ServiceAccount`.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "",
@@ -124,6 +135,10 @@ pub(super) const RULES: &[Rule] = &[
         Place::Lease,
         "no replica leads, so nobody works",
     ),
+    policy("mutatingadmissionpolicies"),
+    policy("mutatingadmissionpolicybindings"),
+    policy("validatingadmissionpolicies"),
+    policy("validatingadmissionpolicybindings"),
 ];
 
 /// What takes a rule of its own: the token that a `ConsulSemaphore` brings.
@@ -176,7 +191,12 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            (Place::Election | Place::Lease, _, None) => Vec::new(),
+            // Operators of some namespaces have no rights in the cluster, and do without the policies'.
+            (Place::Election | Place::Lease, _, None)
+            | (Place::Policies, Namespaces::Only(_), _) => Vec::new(),
+            (Place::Policies, Namespaces::All, _) => [admission::SUSPEND, admission::GUARD]
+                .map(|name| question(None, Some(name.to_owned())))
+                .into(),
         }
     };
     RULES.iter().flat_map(of).collect()
@@ -238,8 +258,7 @@ mod tests {
                     none if none.is_empty() => vec![String::new()],
                     names => names,
                 };
-                let groups = texts(&rule["apiGroups"]).into_iter();
-                for group in groups.filter(|group| group != "admissionregistration.k8s.io") {
+                for group in texts(&rule["apiGroups"]) {
                     for resource in texts(&rule["resources"]) {
                         for name in &names {
                             for verb in texts(&rule["verbs"]) {
@@ -260,13 +279,17 @@ mod tests {
     fn the_table_is_what_config_rbac_gives_the_operator() {
         let mut table = Allowed::new();
         for rule in RULES {
-            let (kind, name) = match rule.place {
-                Place::Scope => ("ClusterRole", ""),
-                Place::KubeSystem => ("ClusterRole", "kube-system"),
-                Place::Election => ("Role", ""),
-                Place::Lease => ("Role", "consul-semaphore-operator"),
+            let (kind, names): (_, &[_]) = match rule.place {
+                Place::Scope => ("ClusterRole", &[""]),
+                Place::KubeSystem => ("ClusterRole", &["kube-system"]),
+                Place::Election => ("Role", &[""]),
+                Place::Lease => ("Role", &["consul-semaphore-operator"]),
+                Place::Policies => ("ClusterRole", &[admission::SUSPEND, admission::GUARD]),
             };
-            for verb in rule.verbs {
+            for (name, verb) in names
+                .iter()
+                .flat_map(|name| rule.verbs.iter().map(move |verb| (name, verb)))
+            {
                 let allowed = [kind, rule.group, rule.resource, name, verb];
                 assert!(
                     table.insert(allowed.map(str::to_owned)),

@@ -1,6 +1,11 @@
 //! Consul: what its token may do, and how it is set up.
 
-use std::{fs, process::Command, time::Duration};
+use std::{
+    fs,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use testbed::{Consul, ConsulServer, Fault, PATIENCE, Proxy, eventually, eventually_within, same};
@@ -128,7 +133,13 @@ async fn without_a_node_no_session_is_tried() {
 #[tokio::test]
 async fn the_node_of_an_agent_is_left_alone() {
     let consul = Consul::start().await;
-    let before = consul.get("catalog/node/bed").await;
+    // An agent completes its node's entry a moment after its start.
+    let before = eventually("the agent has registered its node", async || {
+        let node = consul.get("catalog/node/bed").await;
+        let meta = &node["Node"]["Meta"]["consul-network-segment"];
+        meta.is_string().then_some(node.clone()).ok_or(node)
+    })
+    .await;
     let said = Said::of(&["--consul-node", "bed"], &variables(&consul)).await;
     said.assert(
         "consul",
@@ -239,6 +250,21 @@ async fn ended_by(signal: &str) -> (ConsulServer, Option<i32>) {
     let output = ended.expect("it comes to an end").unwrap();
     assert_eq!(output.stdout, b"");
     (consul, output.status.code())
+}
+
+/// It is tried once more at the end.
+#[tokio::test]
+async fn nothing_is_left_where_an_end_is_refused() {
+    let consul = Consul::start().await;
+    let proxy = Proxy::start(consul.address()).await;
+    let refused = AtomicBool::new(false);
+    proxy.faults(move |call| {
+        let ends = call.path.starts_with("/v1/session/destroy/");
+        (ends && !refused.swap(true, Ordering::Relaxed)).then_some(Fault::Refused(403, "denied"))
+    });
+    let said = Said::of(&NODE, &[("CONSUL_HTTP_ADDR", proxy.address())]).await;
+    said.assert("consul", "session: end", "failed", &["denie"]);
+    nothing_is_left(&consul).await;
 }
 
 #[tokio::test]

@@ -10,6 +10,9 @@
 {{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
 - {{ printf "--http-address=%s:%d" .Values.http.host (int .Values.http.port) | quote }}
 {{- end }}
+{{- if ne .Values.traces.exporter "none" }}
+- --traces-exporter={{ .Values.traces.exporter }}
+{{- end }}
 {{- if include "consul-semaphore-operator.webIsShared" . }}
 - {{ printf "--web-address=%s:%d" .Values.http.host (int .Values.web.port) | quote }}
 {{- else if .Values.web.enabled }}
@@ -90,6 +93,10 @@
       fieldPath: metadata.namespace
 - name: CONSUL_HTTP_ADDR
   value: {{ $consul.address | quote }}
+{{- with .Values.traces.endpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+{{- end }}
 {{- if include "consul-semaphore-operator.readsToken" . }}
 - name: CONSUL_HTTP_TOKEN
   valueFrom:
