@@ -8,9 +8,11 @@
 )]
 
 mod stage;
+mod terminal;
 
 mod acting;
 mod completing;
+mod picture;
 mod reading;
 mod releasing;
 mod rights;

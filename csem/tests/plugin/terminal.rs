@@ -1,0 +1,84 @@
+//! A terminal, as a program has it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::Read as _,
+    os::fd::OwnedFd,
+    process::Stdio,
+    sync::{Arc, Mutex},
+    thread,
+};
+
+use rustix::{
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+/// A terminal: what is written to it, and the end for a program.
+pub(crate) struct Terminal {
+    written: Arc<Mutex<Vec<u8>>>,
+    program: File,
+    ours: OwnedFd,
+}
+
+impl Terminal {
+    pub(crate) fn open(columns: u16, rows: u16) -> Self {
+        let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&ours).expect("it is ours");
+        unlockpt(&ours).expect("it can be opened");
+        let name = ptsname(&ours, Vec::new()).expect("its name");
+        let name = name.into_string().expect("UTF-8");
+        let program = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(name)
+            .expect("its other end");
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let mut reader = File::from(ours.try_clone().expect("another handle"));
+        let into = written.clone();
+        // It ends when the last program has closed the terminal.
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(read @ 1..) = reader.read(&mut buffer) {
+                into.lock()
+                    .expect("no panic")
+                    .extend_from_slice(&buffer[..read]);
+            }
+        });
+        let terminal = Self {
+            written,
+            program,
+            ours,
+        };
+        terminal.resize(columns, rows);
+        terminal
+    }
+
+    /// The end for a program.
+    pub(crate) fn end(&self) -> Stdio {
+        self.program.try_clone().expect("another handle").into()
+    }
+
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.ours, size).expect("it has a size");
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.written.lock().expect("no panic")).into_owned()
+    }
+
+    /// The frames so far, without their first and last words.
+    pub(crate) fn frames(&self) -> Vec<String> {
+        let text = self.text();
+        let frames = text.split("\u{1b}[?2026h").skip(1);
+        let whole =
+            frames.filter_map(|frame| Some(frame.split_once("\u{1b}[?2026l")?.0.to_owned()));
+        whole.collect()
+    }
+}
