@@ -8,6 +8,7 @@
 
 mod chart;
 
+mod alerts;
 mod flags;
 mod kustomize;
 mod metrics;
