@@ -298,7 +298,7 @@ impl Metrics {
     }
 
     /// Spans are counted from now on. A rate needs a zero to start from.
-    pub(super) fn count_spans(&self) {
+    pub fn count_spans(&self) {
         for reason in [traces::QUEUE_FULL, traces::NOT_TAKEN] {
             self.spans_dropped(0, reason);
         }

@@ -88,6 +88,7 @@ fn it_has_every_metric() {
     metrics.lost(&db);
     metrics.consul_call("txn", "ok", Duration::ZERO);
     metrics.watch_failed("jobs");
+    metrics.count_spans();
     let page = metrics.encode();
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let mut expected = BTreeSet::new();
