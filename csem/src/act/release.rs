@@ -83,6 +83,16 @@ pub(crate) async fn release(
     if !yes && !confirmed()? {
         return Err(Failure::impossible("not released: the answer was not yes"));
     }
+    if !yes {
+        // Whoever was asked took their time: the slot may have been given back, and the session do something else.
+        let listing = consul.list(&prefix.folder()).await;
+        let listing = listing.map_err(|error| explain(error, &semaphore))?;
+        if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
+            return Err(Failure::impossible(format!(
+                "not released: meanwhile the session {session} has given its slot of {name} back"
+            )));
+        }
+    }
     let done = consul.destroy_session(&session).await;
     done.map_err(|error| explain(error, &semaphore))?;
     terminal::write(&format!(

@@ -1,9 +1,15 @@
 //! `release`: a slot is taken from its holder, in Consul.
 
-use serde_json::json;
-use testbed::{Bed, Namespace};
+use std::process::Stdio;
 
-use crate::stage::User;
+use serde_json::json;
+use testbed::{Bed, Namespace, PATIENCE};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    time::timeout,
+};
+
+use crate::stage::{User, installed};
 
 /// An administrator who can reach Consul, too.
 fn user(bed: &Bed, team: &Namespace) -> User {
@@ -75,6 +81,35 @@ async fn the_slot_of_another_program_goes_to_the_next_job() {
     let said = user.csem(&["release", "db", &session, "--yes"]).await;
     said.is(0, &["another program", "destroyed"]);
     job.is_complete().await;
+}
+
+/// It takes a person time to answer, in which the holder may be done and go on with something else.
+#[tokio::test]
+async fn one_that_has_given_its_slot_back_meanwhile_is_left_alone() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("csem-release-late").await;
+    let user = user(&bed, &team);
+    let db = team.semaphore("db").limit(1).create().await;
+    db.is_ready().await;
+    let consul = bed.consul();
+    let session = consul.take_slot(&db.lock_prefix(), 1).await;
+    let program = installed().join("kubectl-csem");
+    let mut release = user.command(program, &["release", "db", &session, "-n", team.name()]);
+    let release = release.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut release = release.spawn().expect("it starts");
+    let mut asked = release.stderr.take().expect("a pipe");
+    let mut said = Vec::new();
+    while !said.ends_with(b"Type yes: ") {
+        let read = timeout(PATIENCE, asked.read_buf(&mut said)).await;
+        assert!(read.expect("it asks").expect("its words") > 0, "{said:?}");
+    }
+    consul.give_back(&db.lock_prefix(), &session).await;
+    let mut answers = release.stdin.take().expect("a pipe");
+    answers.write_all(b"yes\n").await.expect("it reads");
+    asked.read_to_end(&mut said).await.expect("its words");
+    let said = String::from_utf8(said).expect("UTF-8");
+    assert!(said.contains("has given its slot of db back"), "{said}");
+    assert_eq!(release.wait().await.expect("its end").code(), Some(1));
 }
 
 #[tokio::test]
