@@ -39,7 +39,9 @@ fn each_crate_of_the_program_is_listed() {
         }
         let version = version.trim_start_matches('v');
         assert!(
-            listed.lines().any(|line| line.starts_with(&format!("{name}@{version} "))),
+            listed
+                .lines()
+                .any(|line| line.starts_with(&format!("{name}@{version} "))),
             "{name} {version} is not in THIRD-PARTY-LICENSES.txt: make licenses"
         );
     }

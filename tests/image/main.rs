@@ -64,7 +64,9 @@ fn empty() -> PathBuf {
 fn copy_context(to: &Path) {
     let ignored = fs::read_to_string(root().join(".dockerignore")).expect(".dockerignore");
     let ignored: Vec<_> = ignored.lines().collect();
-    let known = run(Command::new("git").args(["ls-files"]).current_dir(root()));
+    let known = run(Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root()));
     for file in known.lines() {
         if ignored.contains(&file.split('/').next().expect("a name")) {
             continue;
