@@ -1,7 +1,5 @@
 //! The licenses that the image brings are those of the crates that the program is made of.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on says so")]
-
 use std::process::Command;
 
 #[test]
