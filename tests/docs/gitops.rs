@@ -82,7 +82,9 @@ async fn helm(team: &Namespace, shell: &mut Shell, page: &mut Page, long: &str) 
         .create()
         .await;
     paused.has_condition("Ready", "False", "Paused").await;
+    // Made suspended: one that the operator suspends has started before, for Helm.
     let waits = long.replace("semaphore: db-migrations", "semaphore: paused");
+    let waits = waits.replacen("spec:\n", "spec:\n  suspend: true\n", 1);
     shell.write("batch/templates/job.yaml", &waits);
     for (wait, code) in [
         ("--wait", "1"),
