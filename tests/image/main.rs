@@ -128,7 +128,8 @@ fn what_is_built_is_what_is_copied_and_runs_with_nothing_else() {
     }
 
     let folder = empty();
-    build(first, &folder, "0123456789abcdef");
+    let commit = "c0ffee0000000000000000000000000000c0ffee";
+    build(first, &folder, commit);
     let out = folder.join("out");
     let program = out.join("consul-semaphore-operator");
     for name in ["LICENSE", "THIRD-PARTY-LICENSES.txt"] {
@@ -143,6 +144,7 @@ fn what_is_built_is_what_is_copied_and_runs_with_nothing_else() {
     );
     let strings = run(Command::new("strings").arg(&program));
     let built_in = folder.display().to_string();
+    assert!(strings.contains(commit), "it does not know its commit");
     assert!(
         !strings.contains(&built_in),
         "it knows the folder in which it was built"
@@ -177,8 +179,5 @@ fn what_is_built_is_what_is_copied_and_runs_with_nothing_else() {
         .arg(&out)
         .arg("/consul-semaphore-operator");
     let version = run(chroot.arg("--version"));
-    assert!(
-        version.contains(env!("CARGO_PKG_VERSION")) && version.contains("0123456"),
-        "{version}"
-    );
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 }
