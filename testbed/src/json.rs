@@ -21,12 +21,16 @@ pub(crate) fn merge(target: &mut Value, patch: Value) {
     }
 }
 
-/// Whether all of `part` is in `whole`: fields that `part` does not name may be anything.
+/// Whether all of `part` is in `whole`: fields that `part` does not name may be anything. A list has as many elements
+/// as the part's, and each contains that of the part.
 pub(crate) fn contains(whole: &Value, part: &Value) -> bool {
     match part {
         Value::Object(fields) => fields
             .iter()
             .all(|(name, value)| contains(&whole[name], value)),
+        Value::Array(elements) => whole.as_array().is_some_and(|whole| {
+            whole.len() == elements.len() && whole.iter().zip(elements).all(|(w, p)| contains(w, p))
+        }),
         _ => whole == part,
     }
 }
@@ -55,5 +59,9 @@ mod tests {
         let whole = json!({ "held": 2, "inner": { "a": 1, "b": 2 } });
         assert!(contains(&whole, &json!({ "held": 2, "inner": { "a": 1 } })));
         assert!(!contains(&whole, &json!({ "waiting": 0 })));
+        let whole = json!({ "queue": [{ "job": "a", "position": 1 }] });
+        assert!(contains(&whole, &json!({ "queue": [{ "job": "a" }] })));
+        assert!(!contains(&whole, &json!({ "queue": [{ "job": "b" }] })));
+        assert!(!contains(&whole, &json!({ "queue": [] })));
     }
 }
