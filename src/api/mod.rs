@@ -13,6 +13,7 @@
 //! | [`Prefix`], [`Key`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
 //! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
+//! | [`waiting`] | why a Job in line has no slot yet, in words |
 
 pub mod advice;
 pub mod annotations;
@@ -28,6 +29,7 @@ mod spec;
 mod status;
 pub mod tenancy;
 mod ttl;
+pub mod waiting;
 
 pub use crd::crd_yaml;
 pub use key::{InvalidKey, Key};

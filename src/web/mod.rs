@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `watch` | the watch of the API server, which feeds the picture |
 //! | `picture` | what all semaphores look like now, and what has changed since somebody looked |
-//! | `view` | what is shown of one; `holder` and `line` read its status, `trend` remembers its use |
+//! | `view` | what is shown of one; `holder` reads who holds, `trend` remembers its use |
 //! | `guard` | who may see which namespaces; `reviews` asks the API server about it |
 //! | `places` | how many pages may be open |
 //! | `stream` | one open page: server-sent events |
@@ -16,7 +16,6 @@
 
 mod guard;
 mod holder;
-mod line;
 mod picture;
 mod places;
 mod reviews;

@@ -4,11 +4,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::{holder::Holder, line, trend::Trend};
+use super::{holder::Holder, trend::Trend};
 use crate::{
     api::{
         ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, Mode, QueueStatus,
         conditions::ConditionType,
+        waiting::{Line, Why},
     },
     text::one_line,
 };
@@ -77,7 +78,7 @@ impl<'a> View<'a> {
         let status = semaphore.status.as_ref().unwrap_or(none);
         let mut conditions = status.conditions.iter();
         let ready = conditions.find(|condition| condition.type_ == ConditionType::Ready.as_str());
-        let reasons = line::reasons(semaphore);
+        let mut line = Line::of(semaphore);
         Self {
             namespace: semaphore.namespace().unwrap_or_default(),
             name: semaphore.name_any(),
@@ -98,8 +99,7 @@ impl<'a> View<'a> {
             queue: status
                 .queue
                 .iter()
-                .zip(reasons)
-                .map(|(job, why)| Waiting::of(job, &why))
+                .map(|job| Waiting::of(job, &line.next(&job.job, job.key.as_deref())))
                 .collect(),
         }
     }
@@ -132,13 +132,18 @@ impl<'a> Holding<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    fn of(job: &'a QueueStatus, why: &str) -> Self {
+    fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus { job, key, since } = job;
+        let why = match why {
+            // The message is above, once for all.
+            Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),
+            why => why.message(),
+        };
         Self {
             job,
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
-            why: one_line(why, LONGEST),
+            why: one_line(&why, LONGEST),
         }
     }
 }
@@ -192,6 +197,9 @@ mod tests {
             "conditions": [{
                 "type": "Ready", "status": "True", "reason": "Reconciled", "message": "slots are granted and released",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }, {
+                "type": "SlotsAvailable", "status": "False", "reason": "AllSlotsHeld", "message": "1 of 1 slots are held",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
             }],
         });
         let shown = view(shown);
@@ -208,8 +216,28 @@ mod tests {
         );
         assert_eq!(
             shown["queue"],
-            json!([{ "job": "migrate-2", "since": 300, "why": "next of this cluster: the slot is held" }])
+            json!([{ "job": "migrate-2", "since": 300, "why": "1 of 1 slots are held" }])
         );
+    }
+
+    #[test]
+    fn what_stops_all_is_above_and_named_at_each() {
+        let mut shown = semaphore();
+        shown["status"] = json!({
+            "waiting": 2, "queue": [{ "job": "a" }, { "job": "b" }],
+            "conditions": [{
+                "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true: long text",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let shown = view(shown);
+        for place in [0, 1] {
+            assert_eq!(
+                shown["queue"][place]["why"],
+                "nothing is granted now: Paused"
+            );
+        }
+        assert_eq!(shown["ready"]["message"], "spec.paused is true: long text");
     }
 
     /// The page writes it as text; here it stays what it is, in one line.

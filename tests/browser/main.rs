@@ -64,7 +64,7 @@ async fn a_person_sees_what_happens() {
     }
     page.until(
         "the reason",
-        "text(card('db-migrations')).includes('all 2 slots are held')",
+        "text(card('db-migrations')).includes('2 of 2 slots are held')",
     )
     .await;
     page.until(
@@ -75,6 +75,11 @@ async fn a_person_sees_what_happens() {
     page.until(
         "what is wrong is said",
         "text(card('nightly-reports')).includes('Paused') && text(card('nightly-reports')).includes('spec.paused is true')",
+    )
+    .await;
+    page.until(
+        "of which time the picture is",
+        "text(card('db-migrations').querySelector('figcaption')).startsWith('Slots held in the last ')",
     )
     .await;
     page.until(
@@ -169,7 +174,7 @@ fn card(semaphore: &str, job: &str, list: &str) -> String {
 /// eye of whoever looks at the pictures.
 async fn pictures(page: &Page<'_>) {
     // The first two semaphores.
-    page.window(1200, 632).await;
+    page.window(1200, 654).await;
     page.colours("dark").await;
     let dark = page
         .run("getComputedStyle(document.body).backgroundColor")
@@ -185,6 +190,9 @@ async fn pictures(page: &Page<'_>) {
     let widest = page.run("document.documentElement.scrollWidth").await;
     assert_eq!(widest, 360, "nothing is wider than a phone");
     keep("web-phone.png", &page.picture().await);
+    page.colours("dark").await;
+    keep("web-phone-dark.png", &page.picture().await);
+    page.colours("light").await;
     page.window(1200, 1000).await;
 }
 
@@ -192,7 +200,7 @@ async fn pictures(page: &Page<'_>) {
 fn keep(name: &str, picture: &[u8]) {
     assert!(picture.starts_with(b"\x89PNG"));
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name), picture).unwrap();
-    if std::env::var_os("UPDATE_PICTURES").is_some() {
+    if scene::pictures_are_taken() {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
         fs::write(docs.join(name), picture).unwrap();
     }

@@ -2,9 +2,14 @@
 //! paused, one with keys.
 
 use serde_json::json;
-use testbed::{Bed, Job, Taker, eventually};
+use testbed::{Bed, Job, Namespace, Taker, eventually};
 
 use crate::stage::{free_address, may_review, somebody, token};
+
+/// Whether the pictures in `docs/` are taken anew.
+pub(crate) fn pictures_are_taken() -> bool {
+    std::env::var_os("UPDATE_PICTURES").is_some()
+}
 
 /// An operator with the page, and what it shows.
 pub(crate) struct Scene {
@@ -70,6 +75,9 @@ impl Scene {
             let job = batch.job(&format!("migrate-{number}"));
             job.semaphore("db-migrations").runs("1h")
         };
+        if pictures_are_taken() {
+            past(&batch).await;
+        }
         let first = migration(1).create().await;
         first.is_running().await;
         let second = migration(2).create().await;
@@ -95,4 +103,21 @@ impl Scene {
             _program: program,
         }
     }
+}
+
+/// Jobs that are done, so that there is something to be seen of the last minutes.
+async fn past(batch: &Namespace) {
+    let runs = ["30s", "12s", "25s", "18s", "14s", "35s", "11s"];
+    for (number, runs) in runs.iter().enumerate() {
+        let job = batch.job(&format!("past-{number}"));
+        let job = job.semaphore("db-migrations").runs(runs).create().await;
+        job.is_running().await;
+        if number % 3 == 2 {
+            job.is_complete().await;
+        }
+    }
+    batch
+        .semaphore("db-migrations")
+        .shows(json!({ "held": 0 }))
+        .await;
 }

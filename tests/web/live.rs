@@ -43,8 +43,8 @@ async fn a_hand_over_is_seen_as_it_happens() {
         "{holder}"
     );
     let why = |place: usize| is["queue"][place]["why"].as_str().unwrap_or_default();
-    assert_eq!(why(0), "next of this cluster: the slot is held");
-    assert_eq!(why(1), "1 Job of this cluster goes before it");
+    assert_eq!(why(0), "1 of 1 slots are held");
+    assert_eq!(why(1), "behind b");
     assert!(
         seen.operator["remarks"].as_str().unwrap().contains("leads"),
         "{seen:?}"

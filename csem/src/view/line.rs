@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use consul_semaphore_operator::{
-    api::{ConsulSemaphore, annotations::HOLD, conditions::ConditionType},
+    api::{ConsulSemaphore, annotations::HOLD, waiting},
     controller::asker::Asker,
     semaphore::Standing,
 };
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    item::{condition, count, status},
+    item::status,
     told::{Told, last_words},
 };
 
@@ -62,7 +62,7 @@ pub(crate) fn line(
     let words = last_words(told);
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
-    let mut explainer = Explainer::of(semaphore);
+    let mut line = waiting::Line::of(semaphore);
     let known: HashMap<&str, &Asker> = askers
         .iter()
         .map(|asker| (&*asker.job.name, asker))
@@ -75,11 +75,10 @@ pub(crate) fn line(
     for queued in status.queue.iter().take(most) {
         let asker = known.get(queued.job.as_str()).copied();
         let word = asker.and_then(last_word);
-        let key = queued.key.clone();
-        let (reason, message) = explainer.explain(&queued.job, key.as_deref(), word);
+        let (reason, message) = why(&mut line, &queued.job, queued.key.as_deref(), word);
         places.push(Place {
             job: queued.job.clone(),
-            key,
+            key: queued.key.clone(),
             priority: asker.map(|asker| asker.job.priority),
             since: queued.since.as_ref().map(|time| time.0),
             reason,
@@ -106,17 +105,11 @@ pub(crate) fn line(
     rest.truncate(behind);
     let in_rest: HashSet<&str> = rest.iter().map(|asker| &*asker.job.name).collect();
     for asker in rest.iter().take(most.saturating_sub(places.len())) {
-        let key = asker
-            .job
-            .key
-            .as_ref()
-            .filter(|_| keyed)
-            .map(ToString::to_string);
-        let word = last_word(asker);
-        let (reason, message) = explainer.explain(&asker.job.name, key.as_deref(), word);
+        let key = asker.job.key.as_ref().filter(|_| keyed).map(AsRef::as_ref);
+        let (reason, message) = why(&mut line, &asker.job.name, key, last_word(asker));
         places.push(Place {
             job: asker.job.name.to_string(),
-            key,
+            key: key.map(str::to_owned),
             priority: Some(asker.job.priority),
             since: Timestamp::from_second(asker.job.since).ok(),
             reason,
@@ -137,6 +130,21 @@ pub(crate) fn line(
         outside,
         more_outside,
     }
+}
+
+/// Why a Job in line waits: a word and a message. One that can't be started is in nobody's way.
+fn why<'a>(
+    line: &mut waiting::Line<'a>,
+    job: &'a str,
+    key: Option<&'a str>,
+    word: Option<&Told>,
+) -> (String, String) {
+    let refused = word.filter(|told| told.reason == "StartRefused");
+    if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
+        return (refused.reason.clone(), refused.message.clone());
+    }
+    let why = line.next(job, key);
+    (why.reason().to_owned(), why.message())
 }
 
 /// Why a Job is not in line; `None` for one that has begun, or is done.
@@ -166,88 +174,6 @@ fn outsider(asker: &Asker, keyed: bool, word: Option<&Told>) -> Option<Outside> 
         reason,
         message,
     })
-}
-
-/// What the operator says of why nobody, or nobody more, is granted a slot.
-enum Why {
-    /// It holds for everyone.
-    Stopped(String, String),
-    /// It is what the first one waits for, and the others wait for the first.
-    First(String, String),
-}
-
-/// Says of one after another, in the order of the line, why they wait.
-struct Explainer<'a> {
-    semaphore: &'a ConsulSemaphore,
-    why: Why,
-    /// Who goes next before those that follow, of each key: one in whose way nothing else is.
-    before: HashMap<Option<String>, String>,
-}
-
-impl<'a> Explainer<'a> {
-    fn of(semaphore: &'a ConsulSemaphore) -> Self {
-        let says = |type_| {
-            let condition = condition(semaphore, type_)?;
-            let said = (condition.reason.clone(), condition.message.clone());
-            Some((condition.status == "True", said))
-        };
-        let why = match (
-            says(ConditionType::Ready),
-            says(ConditionType::SlotsAvailable),
-        ) {
-            (None, _) => Why::Stopped(
-                "Unseen".to_owned(),
-                "the operator has not said anything of the semaphore yet: does it run?".to_owned(),
-            ),
-            (Some((false, (reason, message))), _) => Why::Stopped(reason, message),
-            (Some((true, _)), Some((_, (reason, message))))
-            | (Some((true, (reason, message))), None) => Why::First(reason, message),
-        };
-        Self {
-            semaphore,
-            why,
-            before: HashMap::new(),
-        }
-    }
-
-    fn explain(&mut self, job: &str, key: Option<&str>, word: Option<&Told>) -> (String, String) {
-        if let Why::Stopped(reason, message) = &self.why {
-            return (reason.clone(), message.clone());
-        }
-        if let Some(refused) = word.filter(|told| told.reason == "StartRefused") {
-            return (refused.reason.clone(), refused.message.clone());
-        }
-        let behind = self.before.insert(key.map(str::to_owned), job.to_owned());
-        match (behind, key, &self.why) {
-            (Some(before), ..) => ("Behind".to_owned(), format!("behind {before}")),
-            (None, Some(key), _) => self.first_of(key),
-            (None, None, Why::First(reason, message) | Why::Stopped(reason, message)) => {
-                (reason.clone(), message.clone())
-            }
-        }
-    }
-
-    /// Of a key the conditions say something only if it is in conflict; its holders are in the status,
-    /// unless that is cut off.
-    fn first_of(&self, key: &str) -> (String, String) {
-        let status = status(self.semaphore);
-        let ready = condition(self.semaphore, ConditionType::Ready);
-        if let Some(ready) = ready.filter(|ready| ready.reason != "Reconciled") {
-            return (ready.reason.clone(), ready.message.clone());
-        }
-        let all = usize::try_from(status.held).is_ok_and(|held| held <= status.holders.len());
-        let holders = status.holders.iter();
-        let held = holders
-            .filter(|holder| holder.key.as_deref() == Some(key))
-            .count();
-        let message = if all {
-            let slots = count(i64::from(self.semaphore.spec.limit), "slot", "slots");
-            format!("{held} of {slots} of the key {key} held")
-        } else {
-            format!("next for a slot of the key {key}")
-        };
-        ("Next".to_owned(), message)
-    }
 }
 
 #[cfg(test)]
@@ -373,18 +299,22 @@ mod tests {
     #[test]
     fn of_a_keyed_one_each_key_has_a_line() {
         let mut semaphore = semaphore(&json!({
-            "waiting": 3, "held": 1,
-            "holders": [{ "session": "s", "key": "k1" }],
+            "waiting": 3, "held": 2,
+            "holders": [{ "session": "s", "key": "k1" }, { "session": "t", "key": "k1" }],
             "queue": [{ "job": "a", "key": "k1" }, { "job": "b", "key": "k2" }, { "job": "c", "key": "k1" }],
         }));
         semaphore.spec.keyed = true;
         let line = line(&semaphore, &[], &[], 99);
-        let expected = [
-            ("a", "Next", "1 of 2 slots of the key k1 held"),
-            ("b", "Next", "0 of 2 slots of the key k2 held"),
-            ("c", "Behind", "behind a"),
-        ];
-        assert_eq!(reasons(&line), expected);
+        let words: Vec<_> = reasons(&line)
+            .into_iter()
+            .map(|(job, reason, _)| (job, reason))
+            .collect();
+        assert_eq!(words, [("a", "Next"), ("b", "Next"), ("c", "Behind")]);
+        assert_eq!(
+            line.places[0].message,
+            "2 of 2 slots of the key k1 are held"
+        );
+        assert_eq!(line.places[2].message, "behind a");
     }
 
     #[test]

@@ -16,6 +16,9 @@ const LONGEST_PAUSE = 10_000;
 // How much of the past a picture of use shows, in seconds.
 const SPAN = 900;
 
+// Less than this is drawn as this much.
+const SHORTEST_SPAN = 30;
+
 // As many slots are drawn one by one.
 const DRAWN = 32;
 
@@ -100,7 +103,9 @@ function forget(id) {
 function draw(card) {
   const { is, id } = card;
   const title = element("h2", { id: `semaphore ${id}`.replaceAll(" ", "-") }, element("span", { class: "quiet" }, `${is.namespace}/`), is.name);
-  const badge = element("span", { class: "badge", "data-status": is.ready ? is.ready.status : "Unknown" });
+  // That somebody paused it is nothing that is wrong.
+  const status = is.ready && is.ready.reason !== "Paused" ? is.ready.status : "Unknown";
+  const badge = element("span", { class: "badge", "data-status": status });
   badge.textContent = is.ready ? (is.ready.reason === "Reconciled" ? "Ready" : is.ready.reason) : "New";
   const parts = [element("header", {}, title, badge)];
   if (is.ready && is.ready.reason !== "Reconciled") parts.push(element("p", { class: "message" }, is.ready.message));
@@ -133,23 +138,23 @@ function slots(is) {
   return row;
 }
 
-// How many slots were held in the last quarter of an hour: steps, from the first sample to now.
+// How many slots were held lately: steps, from the first sample that is known to now.
 function trendOf(card) {
-  const [width, height] = [SPAN, 40];
+  const [width, height] = [1000, 40];
   const end = now();
-  const samples = card.trend;
+  const first = card.trend.findLastIndex(([at]) => at <= end - SPAN);
+  const samples = card.trend.slice(Math.max(0, first));
+  const span = Math.min(SPAN, Math.max(SHORTEST_SPAN, end - (samples.length > 0 ? samples[0][0] : end)));
   const most = Math.max(1, ...samples.map(([, held, limit]) => Math.max(held, limit ?? 0)));
-  const x = (at) => Math.min(width, Math.max(0, width - (end - at))).toFixed(1);
+  const x = (at) => Math.min(width, Math.max(0, width * (1 - (end - at) / span))).toFixed(1);
   const y = (count) => (height - 1 - (count / most) * (height - 3)).toFixed(1);
-  const helds = samples.filter(([at], index) => at > end - SPAN || index === samples.length - 1 || samples[index + 1][0] > end - SPAN)
-    .map(([, held]) => held);
-  const said = `slots held in the last 15 minutes: ${Math.min(...helds)} to ${Math.max(...helds)}`;
-  const picture = shape("svg", { class: "trend", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": said });
+  const picture = shape("svg", { class: "trend", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img" });
   const line = (value) => {
     let path = `M${x(samples[0][0])} ${y(value(samples[0]))}`;
     for (const sample of samples.slice(1)) path += `H${x(sample[0])}V${y(value(sample))}`;
     return `${path}H${width}`;
   };
+  let range = "";
   if (samples.length > 0) {
     const use = line(([, held]) => held);
     picture.append(shape("path", { class: "area", d: `${use}V${height}H${x(samples[0][0])}Z` }));
@@ -157,9 +162,15 @@ function trendOf(card) {
       picture.append(shape("path", { class: "limit", fill: "none", d: line(([, , limit]) => limit) }));
     }
     picture.append(shape("path", { class: "use", d: use }));
+    const helds = samples.map(([, held]) => held);
+    const [least, greatest] = [Math.min(...helds), Math.max(...helds)];
+    range = least === greatest ? `: ${least}` : `: ${least} to ${greatest}`;
   }
-  card.picture = picture;
-  return picture;
+  const time = span < 120 ? `${Math.round(span)} s` : `${Math.round(span / 60)} min`;
+  const said = `Slots held in the last ${time}${range}`;
+  picture.setAttribute("aria-label", said);
+  card.picture = element("figure", {}, element("figcaption", { class: "fine", "aria-hidden": "true" }, said), picture);
+  return card.picture;
 }
 
 const KINDS = { job: "Job", process: "command", program: "other program", unknown: "holder unknown" };
