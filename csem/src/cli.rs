@@ -36,14 +36,14 @@ pub(crate) struct Connection {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
-    /// Which namespace [default: the context's]
+    /// Which namespace [default: the context's; of list and watch without a name all]
     #[arg(long, short, global = true, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List semaphores
+    /// List the semaphores of all namespaces, or of one
     List {
         #[command(flatten)]
         everywhere: Everywhere,
@@ -124,7 +124,7 @@ prints completes the word kubectl-csem.";
 /// How far a list goes.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Everywhere {
-    /// Of all namespaces
+    /// Of all namespaces, also with a namespace or where that is not allowed
     #[arg(long, short = 'A')]
     pub(crate) all_namespaces: bool,
 }

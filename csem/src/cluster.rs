@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use crate::{
     cli::Connection,
-    failure::{Failure, Right, What},
+    failure::{Failure, Kind, Right, What},
+    terminal,
     view::item::Item,
 };
 
@@ -31,6 +32,8 @@ const PAGES: usize = 20;
 pub(crate) struct Cluster {
     client: Client,
     pub(crate) namespace: String,
+    /// Whether the namespace was asked for, and is not only the context's.
+    named: bool,
 }
 
 /// What a list brought: all there is, or as much as is looked at.
@@ -42,11 +45,45 @@ pub(crate) struct Listed<T> {
 impl Cluster {
     pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
         let config = config(connection).await?;
+        let named = connection.namespace.is_some();
         let namespace = connection.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config);
         let client = client.map_err(|error| Failure::of_client(&error))?;
-        Ok(Self { client, namespace })
+        Ok(Self {
+            client,
+            namespace,
+            named,
+        })
+    }
+
+    /// What `list` and `watch` show: what is asked for, and if nothing is, all namespaces, or the context's for a
+    /// user who may not see all. `None` is all namespaces.
+    pub(crate) async fn reach(&self, all: bool) -> Result<Option<String>, Failure> {
+        if all {
+            return Ok(None);
+        }
+        let one = Some(self.namespace.clone());
+        if self.named {
+            return Ok(one);
+        }
+        let right = Right {
+            verb: "list",
+            what: What::Semaphores,
+            namespace: None,
+        };
+        let first = ListParams::default().limit(1);
+        match bounded(&right, self.semaphores(None).list_metadata(&first)).await {
+            Ok(_) => Ok(None),
+            Err(failure) if failure.kind == Kind::Denied => {
+                let namespace = &self.namespace;
+                terminal::tell(&format!(
+                    "you may not list the semaphores of all namespaces: these are those of {namespace}"
+                ));
+                Ok(one)
+            }
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The semaphores of a namespace, or of all. As they are stored: one that can't be read keeps nobody
@@ -131,13 +168,8 @@ impl Cluster {
             what: What::Semaphores,
             namespace: namespace.map(str::to_owned),
         };
-        list(
-            &right,
-            &self.semaphores(namespace),
-            &ListParams::default(),
-            Some,
-        )
-        .await
+        let semaphores = self.semaphores(namespace);
+        list(&right, &semaphores, &ListParams::default(), Some).await
     }
 
     /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.

@@ -97,7 +97,10 @@ async fn run(
             semaphore,
             everywhere,
         } => {
-            let namespace = (!everywhere.all_namespaces).then(|| cluster.namespace.clone());
+            let namespace = match &semaphore {
+                Some(_) => Some(cluster.namespace.clone()),
+                None => cluster.reach(everywhere.all_namespaces).await?,
+            };
             let scope = Scope {
                 namespace,
                 semaphore,

@@ -32,11 +32,11 @@ const EVENTS_WIDE: usize = 100;
 
 pub(crate) async fn list(
     cluster: &Cluster,
-    everywhere: bool,
+    all_namespaces: bool,
     output: Option<Output>,
 ) -> Result<(), Failure> {
-    let namespace = (!everywhere).then_some(cluster.namespace.as_str());
-    let Listed { items, cut } = cluster.list_semaphores(namespace).await?;
+    let namespace = cluster.reach(all_namespaces).await?;
+    let Listed { items, cut } = cluster.list_semaphores(namespace.as_deref()).await?;
     if cut {
         terminal::tell(&format!(
             "these are the first {}: there are more",
@@ -57,7 +57,7 @@ pub(crate) async fn list(
     }
     let read: Vec<Item> = items.iter().map(Item::read).collect();
     let columns = Columns {
-        namespace: everywhere,
+        namespace: namespace.is_none(),
         wide: output == Some(Output::Wide),
     };
     terminal::print(&list::list(&read, columns, clock::time()))

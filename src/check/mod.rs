@@ -1,8 +1,9 @@
 //! What works and what does not, line by line, with what to do: for people and scripts that set the
 //! operator up, or look why something does not go.
 //!
-//! It only reads, and tries what the operator does in Consul on scratch keys and a scratch session of
-//! which nothing is left.
+//! In Kubernetes it only reads. In Consul it tries what the operator does: on the external node that owns the
+//! operator's sessions, which it registers as the operator would, and on scratch keys and a scratch session of which
+//! nothing is left.
 //!
 //! | file | subject |
 //! |---|---|

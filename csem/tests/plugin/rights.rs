@@ -91,6 +91,9 @@ async fn each_role_may_do_what_it_is_for() {
         .csem(&["list", "-A"])
         .await
         .is(77, &["in all namespaces", "Without -A"]);
+    // Of the context's namespace, which is the team's, where not all may be seen.
+    let said = viewer.csem_anywhere(&["list"], "").await;
+    said.is(0, &["you may not list", "those of", team.name(), "True"]);
 
     let editor = user(&bed, &team, "editor", &[EDITOR]).await;
     editor.csem(&["pause", "db"]).await.is(0, &["db paused"]);

@@ -58,7 +58,13 @@ impl User {
     /// The same with something to read.
     pub(crate) async fn csem_told(&self, words: &[&str], input: &str) -> Said {
         let namespace = ["-n", self.namespace.as_str()];
-        let words = [&["csem"], words, &namespace].concat();
+        self.csem_anywhere(&[words, &namespace].concat(), input)
+            .await
+    }
+
+    /// The same, of no namespace in particular.
+    pub(crate) async fn csem_anywhere(&self, words: &[&str], input: &str) -> Said {
+        let words = [&["csem"], words].concat();
         run(self.command(servers().join("kubectl"), &words), input).await
     }
 
