@@ -53,7 +53,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
 }
 
 #[tokio::test]
-async fn the_dashboard_is_json() {
+async fn the_dashboard_is_the_file() {
     for case in cases() {
         for object in case.objects().await {
             let Some(text) = object["data"]["consul-semaphore-operator.json"].as_str() else {
@@ -62,6 +62,7 @@ async fn the_dashboard_is_json() {
             let dashboard: Value = serde_json::from_str(text).expect("the dashboard is JSON");
             let panels = dashboard["panels"].as_array().expect("panels");
             assert!(panels.len() > 15, "{} panels", panels.len());
+            assert_eq!(text.trim_end(), read("files/dashboard.json").trim_end());
             return;
         }
     }
