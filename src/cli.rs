@@ -5,20 +5,21 @@
 )]
 
 mod check;
+mod consul;
 mod exec;
+mod web;
 
 use std::{
     env,
     io::{self, Write as _},
     net::SocketAddr,
-    path::PathBuf,
     process,
     time::Duration,
 };
 
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
-    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+    builder::RangedU64ValueParser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use consul_semaphore_operator::{
@@ -27,16 +28,17 @@ use consul_semaphore_operator::{
         scope::{Namespaces, Scope},
         tenancy::{Tenancy, TenantPrefix, TrustedNamespaces},
     },
-    consul,
+    consul::Config,
     leader::{self, LeaseName},
     semaphore::turns::WINDOW,
     telemetry::{self, LogFormat},
-    web,
 };
 
 pub(crate) use self::{
     check::{Check, Output},
+    consul::ConsulFlags,
     exec::{Become, Exec, Held},
+    web::WebFlags,
 };
 
 /// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
@@ -118,7 +120,7 @@ pub(crate) struct Run {
 
     /// How many prefixes in Consul are watched at once, each over a connection of its own; those beyond are read again
     /// every second while a Job waits there, and now and then else
-    #[arg(long, env, value_name = "NUMBER", default_value_t = consul::Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
+    #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
     #[command(flatten)]
@@ -157,29 +159,6 @@ pub(crate) struct OperatorFlags {
     /// Jobs of this cluster, and to whoever is faster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
-}
-
-/// The web page.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Web page (who holds and who waits, as it happens)")]
-pub(crate) struct WebFlags {
-    /// Where a page that shows the semaphores is served, such as 0.0.0.0:8081 [default: nowhere]
-    #[arg(long, env, value_name = "IP:PORT")]
-    pub(crate) web_address: Option<SocketAddr>,
-
-    /// Who may see the page
-    #[arg(long, env, value_enum, value_name = "WHO", default_value_t)]
-    pub(crate) web_auth: WebAuth,
-}
-
-/// Who may see the page.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-pub(crate) enum WebAuth {
-    /// Whoever logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
-    #[default]
-    Kubernetes,
-    /// Whoever reaches it, which must be a loopback address: by kubectl port-forward
-    None,
 }
 
 /// Which part of the cluster the operator works for.
@@ -261,35 +240,6 @@ fn some_identity() -> String {
         uname.nodename().to_string_lossy(),
         fastrand::u32(..)
     )
-}
-
-/// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Consul (see the environment below, too)")]
-pub(crate) struct ConsulFlags {
-    /// Consul's address, or several joined by commas: host:port, http://, https:// or unix:// [env: CONSUL_HTTP_ADDR] [default: http://127.0.0.1:8500]
-    #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
-    pub(crate) address: Vec<consul::Address>,
-
-    /// A file with the token, read again when it changes; goes before CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
-    #[arg(long = "consul-token-file", value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
-
-    /// Log in to Consul by this auth method, instead of bringing a token
-    #[arg(long = "consul-auth-method", env = "CONSUL_AUTH_METHOD", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) auth_method: Option<String>,
-
-    /// The file with what to log in with, read anew for each login: the token of the pod's ServiceAccount
-    #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
-    pub(crate) bearer_token_file: PathBuf,
-
-    /// What Consul shall note of the tokens it gives, for people: KEY=VALUE, several joined by commas
-    #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    pub(crate) login_meta: Vec<(String, String)>,
-
-    /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
-    #[arg(long = "consul-ca-file", value_name = "FILE")]
-    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// Where traces go.
@@ -380,93 +330,6 @@ impl OperatorFlags {
     }
 }
 
-impl WebFlags {
-    /// The page that is asked for. Without a login it is for those alone who reach the loopback of this
-    /// machine, or of this pod.
-    pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::Settings>, clap::Error> {
-        let Some(address) = self.web_address else {
-            return Ok(None);
-        };
-        let access = match self.web_auth {
-            WebAuth::Kubernetes => web::Access::Kubernetes,
-            WebAuth::None => web::Access::Open,
-        };
-        if access == web::Access::Open && !address.ip().is_loopback() {
-            let problem = format!(
-                "--web-auth=none shows all semaphores to whoever reaches the page, so it needs a loopback address: \
-                 give --web-address=127.0.0.1:{}, or leave --web-auth out",
-                address.port()
-            );
-            return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
-        }
-        let scope = scope.clone();
-        Ok(Some(web::Settings {
-            address,
-            access,
-            scope,
-        }))
-    }
-}
-
-impl ConsulFlags {
-    /// Where Consul is: what the environment says, with these flags before it.
-    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
-        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
-        let from_env = consul::Config::from_env();
-        let mut config =
-            from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;
-        if !self.address.is_empty() {
-            config.addresses.clone_from(&self.address);
-        }
-        if self.token_file.is_some() {
-            config.token_file.clone_from(&self.token_file);
-        }
-        if let Some(name) = &self.auth_method {
-            if let Some(given) = given_token(&config, self.token_file.is_some()) {
-                let problem = format!(
-                    "--consul-auth-method logs in for a token, and {given} gives one: \
-                     leave one of the two out"
-                );
-                return Err(refuse(ErrorKind::ArgumentConflict, problem));
-            }
-            config.login = Some(consul::AuthMethod {
-                name: name.clone(),
-                bearer_token_file: self.bearer_token_file.clone(),
-                meta: self.login_meta.iter().cloned().collect(),
-            });
-        }
-        if self.ca_file.is_some() {
-            config.tls.ca_file.clone_from(&self.ca_file);
-            if let Some(plain) = without_tls(&config) {
-                let problem = format!(
-                    "--consul-ca-file is for TLS, and {plain} does not use it: \
-                     give an https:// address, or leave --consul-ca-file out"
-                );
-                return Err(refuse(ErrorKind::ArgumentConflict, problem));
-            }
-        }
-        Ok(config)
-    }
-}
-
-/// What gives a token without a login, if anything does.
-fn given_token(config: &consul::Config, by_flag: bool) -> Option<&'static str> {
-    match (&config.token_file, &config.token) {
-        (Some(_), _) if by_flag => Some("--consul-token-file"),
-        (Some(_), _) => Some("CONSUL_HTTP_TOKEN_FILE"),
-        (None, Some(_)) => Some("CONSUL_HTTP_TOKEN"),
-        (None, None) => None,
-    }
-}
-
-/// The first address that is spoken to without TLS.
-fn without_tls(config: &consul::Config) -> Option<String> {
-    let mut addresses = config.addresses.iter().map(ToString::to_string);
-    addresses.find(|address| {
-        address.starts_with("unix://") || (address.starts_with("http://") && !config.tls.enabled)
-    })
-}
-
 /// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
 fn name(text: &str) -> Result<String, String> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
@@ -477,14 +340,6 @@ fn name(text: &str) -> Result<String, String> {
         return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
     }
     Ok(text.to_owned())
-}
-
-/// `KEY=VALUE`.
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("give KEY=VALUE, or several joined by commas".to_owned()),
-    }
 }
 
 /// Checks a filter; the text is kept because the parsed one cannot be cloned.

@@ -1,0 +1,108 @@
+//! The flags that say where Consul is, and with which token.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory as _, builder::NonEmptyStringValueParser, error::ErrorKind};
+use consul_semaphore_operator::consul;
+
+use super::Cli;
+
+/// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Consul (see the environment below, too)")]
+pub(crate) struct ConsulFlags {
+    /// Consul's address, or several joined by commas: host:port, http://, https:// or unix:// [env: CONSUL_HTTP_ADDR] [default: http://127.0.0.1:8500]
+    #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
+    pub(crate) address: Vec<consul::Address>,
+
+    /// A file with the token, read again when it changes; goes before CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
+    #[arg(long = "consul-token-file", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Log in to Consul by this auth method, instead of bringing a token
+    #[arg(long = "consul-auth-method", env = "CONSUL_AUTH_METHOD", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) auth_method: Option<String>,
+
+    /// The file with what to log in with, read anew for each login: the token of the pod's ServiceAccount
+    #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
+    pub(crate) bearer_token_file: PathBuf,
+
+    /// What Consul shall note of the tokens it gives, for people: KEY=VALUE, several joined by commas
+    #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub(crate) login_meta: Vec<(String, String)>,
+
+    /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
+    #[arg(long = "consul-ca-file", value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+impl ConsulFlags {
+    /// Where Consul is: what the environment says, with these flags before it.
+    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
+        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
+        let from_env = consul::Config::from_env();
+        let mut config =
+            from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;
+        if !self.address.is_empty() {
+            config.addresses.clone_from(&self.address);
+        }
+        if self.token_file.is_some() {
+            config.token_file.clone_from(&self.token_file);
+        }
+        if let Some(name) = &self.auth_method {
+            if let Some(given) = given_token(&config, self.token_file.is_some()) {
+                let problem = format!(
+                    "--consul-auth-method logs in for a token, and {given} gives one: \
+                     leave one of the two out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+            config.login = Some(consul::AuthMethod {
+                name: name.clone(),
+                bearer_token_file: self.bearer_token_file.clone(),
+                meta: self.login_meta.iter().cloned().collect(),
+            });
+        }
+        if self.ca_file.is_some() {
+            config.tls.ca_file.clone_from(&self.ca_file);
+            if let Some(plain) = without_tls(&config) {
+                let problem = format!(
+                    "--consul-ca-file is for TLS, and {plain} does not use it: \
+                     give an https:// address, or leave --consul-ca-file out"
+                );
+                return Err(refuse(ErrorKind::ArgumentConflict, problem));
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// What gives a token without a login, if anything does.
+fn given_token(config: &consul::Config, by_flag: bool) -> Option<&'static str> {
+    match (&config.token_file, &config.token) {
+        (Some(_), _) if by_flag => Some("--consul-token-file"),
+        (Some(_), _) => Some("CONSUL_HTTP_TOKEN_FILE"),
+        (None, Some(_)) => Some("CONSUL_HTTP_TOKEN"),
+        (None, None) => None,
+    }
+}
+
+/// The first address that is spoken to without TLS.
+fn without_tls(config: &consul::Config) -> Option<String> {
+    let mut addresses = config.addresses.iter().map(ToString::to_string);
+    addresses.find(|address| {
+        address.starts_with("unix://") || (address.starts_with("http://") && !config.tls.enabled)
+    })
+}
+
+/// `KEY=VALUE`.
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("give KEY=VALUE, or several joined by commas".to_owned()),
+    }
+}

@@ -1,0 +1,63 @@
+//! The flags of the web page.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::net::SocketAddr;
+
+use clap::{Args, CommandFactory as _, ValueEnum, error::ErrorKind};
+use consul_semaphore_operator::{api::scope::Scope, web};
+
+use super::Cli;
+
+/// The web page.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Web page (who holds and who waits, as it happens)")]
+pub(crate) struct WebFlags {
+    /// Where a page that shows the semaphores is served, such as 0.0.0.0:8081 [default: nowhere]
+    #[arg(long, env, value_name = "IP:PORT")]
+    pub(crate) web_address: Option<SocketAddr>,
+
+    /// Who may see the page
+    #[arg(long, env, value_enum, value_name = "WHO", default_value_t)]
+    pub(crate) web_auth: WebAuth,
+}
+
+/// Who may see the page.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum WebAuth {
+    /// Whoever logs in with a token that the API server knows, as far as its user may list ConsulSemaphores
+    #[default]
+    Kubernetes,
+    /// Whoever reaches it, which must be a loopback address: by kubectl port-forward
+    None,
+}
+
+impl WebFlags {
+    /// The page that is asked for. Without a login it is for those alone who reach the loopback of this
+    /// machine, or of this pod.
+    pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::Settings>, clap::Error> {
+        let Some(address) = self.web_address else {
+            return Ok(None);
+        };
+        let access = match self.web_auth {
+            WebAuth::Kubernetes => web::Access::Kubernetes,
+            WebAuth::None => web::Access::Open,
+        };
+        if access == web::Access::Open && !address.ip().is_loopback() {
+            let problem = format!(
+                "--web-auth=none shows all semaphores to whoever reaches the page, so it needs a loopback address: \
+                 give --web-address=127.0.0.1:{}, or leave --web-auth out",
+                address.port()
+            );
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
+        }
+        let scope = scope.clone();
+        Ok(Some(web::Settings {
+            address,
+            access,
+            scope,
+        }))
+    }
+}
