@@ -1,6 +1,6 @@
-# make demo shows what it does; make dev leaves a test bed up to try things on.
+# make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev servers test test-crash test-consul-1.8 web-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -9,7 +9,7 @@ CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
-demo dev: servers
+demo dev bare: servers
 	@cargo build --locked --workspace --bins
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 

@@ -146,6 +146,11 @@ impl Container {
         self.process.log()
     }
 
+    /// How it ended by itself, if it has.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.process.exit_status()
+    }
+
     /// What it reaches the API server with.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig

@@ -71,6 +71,7 @@ mod login;
 mod manifests;
 mod namespace;
 mod operator;
+mod pods;
 mod ports;
 mod process;
 mod programs;

@@ -35,6 +35,10 @@ async fn readme() {
     drop(operator);
     removed(&shell).await;
     page.run(&shell, "helm install").await;
+    tokio::select! {
+        () = works(&shell) => {}
+        failed = kubernetes.run_operators(|what| println!("{what}")) => panic!("{failed:?}"),
+    }
 
     // A script of HashiCorp's guide makes its lock.
     shell.set("PREFIX", "semaphores/guide");

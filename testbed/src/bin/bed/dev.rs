@@ -77,7 +77,7 @@ All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.",
 }
 
 /// Ready when someone wants the end, with how it was said. The handlers are set when this returns.
-fn asked_to_end() -> Result<impl Future<Output = &'static str>> {
+pub(crate) fn asked_to_end() -> Result<impl Future<Output = &'static str>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;

@@ -1,5 +1,7 @@
-//! `bed demo` shows what the operator does; `bed dev` leaves a bed up to try things on.
+//! `bed demo` shows what the operator does; `bed dev` leaves a bed up to try things on, and `bed bare` one without the
+//! operator, to install it on.
 #![expect(clippy::print_stdout, reason = "what it prints is what it is for")]
+mod bare;
 mod demo;
 mod dev;
 
@@ -12,7 +14,8 @@ async fn main() -> ExitCode {
     let ended = match std::env::args().nth(1).as_deref() {
         Some("demo") => demo::run().await,
         Some("dev") => dev::run().await,
-        _ => Err(anyhow!("usage: bed demo | dev")),
+        Some("bare") => bare::run().await,
+        _ => Err(anyhow!("usage: bed demo | dev | bare")),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,50 @@
+//! A cluster and a Consul without the operator, to install it as its docs say.
+use std::convert::Infallible;
+
+use anyhow::Result;
+use testbed::{Consul, Kubernetes};
+
+use crate::dev::asked_to_end;
+
+/// Starts both, says how to reach them, and runs the operators of the pods that come, until it is to end.
+pub(crate) async fn run() -> Result<()> {
+    let asked = asked_to_end()?;
+    tokio::pin!(asked);
+    println!("Starting etcd, Kubernetes and Consul ...");
+    let (kubernetes, consul) = tokio::select! {
+        both = async { tokio::join!(Kubernetes::start_with_deployments(), Consul::start()) } => both,
+        // What has been started already ends with this process.
+        why = &mut asked => {
+            println!("Ended before they were up: {why}.");
+            return Ok(());
+        }
+    };
+    println!(
+        "
+They are up. In another terminal:
+
+  export KUBECONFIG={kubeconfig}
+  export CONSUL_HTTP_ADDR={consul}
+  export PATH={servers}:$PATH
+
+Then install the operator as the README or docs/install.md say, without building an image: here each of its
+pods is the program that was built beside this one, run with what the pod says. In place of
+http://consul-server.consul.svc:8500 give {consul}.
+
+The pods of Jobs run no command: each takes a second, or as long as its annotation
+bed.consul-semaphore.io/runs says, such as 30s. All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.
+",
+        kubeconfig = kubernetes.kubeconfig().display(),
+        consul = consul.address(),
+        servers = testbed::servers().display(),
+        logs = kubernetes.folder().path().display(),
+        pid = std::process::id(),
+    );
+    tokio::select! {
+        why = asked => {
+            println!("\nEnding all of it: {why} ...");
+            Ok(())
+        }
+        failed = kubernetes.run_operators(|what| println!("{what}")) => failed.map(|never: Infallible| match never {}),
+    }
+}
