@@ -27,8 +27,8 @@ pub(super) enum Place {
     Election,
     /// In the namespace of the Lease, for this Lease.
     Lease,
-    /// For each of the operator's admission policies.
-    Policies,
+    /// For this one of the operator's admission policies.
+    Policy(&'static str),
 }
 
 const fn rule(
@@ -53,12 +53,12 @@ const fn optional(mut rule: Rule) -> Rule {
     rule
 }
 
-const fn policy(resource: &'static str) -> Rule {
+const fn policy(resource: &'static str, name: &'static str) -> Rule {
     optional(rule(
         "admissionregistration.k8s.io",
         resource,
         &["get"],
-        Place::Policies,
+        Place::Policy(name),
         "the operator does not say at its start whether its admission policies are in force",
     ))
 }
@@ -135,10 +135,10 @@ pub(super) const RULES: &[Rule] = &[
         Place::Lease,
         "no replica leads, so nobody works",
     ),
-    policy("mutatingadmissionpolicies"),
-    policy("mutatingadmissionpolicybindings"),
-    policy("validatingadmissionpolicies"),
-    policy("validatingadmissionpolicybindings"),
+    policy("mutatingadmissionpolicies", admission::SUSPEND),
+    policy("mutatingadmissionpolicybindings", admission::SUSPEND),
+    policy("validatingadmissionpolicies", admission::GUARD),
+    policy("validatingadmissionpolicybindings", admission::GUARD),
 ];
 
 /// What takes a rule of its own: the token that a `ConsulSemaphore` brings.
@@ -193,10 +193,10 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
             }
             // Operators of some namespaces have no rights in the cluster, and do without the policies'.
             (Place::Election | Place::Lease, _, None)
-            | (Place::Policies, Namespaces::Only(_), _) => Vec::new(),
-            (Place::Policies, Namespaces::All, _) => [admission::SUSPEND, admission::GUARD]
-                .map(|name| question(None, Some(name.to_owned())))
-                .into(),
+            | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
+            (Place::Policy(name), Namespaces::All, _) => {
+                vec![question(None, Some(name.to_owned()))]
+            }
         }
     };
     RULES.iter().flat_map(of).collect()
@@ -279,17 +279,14 @@ mod tests {
     fn the_table_is_what_config_rbac_gives_the_operator() {
         let mut table = Allowed::new();
         for rule in RULES {
-            let (kind, names): (_, &[_]) = match rule.place {
-                Place::Scope => ("ClusterRole", &[""]),
-                Place::KubeSystem => ("ClusterRole", &["kube-system"]),
-                Place::Election => ("Role", &[""]),
-                Place::Lease => ("Role", &["consul-semaphore-operator"]),
-                Place::Policies => ("ClusterRole", &[admission::SUSPEND, admission::GUARD]),
+            let (kind, name) = match rule.place {
+                Place::Scope => ("ClusterRole", ""),
+                Place::KubeSystem => ("ClusterRole", "kube-system"),
+                Place::Election => ("Role", ""),
+                Place::Lease => ("Role", "consul-semaphore-operator"),
+                Place::Policy(name) => ("ClusterRole", name),
             };
-            for (name, verb) in names
-                .iter()
-                .flat_map(|name| rule.verbs.iter().map(move |verb| (name, verb)))
-            {
+            for verb in rule.verbs {
                 let allowed = [kind, rule.group, rule.resource, name, verb];
                 assert!(
                     table.insert(allowed.map(str::to_owned)),

@@ -66,12 +66,12 @@ async fn what_is_shipped(bed: &Bed) {
     said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
     said.assert("kubernetes", "its schema", "ok", &[]);
     let all = "may get, list, watch, patch, delete";
-    said.assert("kubernetes", "jobs.batch", "ok", &[all]);
+    said.assert("kubernetes", "jobs", "ok", &[all]);
     assert_eq!(said.code, Some(0), "{said:#?}");
 
     let said = Said::of_bed(bed, bed.operator_kubeconfig(), &[]).await;
     said.assert("kubernetes", "rights of", "ok", &[OPERATOR]);
-    said.assert("kubernetes", "jobs.batch", "ok", &[]);
+    said.assert("kubernetes", "jobs", "ok", &[]);
     // It may not read it, and need not.
     said.assert("kubernetes", "its schema", "unknown", &["forbidden"]);
     assert_eq!(said.code, Some(0), "{said:#?}");
@@ -110,9 +110,9 @@ async fn a_right_that_is_missing(bed: &Bed) {
         }
     }
     apply(bed, "less.json", &with(&less)).await;
-    let said = has_failed(bed, "jobs.batch").await;
+    let said = has_failed(bed, "jobs").await;
     let words = ["may not patch, delete", "kubectl apply -k config/rbac"];
-    said.assert("kubernetes", "jobs.batch", "failed", &words);
+    said.assert("kubernetes", "jobs", "failed", &words);
     let words = ["may not patch", "no events"];
     said.assert("kubernetes", "events", "warning", &words);
     said.assert("kubernetes", "pods", "ok", &[]);
@@ -130,11 +130,11 @@ async fn a_part_of_the_cluster(bed: &Bed) {
     ];
     let said = Said::of_bed(bed, bed.kubeconfig(), &arguments).await;
     for what in [
-        "jobs.batch in team-a",
-        "jobs.batch in team-b",
+        "jobs in team-a",
+        "jobs in team-b",
         "namespaces kube-system",
-        "leases.coordination.k8s.io in ops",
-        "leases.coordination.k8s.io shard-a in ops",
+        "leases in ops",
+        "leases shard-a in ops",
     ] {
         said.assert("kubernetes", what, "failed", &["may not", "docs/scope.md"]);
     }

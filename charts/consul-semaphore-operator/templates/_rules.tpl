@@ -28,12 +28,12 @@
 {{/* Whether the admission policies are in force, for a line in the log. */}}
 {{- define "consul-semaphore-operator.policiesRule" -}}
 - apiGroups: [admissionregistration.k8s.io]
-  resources:
-  - mutatingadmissionpolicies
-  - mutatingadmissionpolicybindings
-  - validatingadmissionpolicies
-  - validatingadmissionpolicybindings
-  resourceNames: [suspend.consul-semaphore.io, guard.consul-semaphore.io]
+  resources: [mutatingadmissionpolicies, mutatingadmissionpolicybindings]
+  resourceNames: [suspend.consul-semaphore.io]
+  verbs: [get]
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
+  resourceNames: [guard.consul-semaphore.io]
   verbs: [get]
 {{- end }}
 

@@ -14,6 +14,7 @@ use crate::{
         api_server::{Answer, Refusal},
         kubernetes::{Rest, Right, Seen, is_account},
         report::{Area, Line, Outcome},
+        rights::{RULES, Rule},
     },
     telemetry,
 };
@@ -198,7 +199,8 @@ fn right(right: &Right) -> Line {
     } = right;
     let rule = question.rule;
     let mut what = rule.resource.to_owned();
-    if !rule.group.is_empty() {
+    let namesake = |other: &Rule| other.resource == rule.resource && other.group != rule.group;
+    if !rule.group.is_empty() && RULES.iter().any(namesake) {
         what = format!("{what}.{}", rule.group);
     }
     if let Some(name) = &question.name {
@@ -291,11 +293,11 @@ mod tests {
         let whats: Vec<_> = lines.iter().map(|line| line.what.as_str()).collect();
         for what in [
             "its schema",
-            "jobs.batch",
+            "jobs",
             "pods",
-            "consulsemaphores/status.consul-semaphore.io",
+            "consulsemaphores/status",
             "namespaces kube-system",
-            "leases.coordination.k8s.io in consul-semaphore-system",
+            "leases in consul-semaphore-system",
         ] {
             assert!(whats.contains(&what), "{whats:?}");
         }
@@ -400,12 +402,7 @@ mod tests {
             rest
         };
         let words = ["may not patch", "started", "kubectl apply -k config/rbac"];
-        only(
-            without("jobs", "patch"),
-            "jobs.batch",
-            Outcome::Failed,
-            &words,
-        );
+        only(without("jobs", "patch"), "jobs", Outcome::Failed, &words);
         only(
             without("events", "create"),
             "events",
