@@ -2,8 +2,8 @@
 # docker build --build-arg GIT_COMMIT="$(git rev-parse HEAD)" -t consul-semaphore-operator .
 # For both platforms, with an SBOM beside the image:
 #   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --build-arg GIT_COMMIT="$(git rev-parse HEAD)" .
-# The program is the same each time, as long as the images below are: hold them by their digests behind the tags, as
-# `docker buildx imagetools inspect` tells them. The image is the same byte by byte with
+# The program is the same byte by byte each time, as long as the images below are: hold them by their digests behind the
+# tags, as `docker buildx imagetools inspect` tells them. For an image that is, too, have its files' times be the commit's:
 #   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" --output type=registry,rewrite-timestamp=true
 
 # The compiler runs on the builder's own platform, and makes programs for the other one too.
