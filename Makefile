@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test shells-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -34,6 +34,10 @@ test-consul-1.8: servers
 # UPDATE_PICTURES=1 takes the pictures of docs/ anew.
 web-test: servers
 	@tests/run browser
+
+# Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish).
+shells-test: servers
+	cargo test --locked --package kubectl-csem --test plugin -- --include-ignored shells
 
 HADOLINT_VERSION := 2.15.1
 HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint

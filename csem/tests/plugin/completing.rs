@@ -1,9 +1,9 @@
-//! Completion: by kubectl's own, and of the program's name in bash.
+//! Completion by kubectl's own: what the plugin answers it.
 
 use serde_json::json;
 use testbed::{Bed, servers};
 
-use crate::stage::{User, installed, run};
+use crate::stage::{User, run};
 
 #[tokio::test]
 async fn kubectl_completes_commands_flags_and_names() {
@@ -76,28 +76,4 @@ async fn a_cluster_that_is_away_spoils_nothing() {
     let said = run(user.command(servers().join("kubectl"), &words), "").await;
     said.is(0, &[]);
     assert_eq!(said.out.trim(), ":4");
-}
-
-#[tokio::test]
-async fn bash_completes_the_program_by_its_name() {
-    let bed = Bed::shared().await;
-    let team = bed.namespace("csem-bash").await;
-    team.semaphore("db").limit(1).create().await;
-    let user = User::admin(&bed, &team);
-    let script = format!(
-        "source <(kubectl csem completion bash)\n\
-         COMP_WORDS=(kubectl-csem -n {} show '') COMP_CWORD=4\n\
-         _kubectl_csem\n\
-         printf '%s\\n' \"${{COMPREPLY[@]}}\"\n\
-         complete -p kubectl-csem",
-        team.name()
-    );
-    let said = run(user.command("bash", &["-c", &script]), "").await;
-    said.is(0, &["complete -F _kubectl_csem kubectl-csem"]);
-    assert_eq!(said.out.lines().next(), Some("db"), "{said}");
-    for shell in ["zsh", "fish"] {
-        let printed = user.csem(&["completion", shell]).await;
-        printed.is(0, &["kubectl-csem __complete"]);
-    }
-    assert!(installed().join("kubectl_complete-csem").exists());
 }

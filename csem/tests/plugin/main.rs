@@ -16,4 +16,5 @@ mod picture;
 mod reading;
 mod releasing;
 mod rights;
+mod shells;
 mod watching;

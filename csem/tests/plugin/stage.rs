@@ -157,7 +157,7 @@ pub(crate) fn installed() -> &'static Path {
 }
 
 /// With kubectl and the plugin first.
-fn path() -> OsString {
+pub(crate) fn path() -> OsString {
     let first = [installed().to_owned(), servers()];
     let rest = env::var_os("PATH").unwrap_or_default();
     env::join_paths(first.into_iter().chain(env::split_paths(&rest))).expect("a path")

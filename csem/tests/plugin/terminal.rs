@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::Read as _,
+    io::{Read as _, Write as _},
     os::fd::OwnedFd,
     process::Stdio,
     sync::{Arc, Mutex},
@@ -67,6 +67,12 @@ impl Terminal {
             ws_ypixel: 0,
         };
         tcsetwinsize(&self.ours, size).expect("it has a size");
+    }
+
+    /// What a person types.
+    pub(crate) fn types(&self, keys: &str) {
+        let mut ours = File::from(self.ours.try_clone().expect("another handle"));
+        ours.write_all(keys.as_bytes()).expect("it takes them");
     }
 
     pub(crate) fn text(&self) -> String {
