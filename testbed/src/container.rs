@@ -14,6 +14,7 @@ use k8s_openapi::{
 };
 use kube::Api;
 use serde_json::json;
+use tokio::{process::Command, time::timeout};
 
 use crate::{
     api_server::ApiServer,
@@ -56,14 +57,9 @@ impl ApiServer {
 
     /// As [`Self::run_pod`], for one that is expected to end: the error shows the end of its log.
     pub async fn try_run_pod(&self, namespace: &str, name: &str) -> Result<Container> {
-        let client = kubeconfig::client(self.kubeconfig()).await?;
-        let pod: Pod = Api::namespaced(client.clone(), namespace).get(name).await?;
-        let spec = pod.spec.as_ref().context("a pod without a spec")?;
-        let container = spec.containers.first().context("no container")?;
-        let root = self.folder().path().join(format!("{name}.files"));
-        let volumes = Volumes::write(&client, &pod, &root).await?;
+        let (pod, volumes) = self.mounted(namespace, name).await?;
         let kubeconfig = self.in_pod(&volumes, name)?;
-        let description = Description::read(container, &pod, &volumes).await?;
+        let description = Description::read(&pod, &volumes).await?;
         let program = programs::operator()?;
         let started = ports::on_free(|[port]| {
             let address = format!("127.0.0.1:{port}");
@@ -95,6 +91,48 @@ impl ApiServer {
             liveness: description.liveness,
             kubeconfig,
         })
+    }
+
+    /// Runs the operator's program as the first container of a pod that is not to go on, and returns how it ended and
+    /// what it printed.
+    #[track_caller]
+    pub fn run_pod_to_end(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> impl Future<Output = (ExitStatus, String)> {
+        story(Location::caller(), async move {
+            let (pod, volumes) = self.mounted(namespace, name).await?;
+            let (mut args, env) = told(&pod, &volumes).await?;
+            for arg in &mut args {
+                *arg = in_place(arg, &volumes)?;
+            }
+            let mut program = Command::new(programs::operator()?);
+            program
+                .args(args)
+                .env_clear()
+                .env("HOSTNAME", name)
+                .env("KUBECONFIG", self.in_pod(&volumes, name)?)
+                .kill_on_drop(true);
+            for (name, value) in env.iter() {
+                program.env(name, in_place(value, &volumes)?);
+            }
+            let output = timeout(PATIENCE, program.output()).await??;
+            let printed = [output.stdout, output.stderr].concat();
+            Ok((
+                output.status,
+                String::from_utf8_lossy(&printed).into_owned(),
+            ))
+        })
+    }
+
+    /// A pod, with the files of its first container.
+    async fn mounted(&self, namespace: &str, name: &str) -> Result<(Pod, Volumes)> {
+        let client = kubeconfig::client(self.kubeconfig()).await?;
+        let pod: Pod = Api::namespaced(client.clone(), namespace).get(name).await?;
+        let root = self.folder().path().join(format!("{name}.files"));
+        let volumes = Volumes::write(&client, &pod, &root).await?;
+        Ok((pod, volumes))
     }
 
     /// What a program in the pod reaches this API server with: its own address, and for all else the pod's files.
@@ -187,10 +225,9 @@ struct Description {
 }
 
 impl Description {
-    async fn read(container: &core::Container, pod: &Pod, volumes: &Volumes) -> Result<Self> {
-        ensure!(container.command.is_none(), "the image says what is run");
-        let mut args = container.args.clone().unwrap_or_default();
-        let mut env = volumes.env(container, pod).await?;
+    async fn read(pod: &Pod, volumes: &Volumes) -> Result<Self> {
+        let container = first(pod)?;
+        let (mut args, mut env) = told(pod, volumes).await?;
         let listens = listens(&mut args, &env)?;
         let args = args.iter().map(|arg| in_place(arg, volumes));
         for (name, value) in env.clone().iter() {
@@ -207,6 +244,19 @@ impl Description {
             liveness: probe(&container.liveness_probe).context("the liveness probe")?,
         })
     }
+}
+
+fn first(pod: &Pod) -> Result<&core::Container> {
+    let spec = pod.spec.as_ref().context("a pod without a spec")?;
+    spec.containers.first().context("no container")
+}
+
+/// The arguments and variables of a pod's first container, as the pod has them.
+async fn told(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
+    let container = first(pod)?;
+    ensure!(container.command.is_none(), "the image says what is run");
+    let args = container.args.clone().unwrap_or_default();
+    Ok((args, volumes.env(container, pod).await?))
 }
 
 /// Takes the argument out that says where to listen, and returns the port of it.

@@ -134,6 +134,18 @@ async fn installed_upgraded_uninstalled() {
     })
     .await;
 
+    stage.documented("helm test").await;
+    let check = format!("{RELEASE}-check");
+    let (status, printed) = kubernetes.run_pod_to_end(NAMESPACE, &check).await;
+    assert!(status.success(), "{printed}");
+    for word in ["keys: write", "in force", " 0 failed"] {
+        assert!(printed.contains(word), "{printed}");
+    }
+    // Helm leaves it where it is, for whoever reads its log.
+    kubernetes
+        .kubectl(["delete", "pod", &check, "-n", NAMESPACE])
+        .await;
+
     let team = kubernetes.namespace("team").await;
     let db = team.semaphore("db").limit(2).create().await;
     db.is_ready().await;

@@ -31,11 +31,12 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// The objects by kind, namespace and name. `helm install --create-namespace` makes the namespace.
+/// The objects by kind, namespace and name. `helm install --create-namespace` makes the namespace, and only Helm has tests.
 fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let others = objects
         .into_iter()
-        .filter(|object| object["kind"] != "Namespace");
+        .filter(|object| object["kind"] != "Namespace")
+        .filter(|object| object["metadata"]["annotations"]["helm.sh/hook"] != "test");
     others
         .map(|mut object| {
             strip(&mut object);

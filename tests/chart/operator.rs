@@ -27,7 +27,10 @@ impl Release {
     pub(crate) async fn pods(&self) -> Vec<String> {
         let deployments = Api::<Deployment>::namespaced(self.client.clone(), &self.namespace);
         let pods = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
-        let of_it = format!("app.kubernetes.io/instance={}", self.name);
+        let of_it = format!(
+            "app.kubernetes.io/name=consul-semaphore-operator,app.kubernetes.io/instance={}",
+            self.name
+        );
         let of_it = ListParams::default().labels(&of_it);
         eventually("the Deployment is rolled out", || async {
             let deployment = deployments

@@ -78,6 +78,7 @@ async fn install() {
     page.run(&shell, "kubectl delete -k config/policies").await;
 
     page.run(&shell, "kubectl create namespace").await;
+    page.run(&shell, "helm test").await;
     page.run(&shell, "helm upgrade").await;
     page.run(&shell, "kubectl delete csem").await;
 

@@ -1,7 +1,6 @@
 {{/* What the program is told: its arguments, its variables, and the files that these name. */}}
 
 {{- define "consul-semaphore-operator.args" -}}
-{{- $consul := .Values.consul }}
 - run
 - --log-format={{ .Values.log.format }}
 {{- with .Values.log.filter }}
@@ -19,6 +18,20 @@
 - --web-address=127.0.0.1:{{ int .Values.web.port }}
 - --web-auth=none
 {{- end }}
+{{- with .Values.consul.maxWatches }}
+- --consul-max-watches={{ int . }}
+{{- end }}
+{{- with include "consul-semaphore-operator.sharedArgs" . | trim }}
+{{ . }}
+{{- end }}
+{{- range .Values.extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* What `check` is told, too. */}}
+{{- define "consul-semaphore-operator.sharedArgs" -}}
+{{- $consul := .Values.consul }}
 {{- with .Values.clusterName }}
 - --cluster-name={{ . }}
 {{- end }}
@@ -54,9 +67,6 @@
 {{- with $consul.node }}
 - --consul-node={{ . }}
 {{- end }}
-{{- with $consul.maxWatches }}
-- --consul-max-watches={{ int . }}
-{{- end }}
 {{- if include "consul-semaphore-operator.hasCa" . }}
 - --consul-ca-file=/etc/consul/ca/{{ $consul.tls.ca.key }}
 {{- end }}
@@ -74,9 +84,6 @@
 - --consul-token-file={{ $consul.token.file }}
 {{- else if include "consul-semaphore-operator.mountsToken" . }}
 - --consul-token-file=/etc/consul/token/{{ $consul.token.secretKey }}
-{{- end }}
-{{- range .Values.extraArgs }}
-- {{ . | quote }}
 {{- end }}
 {{- end }}
 

@@ -1,7 +1,7 @@
 //! A cluster and a Consul without the operator, to install it as its docs say.
 use std::convert::Infallible;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use testbed::{Consul, Kubernetes};
 
 use crate::dev::asked_to_end;
@@ -19,23 +19,27 @@ pub(crate) async fn run() -> Result<()> {
             return Ok(());
         }
     };
+    let program = std::env::current_exe()?;
+    let programs = program.parent().context("this program is in a folder")?;
     println!(
         "
 They are up. In another terminal:
 
   export KUBECONFIG={kubeconfig}
   export CONSUL_HTTP_ADDR={consul}
-  export PATH={servers}:$PATH
+  export PATH={programs}:{servers}:$PATH
 
 Then install the operator as the README or docs/install.md say, without building an image: here each of its
 pods is the program that was built beside this one, run with what the pod says. In place of
 http://consul-server.consul.svc:8500 give {consul}.
 
 The pods of Jobs run no command: each takes a second, or as long as its annotation
-bed.consul-semaphore.io/runs says, such as 30s. All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.
+bed.consul-semaphore.io/runs says, such as 30s. So does the one of `helm test`: run consul-semaphore-operator check
+by hand. All logs are in {logs}. Ctrl-C, or kill {pid}, ends all of it.
 ",
         kubeconfig = kubernetes.kubeconfig().display(),
         consul = consul.address(),
+        programs = programs.display(),
         servers = testbed::servers().display(),
         logs = kubernetes.folder().path().display(),
         pid = std::process::id(),

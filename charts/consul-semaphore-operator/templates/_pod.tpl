@@ -1,0 +1,62 @@
+{{/* What the pods of the operator and of its test have in common. */}}
+
+{{- define "consul-semaphore-operator.podSettings" -}}
+serviceAccountName: {{ include "consul-semaphore-operator.serviceAccountName" . }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+# Otherwise the Services of the namespace become environment variables, some of them CONSUL_*.
+enableServiceLinks: false
+{{- with .Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "consul-semaphore-operator.volumes" . | trim }}
+volumes:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "consul-semaphore-operator.containerSettings" -}}
+image: {{ include "consul-semaphore-operator.image" . | quote }}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
+env:
+  {{- include "consul-semaphore-operator.env" . | trim | nindent 2 }}
+{{- with .Values.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.securityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with include "consul-semaphore-operator.volumeMounts" . | trim }}
+volumeMounts:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end }}
