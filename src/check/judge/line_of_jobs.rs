@@ -8,10 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    named,
-    semaphore::{ALIVE, holder},
-};
+use super::{ALIVE, holder, named};
 use crate::{
     api::ConsulSemaphore,
     check::report::Outcome,

@@ -6,6 +6,20 @@ pub(super) mod kubernetes;
 mod line_of_jobs;
 pub(super) mod semaphore;
 
+use crate::{
+    consul::SessionId,
+    semaphore::{Reading, plan::Taker},
+};
+
+/// How to see whether the operator works.
+const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
+                                app.kubernetes.io/name=consul-semaphore-operator";
+
+/// Who a session is, as far as its contender says so.
+fn holder(reading: &Reading, session: &SessionId) -> String {
+    Taker::new(session, reading.contender(session)).describe(None)
+}
+
 /// Names as people list them, no more than a line can hold.
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 5;

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{
+    ALIVE,
     consul::{advice, steps},
+    holder,
     line_of_jobs::{self, Place},
     named,
 };
@@ -19,20 +21,15 @@ use crate::{
         report::{Area, Line, Outcome},
         semaphore::{Prefix, Seen, Token},
     },
-    consul::{Listing, SessionId},
+    consul::Listing,
     controller::{Kept, Obstacle},
     semaphore::{
         Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, Standing, lock::Unreadable,
-        plan::Taker,
     },
 };
 
 /// How many keys of a keyed semaphore are looked at.
 const KEYS: usize = 20;
-
-/// How to see whether the operator works.
-pub(super) const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
-                                app.kubernetes.io/name=consul-semaphore-operator";
 
 /// All that was read of the semaphore of this name.
 pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
@@ -389,11 +386,6 @@ fn lock(place: &Place, plan: &Plan) -> Line {
             }
         }
     }
-}
-
-/// Who a session is, as far as its contender says so.
-pub(super) fn holder(reading: &Reading, session: &SessionId) -> String {
-    Taker::new(session, reading.contender(session)).describe(None)
 }
 
 fn dead(place: &Place) -> Option<Line> {
