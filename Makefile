@@ -35,7 +35,7 @@ test-consul-1.8: servers
 web-test: servers
 	@tests/run browser
 
-# Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish).
+# Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish bash-completion).
 shells-test: servers
 	cargo test --locked --package kubectl-csem --test plugin -- --include-ignored shells
 

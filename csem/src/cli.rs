@@ -37,13 +37,14 @@ pub(crate) struct Connection {
     pub(crate) context: Option<String>,
 
     /// Which namespace [default: the context's; of list and watch without a name all]
-    #[arg(long, short, global = true, value_name = "NAME")]
+    #[arg(long, short, global = true, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the semaphores of all namespaces, or of one
+    #[command(alias = "ls")]
     List {
         #[command(flatten)]
         everywhere: Everywhere,
@@ -177,6 +178,15 @@ fn semaphore_name(text: &str) -> Result<String, String> {
     name(text, &kinds)
 }
 
+/// The name of a namespace; an empty one is none.
+fn namespace_name(text: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if text.len() > 63 || !text.chars().all(allowed) {
+        return Err("a namespace's name is of lower case letters, digits and '-'".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
     let name = match text.split_once('/') {
         Some((kind, name)) if kinds.contains(&kind) => name,
@@ -210,6 +220,17 @@ mod tests {
         assert_eq!(job_name("job.batch/migrate-1").as_deref(), Ok("migrate-1"));
         assert_eq!(job_name("migrate-1").as_deref(), Ok("migrate-1"));
         assert_eq!(semaphore_name("csem/db").as_deref(), Ok("db"));
+        assert_eq!(namespace_name("team-a").as_deref(), Ok("team-a"));
+        assert_eq!(namespace_name("").as_deref(), Ok(""));
+        for bad in [
+            "a/b",
+            "team-a/consulsemaphores?x=",
+            "A",
+            "a.b",
+            &"x".repeat(64),
+        ] {
+            assert!(namespace_name(bad).is_err(), "{bad:?}");
+        }
         for bad in ["", "pod/a", "job/", "A", "a b", "a/b/c", "../db"] {
             assert!(job_name(bad).is_err(), "{bad:?}");
         }

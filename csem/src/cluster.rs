@@ -45,8 +45,10 @@ pub(crate) struct Listed<T> {
 impl Cluster {
     pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
         let config = config(connection).await?;
-        let named = connection.namespace.is_some();
+        // An empty one is none, as for kubectl.
         let namespace = connection.namespace.clone();
+        let namespace = namespace.filter(|namespace| !namespace.is_empty());
+        let named = namespace.is_some();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config);
         let client = client.map_err(|error| Failure::of_client(&error))?;
@@ -55,6 +57,14 @@ impl Cluster {
             namespace,
             named,
         })
+    }
+
+    /// The same cluster, with this namespace.
+    pub(crate) fn at(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// What `list` and `watch` show: what is asked for, and if nothing is, all namespaces, or the context's for a
@@ -67,22 +77,19 @@ impl Cluster {
         if self.named {
             return Ok(one);
         }
-        let right = Right {
-            verb: "list",
-            what: What::Semaphores,
-            namespace: None,
-        };
         let first = ListParams::default().limit(1);
-        match bounded(&right, self.semaphores(None).list_metadata(&first)).await {
-            Ok(_) => Ok(None),
-            Err(failure) if failure.kind == Kind::Denied => {
+        let all = self.semaphores(None);
+        let asked = timeout(PATIENCE, all.list_metadata(&first)).await;
+        match asked.map_err(|_| Failure::silent(PATIENCE))? {
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 let namespace = &self.namespace;
                 terminal::tell(&format!(
                     "you may not list the semaphores of all namespaces: these are those of {namespace}"
                 ));
                 Ok(one)
             }
-            Err(failure) => Err(failure),
+            // What else is wrong is found by what is done next.
+            _ => Ok(None),
         }
     }
 
@@ -120,7 +127,17 @@ impl Cluster {
     pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
         let right = self.right("get", What::Semaphores);
-        bounded(&right, semaphores.get(name)).await
+        let mut semaphore = bounded(&right, semaphores.get(name)).await;
+        if let Err(failure) = &mut semaphore
+            && failure.kind == Kind::NotThere
+        {
+            let hint = "kubectl csem list shows where there are which, and -n names a namespace";
+            failure.message = format!(
+                "{}, looked for in the namespace {}: {hint}",
+                failure.message, self.namespace
+            );
+        }
+        semaphore
     }
 
     /// A semaphore that can be read, with what it was read from.

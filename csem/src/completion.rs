@@ -42,6 +42,15 @@ pub(crate) struct Next {
     given: Vec<String>,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A shell, by a script of this program's, which replaces the whole word.
+    Shell,
+    /// kubectl, whose scripts put what stands before a flag's value there themselves.
+    Kubectl,
+}
+
 /// What kind of name may stand there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
@@ -125,13 +134,17 @@ impl Next {
     }
 
     /// The answer, with these names beside the words that are known. `last` is the cursor's word.
-    fn answer(&self, names: Vec<(String, String)>, last: &str) -> String {
+    fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
         let mut answer = String::new();
         let all = self.words.iter().cloned().chain(names);
         for (word, help) in all {
             let word = format!("{}{word}", self.before);
             if word.starts_with(last) && !word.contains(char::is_whitespace) {
-                answer.push_str(&word);
+                let shown = match asker {
+                    Asks::Shell => &word,
+                    Asks::Kubectl => &word[self.before.len()..],
+                };
+                answer.push_str(shown);
                 if !help.is_empty() {
                     answer.push('\t');
                     answer.push_str(&one_line(&help, 80));
@@ -176,11 +189,20 @@ fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Op
             .map(|arg| (arg, value));
     }
     let mut letters = word.strip_prefix('-')?.chars();
-    let short = letters.next()?;
-    let value = letters.as_str();
-    let arg = flags.find(|arg| arg.get_short() == Some(short))?;
-    let value = Some(value).filter(|value| !value.is_empty() && takes_value(arg));
-    Some((arg, value))
+    let flags: Vec<&Arg> = flags.collect();
+    // Several may stand in one word, of which the last may take a value.
+    loop {
+        let short = letters.next()?;
+        let arg = *flags.iter().find(|arg| arg.get_short() == Some(short))?;
+        let rest = letters.as_str();
+        if takes_value(arg) {
+            let value = rest.strip_prefix('=').unwrap_or(rest);
+            return Some((arg, Some(value).filter(|_| !rest.is_empty())));
+        }
+        if rest.is_empty() {
+            return Some((arg, None));
+        }
+    }
 }
 
 fn subcommand<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
@@ -219,7 +241,7 @@ fn flags(command: &Command) -> Vec<(String, String)> {
 }
 
 /// The answer to kubectl. Names that can't be had in time are left out: a shell shows no errors.
-pub(crate) async fn answer(command: &Command, words: &[String]) -> String {
+pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
     let next = next(command, words);
     let names = match next.name {
         Some(name) => {
@@ -229,7 +251,7 @@ pub(crate) async fn answer(command: &Command, words: &[String]) -> String {
         None => Vec::new(),
     };
     let last = words.last().map_or("", String::as_str);
-    next.answer(names, last)
+    next.answer(names, last, asker)
 }
 
 async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
@@ -393,15 +415,33 @@ mod tests {
             ("partner".to_owned(), String::new()),
         ];
         assert_eq!(
-            at(&["show", "d"]).answer(names.clone(), "d"),
+            at(&["show", "d"]).answer(names.clone(), "d", Asks::Kubectl),
             "db\ta b\n:4\n"
         );
-        let flag = at(&["show", "--namespace=d"]).answer(names, "--namespace=d");
-        assert_eq!(flag, "--namespace=db\ta b\n:4\n");
+        let flag = |asker| {
+            let next = at(&["show", "--namespace=d"]);
+            next.answer(names.clone(), "--namespace=d", asker)
+        };
+        assert_eq!(flag(Asks::Kubectl), "db\ta b\n:4\n");
+        assert_eq!(flag(Asks::Shell), "--namespace=db\ta b\n:4\n");
+        let file = at(&["list", "--kubeconfig", ""]);
+        assert_eq!(file.answer(Vec::new(), "", Asks::Kubectl), ":0\n");
+        assert_eq!(at(&[]).answer(Vec::new(), "", Asks::Kubectl), ":4\n");
+    }
+
+    #[test]
+    fn short_flags_are_read_as_they_are_elsewhere() {
+        let inside = at(&["list", "-o=y"]);
         assert_eq!(
-            at(&["list", "--kubeconfig", ""]).answer(Vec::new(), ""),
-            ":0\n"
+            (words(&inside), inside.before.as_str()),
+            (vec!["yaml"], "-o=")
         );
-        assert_eq!(at(&[]).answer(Vec::new(), ""), ":4\n");
+        assert_eq!(words(&at(&["list", "-oy"])), ["yaml"]);
+        let namespace = |words: &[&str]| at(words).connection.namespace;
+        assert_eq!(namespace(&["show", "-n=web", ""]).as_deref(), Some("web"));
+        assert_eq!(
+            namespace(&["list", "-An", "web", ""]).as_deref(),
+            Some("web")
+        );
     }
 }

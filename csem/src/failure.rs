@@ -1,6 +1,6 @@
 //! Why a command can't do what it was asked to, with its exit code.
 
-use std::time::Duration;
+use std::{error::Error as _, fmt::Write as _, time::Duration};
 
 use consul_semaphore_operator::{consul, text::one_line};
 use kube::core::Status;
@@ -73,7 +73,21 @@ impl Failure {
                      kubeconfig's proxy-url names: unset it"
                 ))
             }
-            error => Self::new(Kind::Away, one_line(&error.to_string(), SHOWN)),
+            error => {
+                let mut why = error.to_string();
+                let mut cause = error.source();
+                while let Some(error) = cause {
+                    // To a string: that cannot fail.
+                    let _ = write!(why, ": {error}");
+                    cause = error.source();
+                }
+                let why = one_line(&why, SHOWN);
+                let message = format!(
+                    "the API server gives no answer ({why}): look at the kubeconfig's server and certificates, \
+                     `kubectl config view --minify`"
+                );
+                Self::new(Kind::Away, message)
+            }
         }
     }
 

@@ -35,6 +35,7 @@ use crate::{
     },
     cli::{Cli, Command, OneJob, OneSemaphore},
     cluster::Cluster,
+    completion::Asks,
     failure::Failure,
     world::Scope,
 };
@@ -65,15 +66,15 @@ fn begin() -> Result<(), Failure> {
         let words: Vec<String> = arguments
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
-        return runtime.block_on(complete(&words));
+        return runtime.block_on(complete(&words, Asks::Kubectl));
     }
     runtime.block_on(run(Cli::parse()))
 }
 
-async fn complete(words: &[String]) -> Result<(), Failure> {
+async fn complete(words: &[String], asker: Asks) -> Result<(), Failure> {
     let mut command = Cli::command();
     command.build();
-    terminal::write(&completion::answer(&command, words).await)
+    terminal::write(&completion::answer(&command, words, asker).await)
 }
 
 async fn run(
@@ -83,7 +84,7 @@ async fn run(
     }: Cli,
 ) -> Result<(), Failure> {
     match command {
-        Command::Complete { words } => return complete(&words).await,
+        Command::Complete { words } => return complete(&words, Asks::Shell).await,
         Command::Completion { shell } => return terminal::write(completion::script(shell)),
         _ => {}
     }

@@ -36,7 +36,8 @@ pub(crate) async fn list(
     output: Option<Output>,
 ) -> Result<(), Failure> {
     let namespace = cluster.reach(all_namespaces).await?;
-    let Listed { items, cut } = cluster.list_semaphores(namespace.as_deref()).await?;
+    let Listed { mut items, cut } = cluster.list_semaphores(namespace.as_deref()).await?;
+    items.iter_mut().for_each(without_managers);
     if cut {
         terminal::tell(&format!(
             "these are the first {}: there are more",
@@ -68,7 +69,8 @@ pub(crate) async fn show(
     name: &str,
     output: Option<Output>,
 ) -> Result<(), Failure> {
-    let (object, semaphore) = cluster.readable(name).await?;
+    let (mut object, semaphore) = cluster.readable(name).await?;
+    without_managers(&mut object);
     let around = Around::read(cluster, name).await?;
     let (places, events) = match output {
         None => (SHOWN, EVENTS),
@@ -171,6 +173,11 @@ fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure
             .map_err(|error| error.to_string())
     };
     terminal::write(&written.map_err(Failure::impossible)?)
+}
+
+/// Who wrote which field is of no use here; kubectl leaves it out, too.
+fn without_managers(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
 }
 
 /// An object as kubectl calls it in what it says.

@@ -7,7 +7,7 @@ use std::{
     os::fd::AsFd as _,
 };
 
-use rustix::termios::tcgetwinsize;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::{
     failure::Failure,
@@ -63,6 +63,9 @@ pub(crate) fn try_write(text: &str) -> io::Result<bool> {
 
 /// Tells a person something beside the output.
 pub(crate) fn tell(words: &str) {
+    // Of others' words none moves anything on the terminal.
+    let seen = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+    let words: String = words.chars().map(seen).collect();
     // Nobody is left to tell when this can't be written.
     let _ = writeln!(io::stderr(), "{words}");
 }
@@ -71,6 +74,8 @@ pub(crate) fn tell(words: &str) {
 pub(crate) struct Screen {
     /// Not buffered: a frame is one write, and so comes at once.
     out: File,
+    /// How the terminal was.
+    before: Option<Termios>,
     colour: bool,
     /// What is there, and how large the terminal was then: it may have moved everything since.
     shown: Option<(Size, String)>,
@@ -79,8 +84,15 @@ pub(crate) struct Screen {
 impl Screen {
     pub(crate) fn open() -> io::Result<Self> {
         let out = io::stdout().as_fd().try_clone_to_owned()?;
+        let before = tcgetattr(&out).ok();
+        // What is typed is not shown in between.
+        if let Some(mut quiet) = before.clone() {
+            quiet.local_modes.remove(LocalModes::ECHO);
+            let _ = tcsetattr(&out, OptionalActions::Now, &quiet);
+        }
         let mut screen = Self {
             out: File::from(out),
+            before,
             colour: colour(),
             shown: None,
         };
@@ -116,5 +128,8 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing more.
         let _ = self.out.write_all(frame::CLOSE.as_bytes());
+        if let Some(before) = &self.before {
+            let _ = tcsetattr(&self.out, OptionalActions::Flush, before);
+        }
     }
 }

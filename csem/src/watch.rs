@@ -21,7 +21,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     time::{MissedTickBehavior, interval, timeout},
 };
 
@@ -45,8 +45,7 @@ const LASTS: u32 = 60;
 pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::impossible(format!("can't listen for signals: {error}"));
-    let mut interrupted = signal(SignalKind::interrupt()).map_err(failed)?;
-    let mut terminated = signal(SignalKind::terminate()).map_err(failed)?;
+    let mut ends = Ends::new()?;
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
     let mut heard = streams(cluster, scope);
     let mut world = World::new(scope.clone());
@@ -54,8 +53,7 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
         let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut heard)));
         tokio::select! {
             listed = first => listed.unwrap_or_else(|_| Err(Failure::silent(PATIENCE)))?,
-            _ = interrupted.recv() => return Ok(()),
-            _ = terminated.recv() => return Ok(()),
+            () = ends.come() => return Ok(()),
         }
     }
     if let Some(name) = scope.semaphore.as_ref().filter(|_| !world.has_semaphore()) {
@@ -71,8 +69,7 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
     loop {
         tokio::select! {
             biased;
-            _ = interrupted.recv() => break,
-            _ = terminated.recv() => break,
+            () = ends.come() => break,
             _ = beat.tick() => {
                 let now = clock::time();
                 // Ages are shown in seconds.
@@ -94,6 +91,42 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
         }
     }
     output.close(&world)
+}
+
+/// What ends it, so that the terminal is left as it was: Ctrl-C, Ctrl-\, the end of the terminal, or somebody who says
+/// so.
+struct Ends {
+    signals: [Signal; 4],
+    /// Ctrl-Z does nothing: it would leave the shell on this screen.
+    _stop: Signal,
+}
+
+impl Ends {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| {
+            signal(kind)
+                .map_err(|error| Failure::impossible(format!("can't listen for signals: {error}")))
+        };
+        Ok(Self {
+            signals: [
+                listen(SignalKind::interrupt())?,
+                listen(SignalKind::terminate())?,
+                listen(SignalKind::quit())?,
+                listen(SignalKind::hangup())?,
+            ],
+            _stop: listen(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()))?,
+        })
+    }
+
+    async fn come(&mut self) {
+        let [interrupt, terminate, quit, hang_up] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = quit.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
 }
 
 /// Takes note of what is heard until each watch has brought its list, or has failed.

@@ -179,9 +179,10 @@ impl World {
         let semaphore = match self.semaphores.values().next() {
             Some(Item::Semaphore(semaphore)) => semaphore,
             Some(Item::Unreadable { why, .. }) => {
-                return note(&format!("the ConsulSemaphore {name} can't be read: {why}"));
+                let what = note(&format!("the ConsulSemaphore {name} can't be read: {why}"));
+                return below(&gaps, what);
             }
-            None => return note(&format!("the ConsulSemaphore {name} is gone")),
+            None => return below(&gaps, note(&format!("the ConsulSemaphore {name} is gone"))),
         };
         let askers: Vec<Asker> = self.jobs.values().cloned().collect();
         let told: Vec<Told> = self.noted.values().cloned().collect();
@@ -207,8 +208,7 @@ impl World {
         if self.semaphores.values().next().is_none() {
             text = note("there are no ConsulSemaphores");
         }
-        text.extend(gaps.iter().map(|gap| Line::of(Tone::Doubt, gap)));
-        text
+        below(gaps, text)
     }
 
     /// What changes are told of.
@@ -226,6 +226,14 @@ impl World {
         let events = recent(&told, name, &names, NOTED);
         Seen::of(self.semaphores.values(), events)
     }
+}
+
+/// What can't be shown goes before what can, of which the end may be cut off.
+fn below(gaps: &[String], shown: Text) -> Text {
+    let mut text = Text::default();
+    text.extend(gaps.iter().map(|gap| Line::of(Tone::Doubt, gap)));
+    text.extend(shown.lines);
+    text
 }
 
 fn note(words: &str) -> Text {

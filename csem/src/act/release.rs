@@ -12,6 +12,7 @@ use consul_semaphore_operator::{
     consul::{self, Client, Config, Listing, Scope, Session, SessionId},
     controller::asker::Asker,
     semaphore::{ContenderBody, Identity, Prefix, Reading, Standing, identity::NONE},
+    text::one_line,
 };
 
 use crate::{
@@ -67,8 +68,8 @@ pub(crate) async fn release(
     let key = key.map_or_else(String::new, |key| format!(", key {key}"));
     let holding = Holding {
         semaphore: format!("{}/{name}{key}", cluster.namespace),
-        namespace: cluster.namespace.clone(),
         session: session.to_string(),
+        consul: address(),
         mode: semaphore.spec.mode,
         rest,
         holder: holder(
@@ -217,6 +218,11 @@ struct Claim {
     semaphore: String,
 }
 
+/// What others have written, as it can stand in a warning: it forges no line of it, and moves nothing on a terminal.
+fn clean(text: &str) -> String {
+    one_line(text, 200)
+}
+
 /// The session's name proves for whom it was made; where it can't be read, the holder's own word has to
 /// do. The error is a holder that is no Job and no command of this program's.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
@@ -224,11 +230,11 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
         let body =
             body.ok_or_else(|| Holder::Program("nothing is known of its session".to_owned()))?;
         return Ok(Claim {
-            cluster: body.cluster.clone(),
-            namespace: body.namespace.clone(),
-            job: body.name.clone(),
-            uid: body.uid.clone(),
-            semaphore: body.semaphore.clone(),
+            cluster: clean(&body.cluster),
+            namespace: clean(&body.namespace),
+            job: clean(&body.name),
+            uid: clean(&body.uid),
+            semaphore: clean(&body.semaphore),
         });
     };
     let Some(identity) = Identity::parse(&known.name) else {
@@ -237,15 +243,16 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
         } else {
             &known.name
         };
-        return Err(Holder::Program(format!("{name} on {}", known.node)));
+        let program = clean(&format!("{name} on {}", known.node));
+        return Err(Holder::Program(program));
     };
-    let cluster = body.map_or_else(|| identity.cluster.to_string(), |body| body.cluster.clone());
+    let cluster = body.map_or(&*identity.cluster, |body| &body.cluster);
     Ok(Claim {
-        cluster,
-        namespace: identity.namespace.to_string(),
-        job: identity.job.to_string(),
-        uid: identity.uid.to_string(),
-        semaphore: identity.semaphore.to_string(),
+        cluster: clean(cluster),
+        namespace: clean(&identity.namespace),
+        job: clean(&identity.job),
+        uid: clean(identity.uid.as_ref()),
+        semaphore: clean(&identity.semaphore),
     })
 }
 
@@ -267,20 +274,18 @@ async fn holder(
         });
     }
     let job = format!("{}/{}", claim.namespace, claim.job);
-    let found = if claim.namespace == cluster.namespace {
-        match cluster.job(&claim.job).await {
-            Ok(found) => Some(found),
-            Err(failure) if failure.kind == Kind::NotThere => None,
-            Err(failure) if failure.kind == Kind::Denied => {
-                return Ok(Holder::Unseen {
-                    cluster: claim.cluster,
-                    job,
-                });
-            }
-            Err(failure) => return Err(failure),
+    // A prefix can be shared by semaphores of several namespaces.
+    let there = cluster.at(&claim.namespace);
+    let found = match there.job(&claim.job).await {
+        Ok(found) => Some(found),
+        Err(failure) if failure.kind == Kind::NotThere => None,
+        Err(failure) if failure.kind == Kind::Denied => {
+            return Ok(Holder::Unseen {
+                cluster: claim.cluster,
+                job,
+            });
         }
-    } else {
-        None
+        Err(failure) => return Err(failure),
     };
     let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&claim.uid)) else {
         return Ok(Holder::Elsewhere {
@@ -288,20 +293,20 @@ async fn holder(
             job,
         });
     };
-    // Two semaphores can share a prefix: what counts is the one by which the Job got its slot.
-    let on_slot_lost = if claim.semaphore == name {
-        semaphore.spec.on_slot_lost
+    // What counts is the semaphore by which the Job got its slot.
+    let on_slot_lost = if (&*claim.namespace, &*claim.semaphore) == (&*cluster.namespace, name) {
+        Some(semaphore.spec.on_slot_lost)
     } else {
-        cluster
-            .readable(&claim.semaphore)
-            .await?
-            .1
-            .spec
-            .on_slot_lost
+        match there.readable(&claim.semaphore).await {
+            Ok((_, semaphore)) => Some(semaphore.spec.on_slot_lost),
+            Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => None,
+            Err(failure) => return Err(failure),
+        }
     };
     // One whose annotation was taken away is not read; it runs, or it would hold nothing for long.
     let standing = Asker::read(&found).map_or(Standing::Running, |asker| asker.job.standing);
     Ok(Holder::Job {
+        namespace: claim.namespace,
         name: claim.job,
         standing,
         on_slot_lost,
@@ -456,6 +461,14 @@ mod tests {
             ("id".to_owned(), "migrate-1".to_owned())
         );
         assert_eq!(claim_of(Some(&forged), None).1, "forged");
+        let wipes = session("\u{1b}[2J\nall is safe");
+        let cleaned = Holder::Program(" [2J all is safe on web-1".to_owned());
+        assert_eq!(claim(None, Some(&wipes)).unwrap_err(), cleaned);
+        let moved = body("\u{1b}[H", "a\nb");
+        assert_eq!(
+            claim_of(Some(&moved), None),
+            (" [H".to_owned(), "a b".to_owned())
+        );
         let others = session("Consul API Semaphore");
         let named = Holder::Program("Consul API Semaphore on web-1".to_owned());
         assert_eq!(claim(Some(&forged), Some(&others)).unwrap_err(), named);

@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use consul_semaphore_operator::api::conditions::ConditionType;
+use consul_semaphore_operator::{api::conditions::ConditionType, text::one_line};
 
 use super::{
     item::{Item, condition, status},
     told::Told,
 };
+
+/// How long a line may be, in characters: some words in it are others'.
+const LONGEST: usize = 8_192;
 
 /// As much of what is watched as changes are told of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +63,7 @@ impl Seen {
             let new = self.told.difference(&before.told);
             lines.extend(new.map(|(_, line)| line.clone()));
         }
-        lines
+        lines.iter().map(|line| one_line(line, LONGEST)).collect()
     }
 }
 

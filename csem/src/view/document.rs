@@ -20,11 +20,15 @@ pub(crate) struct Document<'a> {
     /// The object as it is stored.
     semaphore: &'a DynamicObject,
     holders: Vec<Holder>,
+    /// How many hold beside these.
+    more_holders: usize,
     /// Next first.
     queue: &'a [Place],
     /// How many wait behind these.
     more_in_queue: usize,
     not_in_line: &'a [Outside],
+    /// How many beside these are not in line.
+    more_not_in_line: usize,
     events: &'a [&'a Told],
     /// What could not be read, and why.
     gaps: &'a [String],
@@ -52,12 +56,16 @@ struct Holder {
 
 impl<'a> Document<'a> {
     pub(crate) fn of(object: &'a DynamicObject, shown: &Shown<'a>) -> Self {
+        let held = usize::try_from(status(shown.semaphore).held).unwrap_or(0);
+        let holders = holders(shown.semaphore);
         Self {
             semaphore: object,
-            holders: holders(shown.semaphore),
+            more_holders: held.saturating_sub(holders.len()),
+            holders,
             queue: &shown.queue.places,
             more_in_queue: shown.queue.more,
             not_in_line: &shown.queue.outside,
+            more_not_in_line: shown.queue.more_outside,
             events: shown.events,
             gaps: shown.gaps,
         }

@@ -88,8 +88,11 @@ mod tests {
             columns: 0,
             rows: 0,
         };
-        let shown = frame(&text(&["a", "b"]), size, true);
-        assert!(!shown.contains("[2J"), "{shown:?}");
+        let shown = frame(&text(&["a", "b"]), size, false);
+        // Nothing but to the end of a line, and of the screen at the end.
+        let cleared = shown.matches("\u{1b}[K").count() + shown.matches("\u{1b}[J").count();
+        assert_eq!(shown.matches("\u{1b}[").count(), cleared + 3, "{shown:?}");
+        assert!(shown.starts_with("\u{1b}[?2026h\u{1b}[H"), "{shown:?}");
         assert_eq!(shown.matches('\n').count(), 0);
     }
 }

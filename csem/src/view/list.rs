@@ -10,6 +10,9 @@ use super::{
     text::{Span, Text, Tone},
 };
 
+/// Where there is no name or number. Each cell but a message is one word, and none is empty: `awk` can count them.
+const NOTHING: &str = "-";
+
 /// What is shown of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Columns {
@@ -68,7 +71,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     let reason = ready.map_or("-", |ready| ready.reason.as_str());
     let seen = outdated(semaphore);
     let reason = match seen {
-        Some(generation) => format!("{reason} (of generation {generation})"),
+        Some(generation) => format!("{reason}(generation:{generation})"),
         None => reason.to_owned(),
     };
     let tone = if seen.is_some() {
@@ -79,7 +82,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     let next = reported
         .queue
         .first()
-        .map_or("", |queued| queued.job.as_str());
+        .map_or(NOTHING, |queued| queued.job.as_str());
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
         let said = semaphore.status.is_some();
@@ -91,7 +94,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     };
     let keys = reported
         .keys_in_use
-        .map_or_else(String::new, |keys| keys.to_string());
+        .map_or_else(|| NOTHING.to_owned(), |keys| keys.to_string());
     vec![
         Span::plain(metadata.namespace.as_deref().unwrap_or_default()),
         Span::plain(metadata.name.as_deref().unwrap_or_default()),
@@ -114,15 +117,13 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
 pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
     let ours = semaphore.spec.limit;
     match status(semaphore).limit {
-        Some(theirs) if theirs != ours => {
-            Span::new(Tone::Bad, format!("{ours} (Consul: {theirs})"))
-        }
+        Some(theirs) if theirs != ours => Span::new(Tone::Bad, format!("{ours}(Consul:{theirs})")),
         _ => Span::plain(ours.to_string()),
     }
 }
 
 fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
-    let unknown = || Span::plain("-");
+    let unknown = || Span::plain(NOTHING);
     let mut cells = vec![
         Span::plain(namespace),
         Span::plain(name),
@@ -131,10 +132,10 @@ fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
         unknown(),
         standing(None),
         Span::new(Tone::Bad, "Unreadable"),
-        Span::default(),
+        unknown(),
         Span::plain(age),
     ];
-    cells.resize(13, Span::default());
+    cells.resize(13, unknown());
     cells.push(Span::plain(why));
     cells
 }

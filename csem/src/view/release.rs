@@ -12,8 +12,9 @@ use consul_semaphore_operator::{
 pub(crate) struct Holding {
     /// `namespace/name` of the `ConsulSemaphore`, with the key of a keyed one.
     pub(crate) semaphore: String,
-    pub(crate) namespace: String,
     pub(crate) session: String,
+    /// The address of Consul.
+    pub(crate) consul: String,
     pub(crate) mode: Mode,
     /// How long nobody else uses the slot once its holder is dead.
     pub(crate) rest: Duration,
@@ -25,9 +26,11 @@ pub(crate) struct Holding {
 pub(crate) enum Holder {
     /// A Job of this cluster.
     Job {
+        namespace: String,
         name: String,
         standing: Standing,
-        on_slot_lost: OnSlotLost,
+        /// If that can be read.
+        on_slot_lost: Option<OnSlotLost>,
     },
     /// A Job that is not in this cluster, or not any more.
     Elsewhere { cluster: String, job: String },
@@ -43,14 +46,14 @@ pub(crate) enum Holder {
 pub(crate) fn consequences(holding: &Holding) -> String {
     let Holding {
         semaphore,
-        namespace,
         session,
+        consul,
         mode,
         rest,
         holder,
     } = holding;
     let asked = format!(
-        "To release this slot of {semaphore} its session {session} is destroyed in Consul."
+        "To release this slot of {semaphore} its session {session} is destroyed in the Consul at {consul}."
     );
     let rest = rest.as_secs();
     let then = match mode {
@@ -64,26 +67,31 @@ pub(crate) fn consequences(holding: &Holding) -> String {
             )
         }
     };
-    let fate = fate(holder, namespace);
+    let fate = fate(holder);
     format!("{asked}\n{fate}\n{then}")
 }
 
-fn fate(holder: &Holder, namespace: &str) -> String {
+fn fate(holder: &Holder) -> String {
     match holder {
         Holder::Job {
+            namespace,
             name,
             standing: Standing::Running,
             on_slot_lost,
         } => {
             let then = match on_slot_lost {
-                OnSlotLost::Reacquire => {
+                None => {
+                    "It has a slot again, or is suspended, or runs on, as the onSlotLost of its ConsulSemaphore \
+                     says, which can't be read here"
+                }
+                Some(OnSlotLost::Reacquire) => {
                     "spec.onSlotLost is Reacquire: it has a slot again at once if one is to be had, most \
                      likely this one; else it is suspended, which ends its pods, and is first in line"
                 }
-                OnSlotLost::Suspend => {
+                Some(OnSlotLost::Suspend) => {
                     "spec.onSlotLost is Suspend: it is suspended, which ends its pods, and is first in line"
                 }
-                OnSlotLost::Continue => {
+                Some(OnSlotLost::Continue) => {
                     "spec.onSlotLost is Continue: it runs on, with a slot again if one is to be had, and \
                      without one if not"
                 }
@@ -135,7 +143,7 @@ mod tests {
     fn told(holder: Holder, mode: Mode) -> String {
         consequences(&Holding {
             semaphore: "batch/db".to_owned(),
-            namespace: "batch".to_owned(),
+            consul: "http://127.0.0.1:8500".to_owned(),
             session: "s-1".to_owned(),
             mode,
             rest: Duration::from_secs(15),
@@ -145,9 +153,10 @@ mod tests {
 
     fn job(standing: Standing, on_slot_lost: OnSlotLost) -> Holder {
         Holder::Job {
+            namespace: "batch".to_owned(),
             name: "migrate-1".to_owned(),
             standing,
-            on_slot_lost,
+            on_slot_lost: Some(on_slot_lost),
         }
     }
 

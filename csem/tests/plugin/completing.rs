@@ -1,9 +1,12 @@
 //! Completion by kubectl's own: what the plugin answers it.
 
-use serde_json::json;
-use testbed::{Bed, servers};
+use std::fs;
 
-use crate::stage::{User, run};
+use serde_json::json;
+use testbed::{Bed, Folder, servers};
+use tokio::net::TcpListener;
+
+use crate::stage::{User, installed, run};
 
 #[tokio::test]
 async fn kubectl_completes_commands_flags_and_names() {
@@ -58,22 +61,49 @@ async fn kubectl_completes_commands_flags_and_names() {
             .await
             .contains(&namespace.to_owned())
     );
-    assert_eq!(
-        complete(&["show", "--context", ""])
-            .await
-            .last()
-            .map(String::as_str),
-        Some(":4")
+    let contexts = user.command(
+        servers().join("kubectl"),
+        &["config", "get-contexts", "-o", "name"],
     );
+    let mut contexts: Vec<String> = run(contexts, "")
+        .await
+        .out
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    assert!(!contexts.is_empty());
+    contexts.push(":4".to_owned());
+    assert_eq!(complete(&["show", "--context", ""]).await, contexts);
+    assert_eq!(complete(&["list", "--output=y"]).await, ["yaml", ":4"]);
 }
 
+/// One that takes the connection, and says nothing: a shell would wait for ever.
 #[tokio::test]
 async fn a_cluster_that_is_away_spoils_nothing() {
     let bed = Bed::shared().await;
     let team = bed.namespace("csem-complete-away").await;
-    let user = User::admin(&bed, &team).set("KUBECONFIG", "/dev/null");
-    let words = ["__complete", "csem", "show", ""];
-    let said = run(user.command(servers().join("kubectl"), &words), "").await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let server = format!("http://{}", silent.local_addr().expect("its address"));
+    let folder = Folder::new().expect("a folder");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "away",
+        "clusters": [{ "name": "away", "cluster": { "server": server } }],
+        "users": [{ "name": "nobody", "user": {} }],
+        "contexts": [{ "name": "away", "context": { "cluster": "away", "user": "nobody" } }],
+    });
+    fs::write(&kubeconfig, text.to_string()).expect("the kubeconfig");
+    let user = User::with(&kubeconfig, &team);
+    let said = run(
+        user.command(installed().join("kubectl_complete-csem"), &["show", ""]),
+        "",
+    )
+    .await;
     said.is(0, &[]);
-    assert_eq!(said.out.trim(), ":4");
+    assert_eq!((said.out.trim(), said.err.as_str()), (":4", ""));
+
+    // And where nobody listens, a command says what to do.
+    drop(silent);
+    let said = user.csem(&["list"]).await;
+    said.is(69, &["gives no answer", "refused", "kubectl config view"]);
 }

@@ -149,7 +149,9 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
         .lines()
         .map(|line| line.split_whitespace().collect())
         .collect();
-    let head = ["NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "AGE"];
+    let head = [
+        "NAME", "LIMIT", "HELD", "WAITING", "READY", "REASON", "NEXT", "AGE",
+    ];
     assert_eq!(words[0], head, "{listed}");
     assert_eq!(
         words[1][..6],
@@ -198,7 +200,7 @@ async fn what_is_not_there_is_said_with_a_code_of_its_own() {
     let user = User::admin(&bed, &team);
     user.csem(&["show", "db"])
         .await
-        .is(66, &["db", "not found"]);
+        .is(66, &["db", "not found", team.name(), "kubectl csem list"]);
     user.csem(&["watch", "db"])
         .await
         .is(66, &["no ConsulSemaphore db"]);

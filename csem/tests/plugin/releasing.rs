@@ -61,7 +61,42 @@ async fn what_becomes_of_a_running_job_is_said_before() {
     // It is first in line, and has a slot again.
     job.is_running().await;
     let again = user.csem(&["release", "db", &session, "--yes"]).await;
-    assert!(matches!(again.code, Some(1 | 66)), "{again}");
+    let refused = match again.code {
+        Some(1) => "is dead already",
+        _ => "has no slot of db",
+    };
+    assert!(
+        matches!(again.code, Some(1 | 66)) && again.err.contains(refused),
+        "{again}"
+    );
+}
+
+/// Semaphores of several namespaces can share a prefix.
+#[tokio::test]
+async fn a_job_of_another_namespace_is_found_there() {
+    let bed = Bed::shared().await;
+    let here = bed.namespace("csem-release-here").await;
+    let there = bed.namespace("csem-release-there").await;
+    let prefix = format!("shared/{}", here.name());
+    let db = here.semaphore("db").limit(1).prefix(&prefix);
+    db.create().await.is_ready().await;
+    let theirs = there.semaphore("theirs").limit(1).prefix(&prefix);
+    let theirs = theirs.spec(json!({ "onSlotLost": "Suspend" }));
+    theirs.create().await;
+    let job = there.job("a").semaphore("theirs").runs("1h");
+    let job = job.create().await;
+    job.is_running().await;
+    let session = job.session().await.expect("it holds a slot");
+    let user = user(&bed, &here);
+    let said = user.csem_told(&["release", "db", &session], "no\n").await;
+    let delete = format!("kubectl delete job a -n {}", there.name());
+    let told = [
+        "The Job a of this cluster RUNS",
+        "onSlotLost is Suspend",
+        &delete,
+        bed.consul().address(),
+    ];
+    said.is(1, &told);
 }
 
 #[tokio::test]

@@ -36,8 +36,12 @@ const TYPED: [(&str, &str); 5] = [
     ),
 ];
 
-/// Types what the docs say, and then the lines.
-async fn completes(words: &[&str], documented: &str) {
+const BASH: [&str; 4] = ["bash", "--noprofile", "--norc", "-i"];
+const ZSH: [&str; 3] = ["zsh", "-f", "-i"];
+const FISH: [&str; 3] = ["fish", "--no-config", "-i"];
+
+/// Types what the docs say, and then the lines, each of this program.
+async fn completes(words: &[&str], documented: &str, program: &str) {
     let home = Folder::new().expect("a folder");
     let file = |name: &str, text: &str| {
         let file = home.path().join(name);
@@ -73,7 +77,7 @@ async fn completes(words: &[&str], documented: &str) {
         .expect("the shell");
     terminal.types(&format!("{documented}\n"));
     for (line, becomes) in TYPED {
-        terminal.types(&format!("kubectl-csem {line}\n"));
+        terminal.types(&format!("{program} {line}\n"));
         eventually(becomes, || async {
             let ran = fs::read_to_string(&ran).map_err(|error| error.to_string())?;
             let last = ran.lines().last().unwrap_or_default().trim_end();
@@ -89,26 +93,42 @@ async fn completes(words: &[&str], documented: &str) {
 
 #[tokio::test]
 async fn bash() {
-    let bash = ["bash", "--noprofile", "--norc", "-i"];
-    completes(&bash, "source <(kubectl csem completion bash)").await;
+    let documented = "source <(kubectl csem completion bash)";
+    completes(&BASH, documented, "kubectl-csem").await;
 }
 
 #[tokio::test]
 #[ignore = "zsh must be there: make shells-test"]
 async fn zsh() {
-    completes(
-        &["zsh", "-f", "-i"],
-        "source <(kubectl csem completion zsh)",
-    )
-    .await;
+    let documented = "source <(kubectl csem completion zsh)";
+    completes(&ZSH, documented, "kubectl-csem").await;
 }
 
 #[tokio::test]
 #[ignore = "fish must be there: make shells-test"]
 async fn fish() {
-    completes(
-        &["fish", "--no-config", "-i"],
-        "kubectl csem completion fish | source",
-    )
-    .await;
+    let documented = "kubectl csem completion fish | source";
+    completes(&FISH, documented, "kubectl-csem").await;
+}
+
+/// By kubectl's own completion, as `kubectl completion --help` has it set up.
+#[tokio::test]
+#[ignore = "bash-completion must be there: make shells-test"]
+async fn bash_by_kubectl() {
+    let documented =
+        "source /usr/share/bash-completion/bash_completion; source <(kubectl completion bash)";
+    completes(&BASH, documented, "kubectl csem").await;
+}
+
+#[tokio::test]
+#[ignore = "zsh must be there: make shells-test"]
+async fn zsh_by_kubectl() {
+    let documented = "autoload -Uz compinit; compinit -i; source <(kubectl completion zsh)";
+    completes(&ZSH, documented, "kubectl csem").await;
+}
+
+#[tokio::test]
+#[ignore = "fish must be there: make shells-test"]
+async fn fish_by_kubectl() {
+    completes(&FISH, "kubectl completion fish | source", "kubectl csem").await;
 }

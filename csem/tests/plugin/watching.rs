@@ -132,6 +132,9 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     first.finish().await;
     eventually("the second one holds", || holds("second")).await;
 
+    // What is typed is not shown, and Ctrl-Z does not leave the shell on this screen.
+    terminal.types("typed\n\u{1a}");
+
     // A smaller terminal gets a smaller frame.
     terminal.resize(40, 5);
     let id = watch.id().expect("it runs").to_string();
@@ -161,6 +164,7 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     )
     .await;
     let text = terminal.text();
+    assert!(!text.contains("typed") && !text.contains("^Z"), "{text:?}");
     assert!(text.starts_with("\u{1b}[?1049h\u{1b}[?25l"), "{text:?}");
     assert!(
         !text.contains("\u{1b}[2J"),
