@@ -194,9 +194,18 @@ fn the_operator_may_see_its_own_policies_and_no_others() {
             .flatten()
             .any(|group| group == "admissionregistration.k8s.io")
     });
-    assert_eq!(rules.len(), 1, "{rules:?}");
-    let rule = &rules[0];
-    assert_eq!(rule.verbs, ["get"]);
-    let names = [admission::SUSPEND, admission::GUARD].map(str::to_owned);
-    assert_eq!(rule.resource_names, Some(names.to_vec()));
+    let given: Vec<_> = rules
+        .into_iter()
+        .map(|rule| (rule.resources, rule.resource_names, rule.verbs))
+        .collect();
+    let of = |kind: &str, name: &str| {
+        let resources = ["policies", "policybindings"].map(|what| format!("{kind}admission{what}"));
+        let verbs = vec!["get".to_owned()];
+        (Some(resources.to_vec()), Some(vec![name.to_owned()]), verbs)
+    };
+    let expected = [
+        of("mutating", admission::SUSPEND),
+        of("validating", admission::GUARD),
+    ];
+    assert_eq!(given, expected);
 }
