@@ -43,10 +43,8 @@ const BEAT: Duration = Duration::from_millis(100);
 const LASTS: u32 = 60;
 
 pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
-    let failed =
-        |error: io::Error| Failure::impossible(format!("can't listen for signals: {error}"));
     let mut ends = Ends::new()?;
-    let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
+    let mut resized = listen(SignalKind::window_change())?;
     let mut heard = streams(cluster, scope);
     let mut world = World::new(scope.clone());
     {
@@ -93,6 +91,10 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
     output.close(&world)
 }
 
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::impossible(format!("can't listen for signals: {error}")))
+}
+
 /// What ends it, so that the terminal is left as it was: Ctrl-C, Ctrl-\, the end of the terminal, or somebody who says
 /// so.
 struct Ends {
@@ -103,10 +105,6 @@ struct Ends {
 
 impl Ends {
     fn new() -> Result<Self, Failure> {
-        let listen = |kind| {
-            signal(kind)
-                .map_err(|error| Failure::impossible(format!("can't listen for signals: {error}")))
-        };
         Ok(Self {
             signals: [
                 listen(SignalKind::interrupt())?,

@@ -203,6 +203,13 @@ impl Finding {
 /// How long a message can be, in characters: it may repeat the words of others.
 const MESSAGE: usize = 2048;
 
+/// The condition of this type.
+pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition> {
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == type_.as_str())
+}
+
 /// The conditions after `findings`, made at `now` on a spec of this generation.
 ///
 /// `lastTransitionTime` changes only with the status. Our types come first, in the order of
@@ -214,10 +221,7 @@ pub fn merge(
     generation: Option<i64>,
     now: Timestamp,
 ) -> Vec<Condition> {
-    let before = |type_: ConditionType| {
-        old.iter()
-            .find(|condition| condition.type_ == type_.as_str())
-    };
+    let before = |type_: ConditionType| find(old, type_);
     let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
         match findings.iter().find(|finding| finding.type_ == type_) {
             Some(finding) => Some(to_condition(finding, before(type_), generation, now)),

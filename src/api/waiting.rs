@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     ConsulSemaphore, ConsulSemaphoreStatus,
-    conditions::{ConditionStatus, ConditionType, Reason},
+    conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 
 /// Why one Job in line has no slot yet.
@@ -154,8 +154,7 @@ impl<'a> Line<'a> {
     }
 
     fn condition(&self, type_: ConditionType) -> Option<&'a Condition> {
-        let mut conditions = self.status?.conditions.iter();
-        conditions.find(|condition| condition.type_ == type_.as_str())
+        conditions::find(&self.status?.conditions, type_)
     }
 }
 

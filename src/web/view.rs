@@ -8,7 +8,7 @@ use super::{holder::Holder, trend::Trend};
 use crate::{
     api::{
         ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, Mode, QueueStatus,
-        conditions::ConditionType,
+        conditions::{self, ConditionType},
         waiting::{Line, Why},
     },
     text::one_line,
@@ -76,8 +76,7 @@ impl<'a> View<'a> {
     /// What there is to be shown; `none` stands for a status that is not there yet.
     pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
         let status = semaphore.status.as_ref().unwrap_or(none);
-        let mut conditions = status.conditions.iter();
-        let ready = conditions.find(|condition| condition.type_ == ConditionType::Ready.as_str());
+        let ready = conditions::find(&status.conditions, ConditionType::Ready);
         let mut line = Line::of(semaphore);
         Self {
             namespace: semaphore.namespace().unwrap_or_default(),

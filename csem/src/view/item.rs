@@ -1,7 +1,8 @@
 //! A `ConsulSemaphore` as it was read.
 
 use consul_semaphore_operator::api::{
-    ConsulSemaphore, ConsulSemaphoreStatus, conditions::ConditionType,
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    conditions::{self, ConditionType},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -42,10 +43,7 @@ pub(crate) fn status(semaphore: &ConsulSemaphore) -> ConsulSemaphoreStatus {
 
 /// What a condition says, if the operator has said it.
 pub(crate) fn condition(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<&Condition> {
-    let conditions = &semaphore.status.as_ref()?.conditions;
-    conditions
-        .iter()
-        .find(|condition| condition.type_ == type_.as_str())
+    conditions::find(&semaphore.status.as_ref()?.conditions, type_)
 }
 
 /// The generation of the spec that the status speaks of, if that is another one.

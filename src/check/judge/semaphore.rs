@@ -13,7 +13,7 @@ use crate::{
     api::{
         ConsulSemaphore, Mode,
         annotations::KEY,
-        conditions::{ConditionType, Reason},
+        conditions::{self, ConditionType, Reason},
     },
     check::{
         Name,
@@ -109,13 +109,10 @@ fn object(seen: &Seen) -> Line {
 
 /// What the operator says.
 fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
-    let said = semaphore
-        .status
-        .iter()
-        .flat_map(|status| &status.conditions);
-    let said: Vec<_> = said.collect();
+    let status = semaphore.status.as_ref();
+    let said = status.map_or(&[][..], |status| &status.conditions);
     let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
-        let condition = said.iter().find(|said| said.type_ == type_.as_str())?;
+        let condition = conditions::find(said, type_)?;
         let meant = [Reason::Paused, Reason::Terminating].map(Reason::as_str);
         let outcome = match condition.status.as_str() {
             "True" => Outcome::Ok,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{
     api::{
         ConsulSemaphore,
-        conditions::{ConditionType, Reason},
+        conditions::{self, ConditionType, Reason},
     },
     controller::Context,
     semaphore::{Cluster, Defence, Settings},
@@ -34,10 +34,10 @@ pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
     // Of a keyed one nobody can say later which key it was.
     let keyed = semaphore.spec.keyed;
-    let mut conditions = status.iter().flat_map(|status| &status.conditions);
-    let given_up = conditions.any(|condition| {
-        condition.type_ == ConditionType::LimitAgreed.as_str()
-            && condition.reason == Reason::LimitConflict.as_str()
+    let agreed =
+        status.and_then(|status| conditions::find(&status.conditions, ConditionType::LimitAgreed));
+    let given_up = agreed.is_some_and(|condition| {
+        condition.reason == Reason::LimitConflict.as_str()
             && condition.observed_generation == semaphore.metadata.generation
     });
     Defence::resumed(recorded, given_up && !keyed)
