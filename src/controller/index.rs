@@ -355,6 +355,23 @@ impl Index {
         jobs.map(|kept| kept.job.clone()).collect()
     }
 
+    /// Those of some Jobs that are in a line.
+    pub(super) fn in_line<'a>(
+        &self,
+        line: &LineRef,
+        uids: impl Iterator<Item = &'a Uid>,
+    ) -> Vec<Uid> {
+        let state = self.state();
+        let Some(line) = state.line(line) else {
+            return Vec::new();
+        };
+        let waits = |uid: &&Uid| {
+            let kept = state.jobs.get(*uid);
+            kept.is_some_and(|kept| line.waiting.contains_key(&kept.job.place()))
+        };
+        uids.filter(waits).cloned().collect()
+    }
+
     /// All who wait in a line, in order.
     pub(super) fn line(&self, line: &LineRef) -> Vec<Arc<Job>> {
         self.slice(line, usize::MAX).line

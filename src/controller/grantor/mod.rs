@@ -84,7 +84,7 @@ pub(super) struct Conclusion {
 
 /// The grantor's knowledge.
 pub(super) struct Grantor {
-    context: Arc<Context>,
+    pub(super) context: Arc<Context>,
     /// Whose slots it grants.
     pub(super) reference: LineRef,
     pub(super) settings: Settings,

@@ -181,6 +181,8 @@ fn the_line_is_by_loss_priority_age_and_name() {
 fn a_change_moves_a_job_and_wakes_the_grantor() {
     let (index, wake) = with_db();
     put(&index, kept("a", |_| {}));
+    let in_line = || index.in_line(&line("db"), [Uid::from("a"), "b".into()].iter());
+    assert_eq!(in_line(), ["a".into()]);
     assert!(woken(&wake));
     assert!(!woken(&wake));
     put(
@@ -200,6 +202,7 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
         (names(&slice.line), names(&slice.bound)),
         (vec![], vec!["a"])
     );
+    assert!(in_line().is_empty());
     index.remove(&"a".into());
     assert!(woken(&wake));
     assert!(index.slice(&line("db"), 9).bound.is_empty());

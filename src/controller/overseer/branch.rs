@@ -20,7 +20,7 @@ use crate::{
         home::Home,
         index::LineRef,
     },
-    semaphore::{Agreement, Defence, Key, Settings},
+    semaphore::{Agreement, Defence, Key, Settings, Uid},
 };
 
 /// What holds for all keys of a semaphore.
@@ -58,7 +58,10 @@ pub(super) struct Account {
     pub(super) heard: u64,
     pub(super) conclusion: Conclusion,
     pub(super) shown: Shown,
+    /// How many Jobs of this cluster wait for a slot.
     pub(super) waiting: usize,
+    /// The Jobs in line that hold a slot already, until it is seen that they were started.
+    pub(super) starting: Vec<Uid>,
     /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
     pub(super) fencing_token: Option<u64>,
@@ -203,6 +206,7 @@ impl Branch {
         }
         let findings = self.findings(&conclusion);
         let reading = self.grantor.view.reading.as_ref();
+        let starting = reading.map_or_else(Vec::new, |reading| self.starting(reading));
         Account {
             key: self.reference.key.clone(),
             pass,
@@ -212,7 +216,8 @@ impl Branch {
             },
             heard,
             shown: self.shown.clone(),
-            waiting: self.grantor.waiting,
+            waiting: self.grantor.waiting.saturating_sub(starting.len()),
+            starting,
             awaits_others: self.grantor.waiting > 0 && self.depends_on_others(&conclusion, seen),
             fencing_token: self.grantor.fencing_token,
             findings,

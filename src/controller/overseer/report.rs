@@ -12,7 +12,7 @@ use crate::{
     clock::Moment,
     consul::{self, SessionId},
     controller::grantor::{Conclusion, Whose},
-    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable},
+    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, Uid, lock::Unreadable},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.
@@ -33,7 +33,12 @@ impl Overseer {
         let limit = sums.limit();
         // What the keys say of an earlier spec is not to be taken for an answer to this one.
         let spec = sums.oldest_spec().unwrap_or_else(|| self.spec());
-        let queue = self.context.index.head(&self.reference, LISTED);
+        // Nobody is both a holder and in the queue.
+        let starting = &sums.starting;
+        let head = LISTED + starting.len();
+        let mut queue = self.context.index.head(&self.reference, head);
+        queue.retain(|job| !starting.contains(&job.uid));
+        queue.truncate(LISTED);
         let status = ConsulSemaphoreStatus {
             observed_generation: spec.generation,
             limit: limit.map(number),
@@ -116,6 +121,18 @@ impl Branch {
             held_here,
             holders: named.collect(),
         }
+    }
+
+    /// The Jobs that hold a slot and that have not been seen to be started: they are in line still.
+    pub(super) fn starting(&self, reading: &Reading) -> Vec<Uid> {
+        let holders = slots(reading.lock()).into_iter().flat_map(|(_, held)| held);
+        // One without a contender is dead, and its Job may wait for another slot.
+        let living = holders.filter(|session| reading.contender(session).is_some());
+        let own = living.filter_map(|session| match self.grantor.sessions.whose(session) {
+            Some(Whose::Own(identity)) => Some(&identity.uid),
+            _ => None,
+        });
+        self.grantor.context.index.in_line(&self.reference, own)
     }
 
     /// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it

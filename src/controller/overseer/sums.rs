@@ -17,7 +17,7 @@ use crate::{
         HolderStatus, LISTED,
         conditions::{ConditionStatus, ConditionType, Finding, Reason},
     },
-    semaphore::Key,
+    semaphore::{Key, Uid},
 };
 
 type Keys = BTreeSet<Option<Key>>;
@@ -29,6 +29,8 @@ pub(super) struct Sums {
     pub(super) held: usize,
     pub(super) held_here: usize,
     pub(super) waiting: usize,
+    /// The Jobs in line that hold a slot already.
+    pub(super) starting: BTreeSet<Uid>,
     /// The oldest holders of each key by their age, each as a place in the account of its key.
     holders: BTreeSet<(Option<u64>, Option<Key>, usize)>,
     limits: Counts<u32>,
@@ -112,6 +114,7 @@ impl Sums {
             conclusion,
             shown,
             waiting,
+            starting,
             awaits_others,
             findings,
             obstacle,
@@ -130,6 +133,9 @@ impl Sums {
         sum(&mut self.held, shown.held);
         sum(&mut self.held_here, shown.held_here);
         sum(&mut self.waiting, *waiting);
+        for uid in starting {
+            mark(&mut self.starting, uid, more);
+        }
         for (place, (age, _)) in shown.holders.iter().enumerate() {
             mark(&mut self.holders, &(*age, key.clone(), place), more);
         }
@@ -396,6 +402,7 @@ mod tests {
                 holders: holders.iter().map(holder).collect(),
             },
             waiting: 1,
+            starting: Vec::new(),
             awaits_others: false,
             fencing_token: None,
             findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
@@ -439,6 +446,21 @@ mod tests {
             (sums.limit(), sums.wait(), sums.found.len()),
             (None, None, 0)
         );
+    }
+
+    #[test]
+    fn who_is_being_started_is_known_until_its_key_says_otherwise() {
+        let mut sums = Sums::default();
+        let starting = |key, uids: &[&str]| Account {
+            starting: uids.iter().map(|uid| Uid::from(*uid)).collect(),
+            ..account(key, &[], WELL)
+        };
+        sums.put(starting("a", &["x", "y"]));
+        sums.put(starting("b", &["z"]));
+        assert_eq!(sums.starting.len(), 3);
+        sums.put(starting("a", &["y"]));
+        sums.remove(&Some("b".parse().unwrap()));
+        assert_eq!(sums.starting, BTreeSet::from(["y".into()]));
     }
 
     #[test]
