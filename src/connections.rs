@@ -17,6 +17,10 @@ use tokio::{
 /// How long to wait when the system has no connection to give, as when file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How long what was sent may stay without an answer of the other side's TCP, in milliseconds.
+#[cfg(target_os = "linux")]
+const UNHEARD: u32 = 30_000;
+
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -62,6 +66,11 @@ pub(crate) async fn serve(
 
 /// Answers one request on a new connection.
 async fn answer(stream: TcpStream, routes: Router, bounds: Bounds) {
+    // Nobody may be there any more to whom a long answer goes, and TCP would try for a quarter of an hour.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNHEARD) {
+        tracing::debug!(%error, "a connection that dies is noticed late");
+    }
     let mut builder = Builder::new();
     builder
         .keep_alive(false)

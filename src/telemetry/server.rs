@@ -13,10 +13,11 @@ use tokio::net::TcpListener;
 use super::Telemetry;
 use crate::connections::{self, Bounds};
 
-/// An answer is short, and so is the time for it.
+/// An answer is short, and so is the time for it: that for the head is less than a probe has, so that
+/// those who connect and say nothing do not keep one from its answer.
 const BOUNDS: Bounds = Bounds {
     most: 64,
-    head: Duration::from_secs(10),
+    head: Duration::from_secs(2),
     lasts: Duration::from_secs(10),
     grace: Duration::from_secs(2),
 };

@@ -80,8 +80,12 @@ impl Guard {
         }
     }
 
-    /// Whether one who was let in may see a namespace.
-    pub(super) async fn shows(&self, pass: &Pass, namespace: &Arc<str>) -> Result<bool, Refusal> {
+    /// Whether one who was let in may see a namespace, or, without one, all of them.
+    pub(super) async fn shows(
+        &self,
+        pass: &Pass,
+        namespace: Option<&Arc<str>>,
+    ) -> Result<bool, Refusal> {
         match (self, pass) {
             (Self::Asks(reviews), Pass::Bearer { user, .. }) => reviews.sees(user, namespace).await,
             (Self::Open, Pass::Anybody) => Ok(true),
@@ -99,11 +103,11 @@ impl Guard {
 }
 
 impl Pass {
-    /// Who it is.
-    pub(super) fn name(&self) -> Arc<str> {
+    /// Who it is, where that is known.
+    pub(super) fn user(&self) -> Option<Arc<str>> {
         match self {
-            Self::Bearer { user, .. } => user.name.clone(),
-            Self::Anybody => "anybody".into(),
+            Self::Bearer { user, .. } => Some(user.name.clone()),
+            Self::Anybody => None,
         }
     }
 }

@@ -45,6 +45,9 @@ const BOUNDS: Bounds = Bounds {
     grace: Duration::ZERO,
 };
 
+/// After how long without a word a connection to the API server is given up.
+const SILENCE: Duration = Duration::from_mins(5);
+
 /// How the page is set up.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -124,6 +127,8 @@ impl Page {
         let mut config = kube::Config::infer().await.context("no cluster is known")?;
         // A page that is told at once what is wrong can say so.
         config.default_retry = false;
+        // The API server ends a watch before that, so what is silent for longer is dead.
+        config.read_timeout = Some(SILENCE);
         let client = kube::Client::try_from(config).context("the API server")?;
         let picture = Arc::new(Shared::default());
         let mut watching = JoinSet::new();

@@ -92,13 +92,12 @@ impl Reviews {
         user.ok_or(Refusal::Unknown)
     }
 
-    /// Whether a user may look into a namespace.
-    pub(super) async fn sees(&self, user: &User, namespace: &Arc<str>) -> Result<bool, Refusal> {
-        Ok(self.sees_in(user, None).await? || self.sees_in(user, Some(namespace)).await?)
-    }
-
-    /// The same for one namespace, or for all at once.
-    async fn sees_in(&self, user: &User, namespace: Option<&Arc<str>>) -> Result<bool, Refusal> {
+    /// Whether a user may look into a namespace, or, without one, into all.
+    pub(super) async fn sees(
+        &self,
+        user: &User,
+        namespace: Option<&Arc<str>>,
+    ) -> Result<bool, Refusal> {
         let place = namespace.cloned();
         let known = user.known().get(&place).copied();
         if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
@@ -154,9 +153,12 @@ impl Reviews {
         let now = Moment::now();
         let mut tokens = self.tokens();
         if tokens.len() >= TOKENS && !tokens.contains_key(token) {
-            tokens.retain(|_, known| known.until > now && known.user.is_some());
+            // Whoever brings wrong ones pushes nobody out who is known.
+            tokens.retain(|_, known| known.user.is_some());
             if tokens.len() >= TOKENS {
-                tokens.clear();
+                let oldest = tokens.iter().min_by_key(|(_, known)| known.until);
+                let oldest = oldest.map(|(token, _)| token.clone());
+                oldest.and_then(|oldest| tokens.remove(&oldest));
             }
         }
         let until = now + LASTS;
@@ -310,7 +312,11 @@ pub(super) mod tests {
 
     async fn sees(reviews: &Reviews, token: &str, namespace: &str) -> bool {
         let user = reviews.user(&Token::of(token)).await.unwrap();
-        reviews.sees(&user, &namespace.into()).await.unwrap()
+        let into = |namespace: Option<Arc<str>>| {
+            let (reviews, user) = (reviews, &user);
+            async move { reviews.sees(user, namespace.as_ref()).await.unwrap() }
+        };
+        into(None).await || into(Some(namespace.into())).await
     }
 
     #[tokio::test]
@@ -353,12 +359,20 @@ pub(super) mod tests {
     #[tokio::test]
     async fn many_tokens_take_no_more_memory() {
         let (_server, reviews) = api_server().await;
-        sees(&reviews, "for-the-page", "team-a").await;
+        let known = Token::of("for-the-page");
+        let user = reviews.user(&known).await.unwrap();
+        // An answer that is old still says that this one is no stranger.
+        reviews.tokens().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), None);
             assert!(reviews.tokens().len() <= TOKENS);
         }
-        assert!(reviews.tokens().contains_key(&Token::of("for-the-page")));
+        assert!(reviews.tokens().contains_key(&known));
+        for number in 0..2 * TOKENS {
+            reviews.remember(&Token::of(&number.to_string()), Some(user.clone()));
+            assert!(reviews.tokens().len() <= TOKENS);
+        }
+        assert!(!reviews.tokens().contains_key(&known), "the oldest goes");
     }
 
     /// Nobody is let in by an API server that does not answer.

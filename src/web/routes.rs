@@ -55,7 +55,7 @@ async fn events(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refusal> {
     let pass = desk.guard.admit(&headers).await?;
-    stream::open(desk, pass)
+    stream::open(desk, pass).await
 }
 
 async fn secure(mut response: Response) -> Response {

@@ -9,6 +9,7 @@
 //! | `operator` | what this replica says of itself |
 //! | `change` | semaphores as they are now, and names of those that are gone |
 //! | `complete` | all there is has been told |
+//! | `refused` | why no more is told; it is the last one |
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -63,7 +64,9 @@ struct Open {
     pause: bool,
     /// What was last told of this replica.
     told: Option<Operator>,
-    /// Which namespaces its user may see, as far as was asked.
+    /// Whether its user may see all namespaces.
+    sees_all: bool,
+    /// Which of them else, as far as was asked.
     sees: HashMap<Arc<str>, bool>,
     check: Moment,
     end: Moment,
@@ -95,8 +98,10 @@ struct Change<'a> {
 }
 
 /// The events for one who was let in.
-pub(super) fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
-    let place = desk.places.take(&pass.name()).map_err(Refusal::Full)?;
+pub(super) async fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
+    let place = desk.places.take(pass.user()).map_err(Refusal::Full)?;
+    // Who can't be told anything is refused before an answer begins.
+    let sees_all = desk.guard.shows(&pass, None).await?;
     let now = Moment::now();
     let open = Open {
         picture: desk.picture.subscribe(),
@@ -108,6 +113,7 @@ pub(super) fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Ref
         complete: false,
         pause: false,
         told: None,
+        sees_all,
         sees: HashMap::new(),
         check: now + CHECK,
         end: now + LASTS,
@@ -117,10 +123,15 @@ pub(super) fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Ref
 
 impl Open {
     fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
-        stream::unfold(self, |mut open| async move {
-            // The browser asks anew, and hears then why it is refused, if it is.
-            let event = open.next().await.ok().flatten()?;
-            Some((Ok(event), open))
+        stream::unfold(Some(self), |open| async move {
+            let mut open = open?;
+            match open.next().await {
+                Ok(event) => Some((Ok(event?), Some(open))),
+                Err(refusal) => {
+                    tracing::debug!(%refusal, "a page that was open is told no more");
+                    Some((Ok(event("refused", &refusal.to_string())), None))
+                }
+            }
         })
     }
 
@@ -170,14 +181,10 @@ impl Open {
     }
 
     fn begin(&self) -> Event {
-        let user = match &self.pass {
-            Pass::Bearer { user, .. } => Some(user.name.clone()),
-            Pass::Anybody => None,
-        };
         let begin = Begin {
             version: telemetry::VERSION,
             commit: telemetry::COMMIT,
-            user,
+            user: self.pass.user(),
             now: clock::time().as_second(),
         };
         event("begin", &begin)
@@ -186,10 +193,16 @@ impl Open {
     /// What this replica says of itself, if that is news.
     fn operator(&mut self) -> Option<Event> {
         let health = &self.desk.telemetry.health;
-        let operator = Some(Operator {
+        let operator = Operator {
             obstacles: health.obstacles(),
             remarks: health.remarks(),
             trouble: self.picture.borrow().trouble(),
+        };
+        let sees_any = self.sees_all || self.sees.values().any(|sees| *sees);
+        let operator = Some(if sees_any {
+            operator
+        } else {
+            operator.in_brief()
         });
         let news = self.told != operator;
         self.told = operator;
@@ -198,6 +211,9 @@ impl Open {
 
     /// Finds out whether its user may see the namespaces that these are in.
     async fn ask_about(&mut self, changes: &Changes) -> Result<(), Refusal> {
+        if self.sees_all {
+            return Ok(());
+        }
         let names = changes.semaphores.iter();
         let mut new: Vec<_> = names.map(|(name, _)| name.namespace.clone()).collect();
         new.sort_unstable();
@@ -211,7 +227,11 @@ impl Open {
     /// Whether its user is let in, and may see what it might before. Else all is told anew.
     async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
         self.check = Moment::now() + CHECK;
-        self.desk.guard.renew(&mut self.pass).await?;
+        let guard = &self.desk.guard;
+        guard.renew(&mut self.pass).await?;
+        if guard.shows(&self.pass, None).await? != self.sees_all {
+            return Ok(false);
+        }
         let namespaces: Vec<_> = self.sees.keys().cloned().collect();
         for namespaces in namespaces.chunks(CHUNK) {
             let answers = self.ask(namespaces).await?;
@@ -226,7 +246,7 @@ impl Open {
     async fn ask(&self, namespaces: &[Arc<str>]) -> Result<Vec<bool>, Refusal> {
         let guard = &self.desk.guard;
         let asked = namespaces.iter();
-        try_join_all(asked.map(|namespace| guard.shows(&self.pass, namespace))).await
+        try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
     }
 
     /// What of this its user may see, if it may see any of it.
@@ -236,7 +256,7 @@ impl Open {
             gone: Vec::new(),
         };
         for (name, shown) in &changes.semaphores {
-            if self.sees.get(&name.namespace) != Some(&true) {
+            if !self.sees_all && self.sees.get(&name.namespace) != Some(&true) {
                 continue;
             }
             match shown {
@@ -251,6 +271,23 @@ impl Open {
     }
 }
 
+impl Operator {
+    /// The same for one who may see nothing: that there is something, and not what.
+    fn in_brief(self) -> Self {
+        let is_fine = self.obstacles.is_empty();
+        let obstacles = if is_fine {
+            ""
+        } else {
+            "something is in its way"
+        };
+        Self {
+            obstacles: obstacles.to_owned(),
+            remarks: String::new(),
+            trouble: self.trouble.map(|_| "not all can be shown now".to_owned()),
+        }
+    }
+}
+
 /// JSON has no line breaks but in escapes, so it is one line of an event.
 fn event(kind: &str, data: &impl Serialize) -> Event {
     let data = serde_json::to_string(data).unwrap_or_default();
@@ -262,39 +299,51 @@ mod tests {
     use axum::body::BodyDataStream;
     use futures::StreamExt as _;
     use serde_json::{Value, json};
+    use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers};
 
     use super::*;
     use crate::{
         api::{ConsulSemaphore, ConsulSemaphoreStatus},
         telemetry::Telemetry,
-        web::{Shared, guard::Guard, picture::Name, places::Places, view::View},
+        web::{
+            Shared, guard::Guard, picture::Name, places::Places, reviews::tests::reviews_by,
+            view::View,
+        },
     };
 
     /// An open page, and what it shows.
-    fn look() -> (Arc<Shared>, BodyDataStream) {
+    async fn look() -> (Arc<Shared>, BodyDataStream) {
+        look_as(Guard::Open, Pass::Anybody).await
+    }
+
+    async fn look_as(guard: Guard, pass: Pass) -> (Arc<Shared>, BodyDataStream) {
         let picture = Arc::new(Shared::default());
         let desk = Arc::new(Desk {
-            guard: Guard::Open,
+            guard,
             picture: picture.clone(),
             places: Places::default(),
             telemetry: Telemetry::default(),
         });
-        let answer = open(desk, Pass::Anybody).ok().unwrap().into_response();
+        let answer = open(desk, pass).await.ok().unwrap().into_response();
         assert_eq!(answer.headers()["content-type"], "text/event-stream");
         (picture, answer.into_body().into_data_stream())
     }
 
     fn put(picture: &Shared, called: &str, held: i32) {
+        put_in(picture, "batch", called, held);
+    }
+
+    fn put_in(picture: &Shared, namespace: &str, called: &str, held: i32) {
         let semaphore: ConsulSemaphore = serde_json::from_value(json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
             "kind": "ConsulSemaphore",
-            "metadata": { "name": called, "namespace": "batch" },
+            "metadata": { "name": called, "namespace": namespace },
             "spec": { "limit": 9 },
             "status": { "held": held, "holders": [{ "session": "\n\ndata: forged" }] },
         }))
         .unwrap();
         let name = Name {
-            namespace: "batch".into(),
+            namespace: namespace.into(),
             name: called.into(),
         };
         let none = ConsulSemaphoreStatus::default();
@@ -323,7 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_hears_all_and_then_what_changes() {
-        let (picture, mut events) = look();
+        let (picture, mut events) = look().await;
         for number in 0..40 {
             put(&picture, &format!("s-{number:02}"), number);
         }
@@ -344,7 +393,7 @@ mod tests {
     /// What it did not take in time it never hears of.
     #[tokio::test]
     async fn a_slow_page_hears_only_of_how_things_are() {
-        let (picture, mut events) = look();
+        let (picture, mut events) = look().await;
         put(&picture, "a", 0);
         while next(&mut events).await.0 != "complete" {}
         for round in 1..=1_000 {
@@ -358,7 +407,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_is_not_complete_before_all_was_listed() {
-        let (picture, mut events) = look();
+        let (picture, mut events) = look().await;
         picture.send_modify(|picture| picture.awaits("all", "being listed"));
         put(&picture, "a", 1);
         next(&mut events).await;
@@ -367,5 +416,90 @@ mod tests {
         picture.send_if_modified(|picture| picture.knows("all"));
         assert_eq!(next(&mut events).await.1["trouble"], Value::Null);
         assert_eq!(next(&mut events).await.0, "complete");
+    }
+
+    /// An API server that knows every token; `may` answers where its user may look, `None` refuses to say.
+    async fn asked(may: impl Fn(&str) -> Option<bool> + Send + Sync + 'static) -> MockServer {
+        let server = MockServer::start().await;
+        let answer = move |request: &Request| {
+            let asked: Value = request.body_json().unwrap();
+            if asked["kind"] == "TokenReview" {
+                let status = json!({
+                    "authenticated": true,
+                    "audiences": asked["spec"]["audiences"],
+                    "user": { "username": "viewer" },
+                });
+                return ResponseTemplate::new(201).set_body_json(json!({ "status": status }));
+            }
+            let namespace = &asked["spec"]["resourceAttributes"]["namespace"];
+            let Some(allowed) = may(namespace.as_str().unwrap()) else {
+                let status = json!({ "kind": "Status", "code": 403, "reason": "Forbidden" });
+                return ResponseTemplate::new(403).set_body_json(status);
+            };
+            let status = json!({ "allowed": allowed });
+            ResponseTemplate::new(201).set_body_json(json!({ "status": status }))
+        };
+        let all = Mock::given(matchers::any()).respond_with(answer);
+        all.mount(&server).await;
+        server
+    }
+
+    async fn look_by(server: &MockServer) -> (Arc<Shared>, BodyDataStream) {
+        let guard = Guard::Asks(Box::new(reviews_by(&server.uri())));
+        let token = ("x-consul-semaphore-token", "t");
+        let headers = [token].map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+        let pass = guard.admit(&headers.into_iter().collect()).await.ok();
+        look_as(guard, pass.unwrap()).await
+    }
+
+    /// An answer that has begun can't be refused by its status.
+    #[tokio::test]
+    async fn an_open_page_hears_why_it_ends() {
+        let server = asked(|namespace| namespace.is_empty().then_some(false)).await;
+        let (picture, mut events) = look_by(&server).await;
+        for kind in ["begin", "operator", "complete"] {
+            assert_eq!(next(&mut events).await.0, kind);
+        }
+        put(&picture, "a", 1);
+        let (kind, words) = next(&mut events).await;
+        assert_eq!(kind, "refused");
+        let words = words.as_str().unwrap();
+        assert!(words.contains("config/web/role.yaml"), "{words}");
+        assert!(events.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn who_may_see_all_is_asked_about_once() {
+        let server = asked(|namespace| Some(namespace.is_empty())).await;
+        let (picture, mut events) = look_by(&server).await;
+        for number in 0..40 {
+            put_in(&picture, &format!("team-{number}"), "db", number);
+        }
+        while next(&mut events).await.0 != "complete" {}
+        // Whose the token is, and whether that one may list and watch.
+        assert_eq!(server.received_requests().await.unwrap().len(), 3);
+    }
+
+    /// What is wrong may name what is no business of everybody whom the API server knows.
+    #[tokio::test]
+    async fn who_may_see_nothing_hears_nothing_of_the_operator() {
+        let server = asked(|namespace| Some(namespace == "team-a")).await;
+        let (picture, mut events) = look_by(&server).await;
+        picture.send_modify(|picture| picture.awaits("all", "secret-host"));
+        let operator = |told: &(String, Value)| {
+            assert_eq!(told.0, "operator");
+            told.1.to_string()
+        };
+        next(&mut events).await;
+        let told = operator(&next(&mut events).await);
+        assert!(
+            !told.contains("secret-host") && !told.contains("synced"),
+            "{told}"
+        );
+        assert!(told.contains("not all can be shown now"), "{told}");
+        put_in(&picture, "team-a", "db", 1);
+        assert_eq!(held(&next(&mut events).await.1), [1]);
+        let told = operator(&next(&mut events).await);
+        assert!(told.contains("secret-host"), "{told}");
     }
 }

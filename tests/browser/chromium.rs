@@ -108,6 +108,7 @@ impl Chromium {
         };
         page.call("Page.enable", json!({})).await;
         page.call("Log.enable", json!({})).await;
+        page.call("Runtime.enable", json!({})).await;
         let words = json!({ "source": WORDS });
         page.call("Page.addScriptToEvaluateOnNewDocument", words)
             .await;
@@ -205,14 +206,16 @@ impl Page<'_> {
         // All that was told before this is read by then.
         self.run("0").await;
         let pipe = self.browser.pipe.lock().await;
-        let logged = pipe
-            .events
-            .iter()
-            .filter(|event| event["method"] == "Log.entryAdded");
-        let entries = logged.map(|event| &event["params"]["entry"]);
-        // A server that is away, and a refused login, are logged as well: by the network.
-        let wrong =
-            entries.filter(|entry| entry["level"] == "error" && entry["source"] != "network");
+        let is_wrong = |event: &&Value| match event["method"].as_str() {
+            // A server that is away, and a refused login, are logged as well: by the network.
+            Some("Log.entryAdded") => {
+                let entry = &event["params"]["entry"];
+                entry["level"] == "error" && entry["source"] != "network"
+            }
+            Some("Runtime.consoleAPICalled") => event["params"]["type"] == "error",
+            method => method == Some("Runtime.exceptionThrown"),
+        };
+        let wrong = pipe.events.iter().filter(is_wrong);
         wrong.map(ToString::to_string).collect()
     }
 }

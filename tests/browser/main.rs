@@ -128,6 +128,7 @@ async fn a_person_sees_what_happens() {
     )
     .await;
 
+    refused_while_open(&page).await;
     assert_eq!(
         page.run("window.loadedOnce").await,
         true,
@@ -147,6 +148,34 @@ async fn a_person_sees_what_happens() {
     )
     .await;
     assert_eq!(page.violations().await, Vec::<String>::new());
+    // That nothing is there could mean that nothing is heard.
+    page.run("console.error('told'); setTimeout(() => { throw new Error('thrown') })")
+        .await;
+    page.run("new Promise((done) => setTimeout(done, 10))")
+        .await;
+    assert_eq!(page.violations().await.len(), 2);
+}
+
+/// Events that end with a refusal: it is shown, and each try is later than the one before.
+async fn refused_while_open(page: &Page<'_>) {
+    page.run(
+        r#"globalThis.asked = fetch;
+        globalThis.fetch = async () => new Response('event: refused\ndata: "because"\n\n');
+        connect()"#,
+    )
+    .await;
+    page.until(
+        "it says why",
+        "document.getElementById('state').textContent.endsWith(': because')",
+    )
+    .await;
+    page.until("it waits for longer", "pause >= 8 * FIRST_PAUSE")
+        .await;
+    page.run("globalThis.fetch = asked").await;
+    page.until("it goes on", "document.body.dataset.state === 'live'")
+        .await;
+    page.until("and waits for less", "pause === FIRST_PAUSE")
+        .await;
 }
 
 async fn log_in(page: &Page<'_>, token: &str) {

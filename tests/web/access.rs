@@ -62,7 +62,7 @@ async fn a_user_sees_the_namespaces_that_it_may_list() {
     let reader = Reader::open(&address, Some(&own));
     reader.sees_exactly(&[]).await;
 
-    // Rights that are given and taken count within a minute and a half, without a new login.
+    // Rights that are given and taken count without a new login.
     may_look(&account, &a).await;
     reader.sees_exactly(&[&in_a]).await;
     may_look(&account, &b).await;
@@ -114,6 +114,24 @@ async fn a_right_that_the_operator_lacks_is_named() {
         .await;
     let (status, words) = seen.refusal.unwrap();
     assert_eq!(status, 503);
+    assert!(words.contains("config/web/role.yaml"), "{words}");
+
+    // With a part of it, it is known who asks, and not what that one may see.
+    let resource = "--resource=tokenreviews.authentication.k8s.io";
+    let role = ["clusterrole", "half", "--verb=create", resource];
+    let operator = "--serviceaccount=consul-semaphore-system:consul-semaphore-operator";
+    let binding = ["clusterrolebinding", "half", "--clusterrole=half", operator];
+    for object in [role, binding] {
+        bed.kubectl(["create"].into_iter().chain(object)).await;
+    }
+    eventually("it is known whose a token is", || async {
+        let answer = events(&address, Some("ey.wrong.token")).await;
+        testbed::same(answer.unwrap().status().as_u16(), 401)
+    })
+    .await;
+    let answer = events(&address, Some(&own)).await.unwrap();
+    assert_eq!(answer.status(), 503);
+    let words = answer.text().await.unwrap();
     assert!(words.contains("config/web/role.yaml"), "{words}");
 
     // Nothing is to be started again once it is there.

@@ -2,7 +2,6 @@
 
 use serde_json::json;
 use testbed::Bed;
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 use crate::{reader::Reader, stage::replica};
 
@@ -109,25 +108,4 @@ async fn a_restart_is_survived() {
             seen.is(&before).is_null() && !seen.is(&while_away).is_null()
         })
         .await;
-}
-
-/// Somebody opens the page and reads nothing: the others see all, and Jobs go on.
-#[tokio::test]
-async fn nobody_waits_for_a_slow_reader() {
-    let bed = Bed::shared().await;
-    let (_operator, address) = replica(&bed, "slow", ["--web-auth", "none"]).await;
-    let mut slow = TcpStream::connect(&address).await.unwrap();
-    let request = format!("GET /events HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    slow.write_all(request.as_bytes()).await.unwrap();
-    let team = bed.namespace("slow").await;
-    let db = team.semaphore("db").create().await;
-    let id = format!("{}/db", team.name());
-    let reader = Reader::open(&address, None);
-    db.is_ready().await;
-    let job = team.job("a").semaphore("db").create().await;
-    job.is_complete().await;
-    reader
-        .until("it is over", |seen| seen.is(&id)["held"] == 0)
-        .await;
-    drop(slow);
 }

@@ -28,7 +28,7 @@ pub(crate) struct Seen {
     told: Vec<String>,
     /// How often all was told.
     pub(crate) complete: usize,
-    /// The status of the last refusal, and its words.
+    /// The status of the last refusal, and its words; 200 if it came after the answer had begun.
     pub(crate) refusal: Option<(u16, String)>,
     /// Whom the page is shown to.
     pub(crate) user: Value,
@@ -140,6 +140,10 @@ impl Seen {
                 self.told.clear();
             }
             "operator" => self.operator = data,
+            "refused" => {
+                let words = data.as_str().expect("words").to_owned();
+                self.refusal = Some((200, words));
+            }
             "complete" => {
                 let told = std::mem::take(&mut self.told);
                 self.semaphores.retain(|id, _| told.contains(id));

@@ -236,6 +236,8 @@ let connection = null;
 let again = 0;
 let pause = FIRST_PAUSE;
 let heard = 0;
+// Why the server has ended the events, if it said so.
+let refused = "";
 let program = null;
 
 function say(state, text) {
@@ -252,7 +254,6 @@ function notice(text) {
 const hear = {
   begin(told) {
     ahead = told.now - Date.now() / 1000;
-    pause = FIRST_PAUSE;
     for (const card of cards.values()) card.told = false;
     const build = `${told.version} (${told.commit})`;
     program ??= build;
@@ -276,7 +277,11 @@ const hear = {
   complete() {
     for (const card of [...cards.values()]) if (!card.told) forget(card.id);
     count();
+    pause = FIRST_PAUSE;
     document.body.dataset.complete = "true";
+  },
+  refused(words) {
+    refused = words;
   },
 };
 
@@ -321,8 +326,10 @@ async function connect() {
     const answer = await fetch("events", { headers, signal: own.signal, cache: "no-store" });
     if (answer.ok) {
       // It ends now and then, and is asked for anew.
+      refused = "";
       await read(answer.body);
-      next = 50 + Math.random() * 100;
+      why = refused;
+      if (why === "") next = 50 + Math.random() * 100;
     } else {
       why = (await answer.text()).trim().slice(0, 500);
       if (answer.status === 401) {
@@ -400,7 +407,7 @@ $("filter").addEventListener("input", siftAll);
 // A page that nobody sees takes no place.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) leave();
-  else if ($("login").hidden) connect();
+  else if ($("login").hidden || sessionStorage.getItem(TOKEN) !== null) connect();
 });
 
 setInterval(() => {
