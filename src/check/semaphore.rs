@@ -56,14 +56,23 @@ pub(super) struct Token {
 /// What was read in Consul.
 pub(super) struct Prefix {
     pub(super) listing: Result<Listing, Error>,
-    /// Those of the node that owns its sessions.
-    pub(super) sessions: Result<Vec<Session>, Error>,
+    /// Those of the node that owns its sessions, by which its own contenders are known.
+    pub(super) sessions: Result<Vec<Session>, Unknown>,
     pub(super) tried: Tried,
     /// How many operations a transaction may have.
     pub(super) operations: usize,
     /// When all of it had been read, for intervals and for people.
     pub(super) now: Moment,
     pub(super) time: jiff::Timestamp,
+}
+
+/// Why it is not known which contenders are the operator's own.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(super) enum Unknown {
+    #[error("the cluster's id is not known")]
+    Cluster,
+    #[error("its sessions can't be read: {0}")]
+    Sessions(#[from] Error),
 }
 
 /// Reads it.
@@ -147,9 +156,11 @@ async fn look_at_prefix(
     // First, for what is read shall be read at one time. Keys that are no contenders, and not `.lock`,
     // mean nothing there.
     let tried = try_all(consul, node.as_deref(), keys, scratch).await;
-    let sessions = match &node {
-        Some(node) => consul.node_sessions(node).await,
-        None => Ok(Vec::new()),
+    // A session names its cluster: without the id, none could be told from those of others.
+    let node = node.filter(|_| !asked.cluster.id.is_empty());
+    let sessions = match node.ok_or(Unknown::Cluster) {
+        Ok(node) => consul.node_sessions(&node).await.map_err(Unknown::from),
+        Err(unknown) => Err(unknown),
     };
     let listing = consul.list(&asked.prefix.folder()).await;
     Prefix {

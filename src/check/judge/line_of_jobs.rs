@@ -143,11 +143,12 @@ impl Place {
     }
 }
 
-/// Why the first Job in line does not run yet, and what to do.
+/// Why the first Job in line does not run yet, and what to do. `all_known`: whose each contender is.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,
     first: &Job,
+    all_known: bool,
 ) -> (Outcome, String, Option<String>) {
     let settings = &place.settings;
     let ok = |why: String| (Outcome::Ok, why, None);
@@ -205,9 +206,15 @@ pub(super) fn why_it_waits(
         return ok(format!("no slot is free: held by {}", named(holders)));
     }
     let others = place.others().count();
+    if others > 0 && !all_known {
+        let why = format!(
+            "a slot is free, and {others} wait of whom it is not known whether they are this cluster's own: see above"
+        );
+        return (Outcome::Unknown, why, None);
+    }
     if others > 0 {
         return ok(format!(
-            "{others} of others wait, and a free slot is left to those who came before it"
+            "a slot is free, and {others} of others wait: who came before it goes first"
         ));
     }
     stays("a slot is free, and kept for a Job that had it before or whose pods still end")

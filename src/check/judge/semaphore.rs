@@ -19,13 +19,11 @@ use crate::{
         Name,
         api_server::{Answer, Refusal},
         report::{Area, Line, Outcome},
-        semaphore::{Prefix, Seen, Token},
+        semaphore::{Prefix, Seen, Token, Unknown},
     },
     consul::Listing,
     controller::{Kept, Obstacle},
-    semaphore::{
-        Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, Standing, lock::Unreadable,
-    },
+    semaphore::{Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, lock::Unreadable},
 };
 
 /// How many keys of a keyed semaphore are looked at.
@@ -198,12 +196,8 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
     let (mut held, mut stuck) = (Vec::new(), Vec::new());
     for kept in named_so {
         let job = &kept.job.name;
-        let over = matches!(
-            kept.job.standing,
-            Standing::Finished { .. } | Standing::Deleting
-        );
         match obstacle(kept, seen.semaphore.spec.keyed) {
-            _ if over => {}
+            _ if kept.job.has_ended() => {}
             Some(why) => stuck.push(format!("{job}: {why}")),
             None if kept.job.hold => held.push(job),
             None => {}
@@ -301,7 +295,7 @@ fn of_place(
     lines.extend(dead(&place));
     lines.extend(others(&place, prefix));
     if seen.jobs.is_ok() {
-        lines.extend(waiting(&place, &plan));
+        lines.extend(waiting(&place, &plan, prefix));
     }
     lines
 }
@@ -418,24 +412,26 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
         waiting.len(),
         named(waiting.iter())
     );
-    Some(match &prefix.sessions {
-        Ok(_) => line("contenders of others", Outcome::Ok, message),
-        Err(error) => {
-            let message =
-                format!("{message}; some may be ours, whose sessions can't be read: {error}");
-            line("contenders of others", Outcome::Unknown, message).todo(advice(error))
-        }
-    })
+    let Err(unknown) = &prefix.sessions else {
+        return Some(line("contenders of others", Outcome::Ok, message));
+    };
+    let message = format!("{message}; some may be this cluster's own: {unknown}");
+    let todo = match unknown {
+        Unknown::Cluster => "see what is said of the cluster id",
+        Unknown::Sessions(error) => advice(error),
+    };
+    Some(line("contenders of others", Outcome::Unknown, message).todo(todo))
 }
 
 /// The Jobs in line, and why the first of them does not run.
-fn waiting(place: &Place, plan: &Plan) -> Vec<Line> {
+fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
     let Some(first) = place.line.first() else {
         return vec![line("waiting Jobs", Outcome::Ok, "there are none")];
     };
     let names = named(place.line.iter().map(|job| &job.name));
     let count = place.line.len();
-    let (outcome, why, todo) = line_of_jobs::why_it_waits(place, plan, first);
+    let all_known = prefix.sessions.is_ok();
+    let (outcome, why, todo) = line_of_jobs::why_it_waits(place, plan, first, all_known);
     let why = line(&format!("first: {}", first.name), outcome, why);
     vec![
         line(

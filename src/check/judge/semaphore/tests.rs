@@ -18,7 +18,7 @@ struct Facts {
     object: Value,
     jobs: Vec<Value>,
     entries: Vec<Entry>,
-    sessions: Vec<Session>,
+    sessions: Result<Vec<Session>, Unknown>,
     /// Why the prefix can't be read.
     unreadable: Option<Error>,
     shortest: u64,
@@ -54,7 +54,7 @@ impl Facts {
             object,
             jobs: Vec::new(),
             entries: Vec::new(),
-            sessions: Vec::new(),
+            sessions: Ok(Vec::new()),
             unreadable: None,
             shortest: 10,
             in_scope: true,
@@ -144,7 +144,7 @@ impl Facts {
         };
         let prefix = Prefix {
             listing: self.unreadable.clone().map_or(Ok(listing), Err),
-            sessions: Ok(self.sessions.clone()),
+            sessions: self.sessions.clone(),
             tried: Tried {
                 node: Some("k8s-1".to_owned()),
                 known: Some(true),
@@ -402,7 +402,7 @@ fn whose_turn_it_is_is_told() {
     facts.assert(
         "first: first",
         Outcome::Ok,
-        &["left to those who came before"],
+        &["1 of others wait", "goes first"],
     );
 }
 
@@ -410,7 +410,7 @@ fn whose_turn_it_is_is_told() {
 fn a_contender_of_ours_is_not_one_of_others() {
     let mut facts = Facts::new();
     facts.job("a", json!({})).contender("s1");
-    facts.sessions = vec![Session {
+    facts.sessions = Ok(vec![Session {
         id: "s1".into(),
         name: "consul-semaphore-operator/c-1/batch/db/a/uid-a".to_owned(),
         node: "k8s-c-1".to_owned(),
@@ -418,13 +418,28 @@ fn a_contender_of_ours_is_not_one_of_others() {
         lock_delay: Duration::ZERO,
         behavior: crate::consul::Behavior::Delete,
         create_index: 3,
-    }];
+    }]);
     let lines = facts.lines();
     assert!(
         !lines.iter().any(|line| line.what == "contenders of others"),
         "{lines:#?}"
     );
     facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
+}
+
+/// It may be the first Job's own.
+#[test]
+fn a_contender_that_may_be_ours_is_not_called_one_of_others() {
+    let mut facts = Facts::new();
+    facts.job("a", json!({})).contender("s1");
+    facts.lock(&["s2"]).contender("s2");
+    facts.sessions = Err(Unknown::Cluster);
+    let others = "contenders of others";
+    let words = ["may be this cluster's own", "the cluster id"];
+    facts.assert(others, Outcome::Unknown, &words);
+    facts.assert("first: a", Outcome::Unknown, &["see above"]);
+    facts.sessions = Err(Error::TooManyRequests(String::new()).into());
+    facts.assert(others, Outcome::Unknown, &["may be this cluster's own"]);
 }
 
 #[test]
