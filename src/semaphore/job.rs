@@ -181,6 +181,14 @@ impl Job {
         self.standing == Standing::Idle && !self.hold && self.wants.is_some() && free
     }
 
+    /// Whether it is at its end, or is being deleted.
+    pub fn has_ended(&self) -> bool {
+        matches!(
+            self.standing,
+            Standing::Finished { .. } | Standing::Deleting
+        )
+    }
+
     /// Whether this operator suspended it because its slot was lost.
     pub fn lost(&self) -> bool {
         self.granted.is_some() && self.reported.is_none()

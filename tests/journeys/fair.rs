@@ -72,6 +72,47 @@ async fn tokens_of_two_clusters(bed: &Bed) -> [u64; 4] {
     tokens
 }
 
+/// Its Job comes back in line, and nothing tells that it had a slot.
+#[tokio::test]
+async fn a_session_that_only_waited_gives_nothing_back() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("expired-in-line").await;
+    let prefix = format!("shared/{}", team.name());
+    for name in ["x", "y"] {
+        let semaphore = team.semaphore(name).prefix(&prefix).limit(1);
+        semaphore.create().await.is_ready().await;
+    }
+    let holder = team.job("holder").semaphore("x").runs("1h").create().await;
+    holder.is_running().await;
+    let waits = team.job("waits").semaphore("y").create().await;
+    let in_line = async |but: Option<&str>| {
+        let what = format!("another contender than {but:?} waits");
+        eventually(&what, || async {
+            let contenders = bed.consul().contenders(&prefix).await;
+            let ours = contenders.iter().find(|of| of.json()["name"] == "waits");
+            let session = ours.and_then(|of| of.session.clone());
+            session
+                .filter(|session| Some(session.as_str()) != but)
+                .ok_or(format!("{contenders:?}"))
+        })
+        .await
+    };
+    let first = in_line(None).await;
+    bed.consul().destroy_session(&first).await;
+    in_line(Some(&first)).await;
+    let logs = bed.operator().logs();
+    let of_it = |line: &&str| line.contains(&first) && line.contains("released");
+    assert_eq!(logs.lines().find(of_it), None);
+
+    holder.finish().await;
+    waits.has_event("SlotReleased").await;
+    let events = waits.events().await;
+    let told = |event: &&k8s_openapi::api::core::v1::Event| {
+        event.reason.as_deref() == Some("SlotReleased")
+    };
+    assert_eq!(events.iter().filter(told).count(), 1);
+}
+
 #[tokio::test]
 async fn a_program_that_waits_longer_than_our_jobs_is_served_first() {
     let bed = Bed::shared().await;

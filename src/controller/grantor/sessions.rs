@@ -17,7 +17,7 @@ use crate::{
     crash::{self, Point},
     id::IdMap,
     semaphore::{
-        Identity, Life, Reading, Standing, Uid,
+        Identity, Job, Life, Reading, Standing, Uid,
         plan::{Release, Target, Transaction},
     },
 };
@@ -199,13 +199,14 @@ impl Grantor {
                 found.push((session.clone(), identity.clone()));
             }
         }
-        let mut gone: Vec<SessionId> = Vec::new();
+        let mut gone: Vec<(SessionId, bool)> = Vec::new();
         if kept.len() > there + ahead.len() {
             let ahead: BTreeSet<_> = ahead.values().collect();
             let without = |session: &&SessionId| {
                 !ahead.contains(session) && reading.contender(session).is_none()
             };
-            gone.extend(kept.keys().filter(without).cloned());
+            let gone_now = kept.keys().filter(without);
+            gone.extend(gone_now.map(|session| (session.clone(), reading.is_named(session))));
         }
         for (session, identity) in found {
             tracing::info!(
@@ -219,22 +220,27 @@ impl Grantor {
             let adopted = keeper.adopt(&home.consul, session.clone(), wake);
             self.sessions.kept.insert(session, adopted);
         }
-        for session in gone {
+        for (session, named) in gone {
             self.end_session(session.clone());
             let Some(Whose::Own(identity)) = self.sessions.whose(&session).cloned() else {
                 continue;
             };
             let job = self.context.index.job(&identity.uid);
-            if let Some(job) = job.as_ref().filter(|job| job.standing != Standing::Running) {
+            let started_by_it = |job: &Arc<Job>| job.held_by().any(|by| *by == session);
+            let held = named || job.as_ref().is_some_and(started_by_it);
+            let standing = job.as_ref().map(|job| &job.standing);
+            // One that only waited had nothing to give back.
+            if !held || standing == Some(&Standing::Running) {
+                continue;
+            }
+            if let Some(job) = job.as_ref().filter(|job| job.has_ended()) {
                 self.trace_end(&job.into(), &session, job.since, None);
             }
-            if job.is_none_or(|job| job.standing != Standing::Running) {
-                self.tell_release(&Release {
-                    identity,
-                    session,
-                    held: true,
-                });
-            }
+            self.tell_release(&Release {
+                identity,
+                session,
+                held: true,
+            });
         }
     }
 

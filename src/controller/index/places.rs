@@ -69,13 +69,12 @@ impl State {
         if !managed && Stop::of(job).is_some() {
             self.ungranted.insert(uid.clone());
         }
-        let ended = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
         let looks_after = self.looks_after(kept);
         let Some((reference, semaphore)) = looks_after.and_then(|by| {
             let semaphore = self.semaphores.get_mut(&by.semaphore())?;
             Some((by, semaphore))
         }) else {
-            if !ended {
+            if !job.has_ended() {
                 self.strays.insert(uid.clone());
             }
             return;
