@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test shells-test image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -42,11 +42,16 @@ shells-test: servers
 HADOLINT_VERSION := 2.15.1
 HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
 
+# What can be said of the image without building it.
+image-lint: $(HADOLINT)
+	$(HADOLINT) Dockerfile
+	cargo fetch --locked --quiet
+	image/licenses "$$(rustc --print host-tuple)" consul-semaphore-operator kubectl-csem >/dev/null
+
 # The Dockerfile is linted, and its steps are run for amd64 and arm64, each a release build; no container engine is
 # needed, but root and Debian on amd64 are, with its own packages for the other platform.
-image-test: $(HADOLINT)
+image-test: image-lint
 	@command -v qemu-aarch64-static >/dev/null || { echo "qemu runs what is made for arm64, and is not there: apt-get install qemu-user-static" >&2; exit 1; }
-	$(HADOLINT) Dockerfile
 	cargo test --locked --test image -- --nocapture --test-threads=1
 
 $(HADOLINT):
