@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use consul_semaphore_operator::api::tenancy::is_namespace;
 
 /// The semaphores of consul-semaphore-operator: who holds their slots, who waits, and why.
 #[derive(Debug, Parser)]
@@ -180,11 +181,10 @@ fn semaphore_name(text: &str) -> Result<String, String> {
 
 /// The name of a namespace; an empty one is none.
 fn namespace_name(text: &str) -> Result<String, String> {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if text.len() > 63 || !text.chars().all(allowed) {
-        return Err("a namespace's name is of lower case letters, digits and '-'".to_owned());
+    if text.is_empty() || is_namespace(text) {
+        return Ok(text.to_owned());
     }
-    Ok(text.to_owned())
+    Err("a namespace's name is of lower case letters and digits, with '-' between them".to_owned())
 }
 
 fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
@@ -227,6 +227,7 @@ mod tests {
             "team-a/consulsemaphores?x=",
             "A",
             "a.b",
+            "-a",
             &"x".repeat(64),
         ] {
             assert!(namespace_name(bad).is_err(), "{bad:?}");

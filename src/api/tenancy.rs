@@ -93,7 +93,7 @@ pub(super) fn namespaces(text: &str) -> Result<BTreeSet<String>, InvalidNamespac
 }
 
 /// Whether this is a label of DNS, as the names of namespaces are.
-fn is_namespace(name: &str) -> bool {
+pub fn is_namespace(name: &str) -> bool {
     let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len())
         && name.bytes().all(inside)
