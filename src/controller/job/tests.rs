@@ -1,0 +1,253 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::hostile;
+
+proptest! {
+    /// A Job as any controller may leave it: what is read of it makes sense, or nothing is.
+    #[test]
+    fn any_job_is_read(
+        texts in prop::collection::vec(hostile::text(), 8),
+        numbers in prop::collection::vec(any::<i32>(), 3),
+        seconds: i64,
+        suspend: Option<bool>,
+        left_out in prop::collection::btree_set(0..6_usize, 0..3),
+    ) {
+        let mut job = waiting(|job| {
+            job["metadata"]["annotations"] = json!({
+                annotations::SEMAPHORE: texts[0], annotations::PRIORITY: texts[1],
+                annotations::HOLD: texts[2], annotations::SESSION: texts[3],
+            });
+            job["spec"]["suspend"] = json!(suspend);
+            job["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&texts[4]));
+            job["spec"]["template"] = json!({
+                "metadata": { "annotations": {
+                    annotations::GRANTED_TO: if numbers[1] % 2 == 0 { "u" } else { &texts[5] },
+                    annotations::LOCK_KEY: texts[6], annotations::SESSION: texts[7],
+                } },
+                "spec": { "containers": [], "terminationGracePeriodSeconds": seconds },
+            });
+            job["status"]["active"] = json!(numbers[0]);
+            job["status"]["terminating"] = json!(numbers[2]);
+            job["status"]["conditions"][0]["type"] = json!(texts[4]);
+        });
+        let parts = ["/metadata/name", "/metadata/uid", "/metadata/annotations", "/spec", "/status", "/metadata/namespace"];
+        for part in left_out {
+            *job.pointer_mut(parts[part]).unwrap() = Value::Null;
+        }
+        if let Some(kept) = read(job) {
+            prop_assert!(kept.job.wants.is_some() || kept.job.granted.is_some() || kept.obstacle.is_some());
+            prop_assert!(!(kept.obstacle.is_some() && kept.job.wants.is_some()));
+        }
+    }
+}
+
+fn read(value: Value) -> Option<Kept> {
+    Kept::read(&serde_json::from_value(value).unwrap(), Moment::default())
+}
+
+/// A Job that waits, with these changes.
+fn waiting(change: impl FnOnce(&mut Value)) -> Value {
+    let mut job = json!({
+        "metadata": {
+            "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:00:10Z",
+            "annotations": { "consul-semaphore.io/semaphore": "db" },
+        },
+        "spec": { "suspend": true, "template": { "metadata": { "annotations": {} } } },
+        "status": {
+            "conditions": [{
+                "type": "Suspended", "status": "True",
+                "lastTransitionTime": "2026-01-01T00:01:00Z",
+            }],
+        },
+    });
+    change(&mut job);
+    job
+}
+
+#[test]
+fn a_job_that_asks_for_nothing_is_not_kept() {
+    assert_eq!(
+        read(waiting(|job| job["metadata"]["annotations"] = json!({}))),
+        None
+    );
+}
+
+#[test]
+fn a_waiting_job() {
+    let kept = read(waiting(|_| {})).unwrap();
+    assert_eq!(kept.obstacle, None);
+    assert_eq!(kept.job.wants.as_deref(), Some("db"));
+    assert_eq!(kept.job.standing, Standing::Idle);
+    assert!(kept.job.in_line());
+    // 2026-01-01T00:00:10Z
+    assert_eq!(kept.job.since, 1_767_225_610);
+}
+
+#[test]
+fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
+    let job = waiting(|job| {
+        job["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
+    });
+    assert_eq!(read(job).unwrap().job.since, 1_767_225_660);
+}
+
+#[test]
+fn a_job_that_is_not_to_wait_knows_its_cron_job() {
+    let made = |change: fn(&mut Value)| {
+        let job = waiting(|job| {
+            job["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/semaphore": "db",
+                "consul-semaphore.io/on-contention": "Skip",
+                SCHEDULED: "2026-01-01T01:00:10+01:00",
+            });
+            job["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "batch/v1", "kind": "CronJob", "name": "hourly", "uid": "c",
+                "controller": true,
+            }]);
+            change(job);
+        });
+        read(job).unwrap().job.cron_job.clone()
+    };
+    let hourly = made(|_| {}).unwrap();
+    assert_eq!((hourly.name.as_str(), hourly.uid.as_str()), ("hourly", "c"));
+    let scheduled = hourly.scheduled.map(jiff::Timestamp::as_second);
+    assert_eq!(scheduled, Some(1_767_225_610));
+    let unreadable = made(|job| job["metadata"]["annotations"][SCHEDULED] = json!("noon"));
+    assert_eq!(unreadable.unwrap().scheduled, None);
+    let other = made(|job| job["metadata"]["ownerReferences"][0]["kind"] = json!("Other"));
+    assert_eq!(other, None);
+}
+
+#[test]
+fn standings() {
+    let condition = |type_: &str| json!([{ "type": type_, "status": "True" }]);
+    for (field, value, expected) in [
+        ("/status", json!({}), Standing::Stopping),
+        ("/status/active", json!(1), Standing::Stopping),
+        ("/status/terminating", json!(1), Standing::Stopping),
+        (
+            "/status/startTime",
+            json!("2026-01-01T00:00:10Z"),
+            Standing::Stopping,
+        ),
+        (
+            "/status/conditions",
+            condition("Complete"),
+            Standing::Finished { at_rest: true },
+        ),
+        (
+            "/status/conditions",
+            condition("Failed"),
+            Standing::Finished { at_rest: true },
+        ),
+        (
+            "/status/conditions",
+            condition("SuccessCriteriaMet"),
+            Standing::Stopping,
+        ),
+        (
+            "/metadata/deletionTimestamp",
+            json!("2026-01-01T00:00:10Z"),
+            Standing::Deleting,
+        ),
+    ] {
+        let job = waiting(|job| {
+            let (parent, name) = field.rsplit_once('/').unwrap();
+            let parent = if parent.is_empty() {
+                job
+            } else {
+                job.pointer_mut(parent).unwrap()
+            };
+            parent[name] = value.clone();
+        });
+        assert_eq!(read(job).unwrap().job.standing, expected, "{field} {value}");
+    }
+}
+
+#[test]
+fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
+    let unsuspended = |change: fn(&mut Value)| {
+        let job = waiting(|job| {
+            job["spec"]["suspend"] = json!(false);
+            change(job);
+        });
+        read(job).unwrap().job.standing
+    };
+    assert_eq!(unsuspended(|_| {}), Standing::Stopping);
+    let shown = unsuspended(|job| job["status"]["conditions"][0]["status"] = json!("False"));
+    assert_eq!(shown, Standing::Running);
+    // Made running, it never was at rest; started by a grant, it is at rest no more.
+    assert_eq!(
+        unsuspended(|job| job["status"] = json!({})),
+        Standing::Running
+    );
+    let granted = unsuspended(|job| {
+        job["spec"]["template"]["metadata"]["annotations"] = json!({
+            "consul-semaphore.io/granted-to": "u",
+            "consul-semaphore.io/lock-key": "p/s",
+            "consul-semaphore.io/session": "s",
+        });
+    });
+    assert_eq!(granted, Standing::Running);
+}
+
+#[test]
+fn only_a_grant_made_for_this_job_counts() {
+    let granted_to = |uid: &str| {
+        waiting(|job| {
+            job["spec"]["template"]["metadata"]["annotations"] = json!({
+                "consul-semaphore.io/granted-to": uid,
+                "consul-semaphore.io/lock-key": "p/s",
+                "consul-semaphore.io/session": "s",
+            });
+        })
+    };
+    let granted = Granted {
+        lock_key: "p/.lock".into(),
+        session: "s".into(),
+    };
+    assert_eq!(read(granted_to("u")).unwrap().job.granted, Some(granted));
+    assert_eq!(
+        read(granted_to("the original's")).unwrap().job.granted,
+        None
+    );
+}
+
+#[test]
+fn one_of_another_manager_is_not_in_line() {
+    for (field, value) in [
+        (
+            "/metadata/labels",
+            json!({ "kueue.x-k8s.io/queue-name": "q" }),
+        ),
+        ("/spec/managedBy", json!("example.com/other")),
+    ] {
+        let job = waiting(|job| {
+            let (parent, name) = field.rsplit_once('/').unwrap();
+            job.pointer_mut(parent).unwrap()[name] = value.clone();
+        });
+        let kept = read(job).unwrap();
+        assert!(
+            matches!(kept.obstacle, Some(Obstacle::Managed(_))),
+            "{field}"
+        );
+        assert!(!kept.job.in_line());
+        assert_eq!(kept.names.as_deref(), Some("db"), "{field}");
+    }
+    let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
+    assert_eq!(read(job).unwrap().obstacle, None);
+}
+
+#[test]
+fn a_malformed_annotation_is_kept_with_its_error() {
+    let job = waiting(|job| {
+        job["metadata"]["annotations"]["consul-semaphore.io/priority"] = json!("high");
+    });
+    let kept = read(job).unwrap();
+    assert!(matches!(kept.obstacle, Some(Obstacle::Malformed(_))));
+    assert!(!kept.job.in_line());
+    assert_eq!(kept.names.as_deref(), Some("db"));
+}
