@@ -4,15 +4,37 @@ use std::{env, fs, path::Path, process::Command};
 
 use testbed::{Folder, servers};
 
-use crate::chart::{objects, template};
+use crate::chart::{RELEASE, objects, template};
+
+/// Of the ReplicaSet in `alerts.yaml`.
+const HASH: &str = "7d9c4f8b56";
 
 #[tokio::test]
 async fn each_alert_fires_when_it_should() {
+    fire_as_they_should(RELEASE).await;
+}
+
+/// As long as it may be: Kubernetes leaves characters out of its pods' names.
+#[tokio::test]
+async fn also_where_the_name_is_long() {
+    fire_as_they_should(&"operator-".repeat(6)[..51]).await;
+}
+
+/// What a pod of a Deployment is called without its random end, as Kubernetes has it.
+fn pods_of(deployment: &str) -> String {
+    let mut name = format!("{deployment}-{HASH}-");
+    name.truncate(58);
+    name
+}
+
+/// The alerts of a release whose Deployment is called so.
+async fn fire_as_they_should(name: &str) {
     if env::var_os("WITHOUT_PROMTOOL").is_some() {
         eprintln!("the alerts are not tested: WITHOUT_PROMTOOL is set");
         return;
     }
-    let rendered = template(&["--set", "prometheusRule.enabled=true"]).await;
+    let overridden = format!("prometheusRule.enabled=true,fullnameOverride={name}");
+    let rendered = template(&["--set", &overridden]).await;
     let rendered = objects(&rendered.expect("the chart"));
     let rule = rendered
         .iter()
@@ -27,8 +49,14 @@ async fn each_alert_fires_when_it_should() {
             "no test of {name}"
         );
     }
+    let text = text
+        .replace(
+            &format!("pod=\"{}", pods_of(RELEASE)),
+            &format!("pod=\"{}", pods_of(name)),
+        )
+        .replace(&format!("pod=\"{RELEASE}-"), &format!("pod=\"{name}-"));
     let folder = Folder::new().expect("a folder");
-    fs::copy(tests, folder.path().join("tests.yaml")).expect("the tests");
+    fs::write(folder.path().join("tests.yaml"), text).expect("the tests");
     fs::write(folder.path().join("rules.yaml"), rules.to_string()).expect("the rules");
     let mut promtool = Command::new(servers().join("promtool"));
     let tested = promtool
