@@ -14,6 +14,7 @@ mod kustomize;
 mod metrics;
 mod refused;
 mod rendered;
+mod together;
 mod values;
 
 mod installed;
