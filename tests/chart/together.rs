@@ -10,10 +10,22 @@ fn of<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
     objects.iter().filter(of).collect()
 }
 
-/// Whether labels are found by a selector's `matchLabels`.
+/// Whether labels are found by a selector.
 fn is_found(labels: &Value, selector: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object().expect("labels");
+    let mut expressions = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten();
     wanted.iter().all(|(name, value)| labels[name] == *value)
+        && expressions.all(|expression| {
+            assert_eq!(expression["operator"], "In", "{expression}");
+            let label = &labels[expression["key"].as_str().expect("a key")];
+            expression["values"]
+                .as_array()
+                .expect("values")
+                .contains(label)
+        })
 }
 
 #[tokio::test]
@@ -34,4 +46,64 @@ async fn prometheus_scrapes_the_metrics_and_not_the_page() {
         }
     }
     assert!(scraped > 0, "no values file turns the ServiceMonitor on");
+}
+
+/// The pod of `helm test` is where the operator's are, and reaches what they reach; and it is not taken for one.
+#[tokio::test]
+async fn helm_tests_where_the_operator_runs() {
+    for case in cases() {
+        let objects = case.objects().await;
+        let [deployment] = of(&objects, "Deployment")[..] else {
+            panic!("{}: a Deployment", case.name)
+        };
+        let operator = &deployment["spec"]["template"];
+        let [check] = of(&objects, "Pod")[..] else {
+            panic!("{}: a Pod", case.name)
+        };
+        let labels = [operator, check].map(|pod| &pod["metadata"]["labels"]);
+        for policy in of(&objects, "NetworkPolicy") {
+            let selector = &policy["spec"]["podSelector"];
+            let found = labels.map(|labels| is_found(labels, selector));
+            assert_eq!(found, [true; 2], "{}", case.name);
+        }
+        for budget in of(&objects, "PodDisruptionBudget") {
+            let selector = &budget["spec"]["selector"];
+            let found = labels.map(|labels| is_found(labels, selector));
+            assert_eq!(found, [true, false], "{}", case.name);
+        }
+        let [theirs, ours] = labels.map(|labels| labels.as_object().expect("labels").iter());
+        let theirs: Vec<_> = theirs
+            .filter(|(name, _)| !name.ends_with("/name"))
+            .collect();
+        let ours: Vec<_> = ours.collect();
+        assert!(
+            theirs.iter().all(|label| ours.contains(label)),
+            "{}: {theirs:?} {ours:?}",
+            case.name
+        );
+        let settings = [
+            "initContainers",
+            "nodeSelector",
+            "tolerations",
+            "dnsConfig",
+            "volumes",
+        ];
+        for path in settings.into_iter().map(|name| format!("/spec/{name}")) {
+            assert_eq!(
+                operator.pointer(&path),
+                check.pointer(&path),
+                "{}",
+                case.name
+            );
+        }
+        for name in ["nodeAffinity", "podAffinity"] {
+            let path = format!("/spec/affinity/{name}");
+            assert_eq!(
+                operator.pointer(&path),
+                check.pointer(&path),
+                "{}",
+                case.name
+            );
+        }
+    }
 }

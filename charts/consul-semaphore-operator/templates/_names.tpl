@@ -4,6 +4,11 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* That of the pod of `helm test`: it is none of those that the Service and the PodDisruptionBudget find. */}}
+{{- define "consul-semaphore-operator.checkName" -}}
+{{- printf "%s-check" (include "consul-semaphore-operator.name" . | trunc 57 | trimSuffix "-") }}
+{{- end }}
+
 {{/* At most 51 characters, so that what is added to it is still a name. */}}
 {{- define "consul-semaphore-operator.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride }}
