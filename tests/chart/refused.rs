@@ -83,8 +83,20 @@ async fn values_that_do_not_go_together_are_refused() {
             "consul.tls.ca.secretName=a,consul.tls.ca.configMapName=b",
             "leave one of the two out",
         ),
-        ("consul.tls.ca.secretName=a", "give an https:// address"),
-        ("consul.tls.client.secretName=a", "give an https:// address"),
+        (
+            "consul.tls.ca.secretName=a",
+            "write https://consul-server.consul.svc:8500, or leave consul.tls out",
+        ),
+        (
+            "consul.tls.ca.configMapName=a,consul.address=consul:8501",
+            "consul.address has consul:8501, which is plain HTTP: write https://consul:8501",
+        ),
+        (
+            "consul.tls.client.secretName=a,consul.address=https://a:8501\\, b:8501",
+            "write https://b:8501",
+        ),
+        ("consul.tls.serverName=a", "which is plain HTTP"),
+        ("consul.tls.verify=false", "which is plain HTTP"),
         ("leaderElection.enabled=false", "Set replicaCount to 1"),
         (
             "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",
@@ -112,6 +124,18 @@ async fn values_that_do_not_go_together_are_refused() {
             refusal.contains(what_to_do),
             "{values}: {what_to_do:?} is not in:\n{refusal}"
         );
+    }
+}
+
+/// What looks like one of the above, and is right.
+#[tokio::test]
+async fn values_that_go_together_are_taken() {
+    for values in [
+        "consul.tls.ca.secretName=a,consul.address=https://a:8501\\,unix:///run/consul.sock",
+        "consul.tls.ca.secretName=a,consul.address=a:8501,extraEnv[0].name=CONSUL_HTTP_SSL,extraEnv[0].value=true",
+    ] {
+        let taken = template(&["--set", values]).await;
+        taken.unwrap_or_else(|error| panic!("{values}: {error:#}"));
     }
 }
 

@@ -164,6 +164,12 @@
 {{- if or .Values.consul.tls.ca.secretName .Values.consul.tls.ca.configMapName }}true{{ end }}
 {{- end }}
 
+{{/* Whether something is said of TLS to Consul. */}}
+{{- define "consul-semaphore-operator.wantsTls" -}}
+{{- $tls := .Values.consul.tls }}
+{{- if or (include "consul-semaphore-operator.hasCa" .) $tls.client.secretName $tls.serverName (not $tls.verify) }}true{{ end }}
+{{- end }}
+
 {{- define "consul-semaphore-operator.mountsBearer" -}}
 {{- if and .Values.consul.login.authMethod (not .Values.consul.login.bearerTokenFile) }}true{{ end }}
 {{- end }}

@@ -7,10 +7,15 @@
 {{- if and $consul.tls.ca.secretName $consul.tls.ca.configMapName }}
 {{- fail "consul.tls.ca.secretName and consul.tls.ca.configMapName are both set: leave one of the two out" }}
 {{- end }}
-{{- if or (include "consul-semaphore-operator.hasCa" .) $consul.tls.client.secretName }}
+{{- $ssl := false }}
+{{- range .Values.extraEnv }}
+{{- if eq .name "CONSUL_HTTP_SSL" }}{{ $ssl = true }}{{ end }}
+{{- end }}
+{{- if and (not $ssl) (include "consul-semaphore-operator.wantsTls" .) }}
 {{- range splitList "," $consul.address }}
-{{- if hasPrefix "http://" (trim .) }}
-{{- fail (printf "consul.tls is for TLS, and consul.address %s does not use it: give an https:// address, or leave consul.tls out" .) }}
+{{- $address := trim . }}
+{{- if not (or (hasPrefix "https://" $address) (hasPrefix "unix://" $address)) }}
+{{- fail (printf "consul.tls is for TLS, and consul.address has %s, which is plain HTTP: write https://%s, or leave consul.tls out" $address (trimPrefix "http://" $address)) }}
 {{- end }}
 {{- end }}
 {{- end }}
