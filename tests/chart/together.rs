@@ -107,3 +107,29 @@ async fn helm_tests_where_the_operator_runs() {
         }
     }
 }
+
+/// Kubernetes puts a variable's value in place of its name only where it comes before.
+#[tokio::test]
+async fn variables_name_those_before_them() {
+    let mut named = 0;
+    for case in cases() {
+        let objects = case.objects().await;
+        for pod in of(&objects, "Deployment")
+            .into_iter()
+            .chain(of(&objects, "Pod"))
+        {
+            let spec = pod.pointer("/spec/template/spec").unwrap_or(&pod["spec"]);
+            let mut known = Vec::new();
+            for variable in spec["containers"][0]["env"].as_array().expect("variables") {
+                let value = variable["value"].as_str().unwrap_or_default();
+                for part in value.split("$(").skip(1) {
+                    let name = part.split(')').next().expect("a name");
+                    assert!(known.contains(&name), "{}: {name} in {variable}", case.name);
+                    named += 1;
+                }
+                known.push(variable["name"].as_str().expect("a name"));
+            }
+        }
+    }
+    assert!(named > 0, "no values file names a variable");
+}

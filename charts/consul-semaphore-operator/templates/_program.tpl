@@ -98,6 +98,9 @@
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
 - name: CONSUL_HTTP_ADDR
   value: {{ $consul.address | quote }}
 {{- with .Values.traces.endpoint }}
@@ -140,9 +143,6 @@
 {{- with $consul.partition }}
 - name: CONSUL_PARTITION
   value: {{ . | quote }}
-{{- end }}
-{{- with .Values.extraEnv }}
-{{ toYaml . }}
 {{- end }}
 {{- end }}
 
