@@ -46,7 +46,10 @@ async fn the_schema_says_what_is_allowed() {
         ),
         (
             "rbac.tokenSecrets.team-a={}",
-            ["at '/rbac/tokenSecrets/team-a/0'", "minLength"],
+            [
+                "at '/rbac/tokenSecrets/team-a/0'",
+                "'' does not match pattern",
+            ],
         ),
         (
             "consul.token.file=token",
@@ -55,6 +58,18 @@ async fn the_schema_says_what_is_allowed() {
         (
             "prometheusRule.disabled={Nothing}",
             ["at '/prometheusRule/disabled/0'", "must be one of"],
+        ),
+        (
+            "serviceAccount.name=Semaphores",
+            ["at '/serviceAccount/name'", "does not match pattern"],
+        ),
+        (
+            "imagePullSecrets[0].name=my_registry",
+            ["at '/imagePullSecrets/0/name'", "does not match pattern"],
+        ),
+        (
+            "initContainers[0].name=a.b",
+            ["at '/initContainers/0/name'", "does not match pattern"],
         ),
         ("http.port=70000", ["at '/http/port'", "maximum"]),
         (
@@ -97,6 +112,10 @@ async fn values_that_do_not_go_together_are_refused() {
         ),
         ("consul.tls.serverName=a", "which is plain HTTP"),
         ("consul.tls.verify=false", "which is plain HTTP"),
+        (
+            "serviceAccount.create=false",
+            "name the ServiceAccount that is there",
+        ),
         ("leaderElection.enabled=false", "Set replicaCount to 1"),
         (
             "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",

@@ -50,7 +50,7 @@ annotations:
 {{- if .Values.serviceAccount.create }}
 {{- default (include "consul-semaphore-operator.fullname" .) .Values.serviceAccount.name }}
 {{- else }}
-{{- default "default" .Values.serviceAccount.name }}
+{{- .Values.serviceAccount.name }}
 {{- end }}
 {{- end }}
 

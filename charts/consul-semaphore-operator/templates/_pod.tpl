@@ -2,6 +2,8 @@
 
 {{- define "consul-semaphore-operator.podSettings" -}}
 serviceAccountName: {{ include "consul-semaphore-operator.serviceAccountName" . }}
+# Also where the ServiceAccount says otherwise.
+automountServiceAccountToken: true
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}

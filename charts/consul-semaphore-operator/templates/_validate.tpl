@@ -19,6 +19,9 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if not (include "consul-semaphore-operator.serviceAccountName" .) }}
+{{- fail "serviceAccount.create is false, and serviceAccount.name is empty: name the ServiceAccount that is there. (The namespace's own is called default; all pods that name none have its rights)" }}
+{{- end }}
 {{- if and (not .Values.leaderElection.enabled) (gt (int .Values.replicaCount) 1) }}
 {{- fail "leaderElection.enabled is false, and replicaCount is more than 1: all replicas would work at once. Set replicaCount to 1, or leave the election on" }}
 {{- end }}
