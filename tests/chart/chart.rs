@@ -86,6 +86,18 @@ pub(crate) async fn template(args: &[&str]) -> Result<String> {
     testbed::helm_alone(all.chain(args.iter().copied())).await
 }
 
+/// What `helm install` says to whoever runs it.
+pub(crate) async fn notes(values: &str) -> String {
+    let install = ["install", RELEASE, CHART, "--namespace", NAMESPACE];
+    let install = install
+        .into_iter()
+        .chain(["--dry-run=client", "--set", values]);
+    let said = testbed::helm_alone(install).await;
+    let said = said.unwrap_or_else(|error| panic!("{values}: {error:#}"));
+    let (_, notes) = said.split_once("\nNOTES:\n").expect("notes");
+    notes.to_owned()
+}
+
 /// The objects of some YAML.
 pub(crate) fn objects(text: &str) -> Vec<Value> {
     let documents = serde_yaml_ng::Deserializer::from_str(text);

@@ -12,6 +12,7 @@ mod alerts;
 mod flags;
 mod kustomize;
 mod metrics;
+mod notes;
 mod refused;
 mod rendered;
 mod together;
