@@ -178,11 +178,11 @@ async fn has_a_level_of_its_own(stage: &Stage, container: &Container, team: &Nam
     for (path, schema) in [
         (
             format!("/apis/batch/v1/namespaces/{}/jobs", team.name()),
-            NAME.to_owned(),
+            format!("operators-{NAME}"),
         ),
         (
             format!("/apis/coordination.k8s.io/v1/namespaces/operators/leases/operators-{NAME}"),
-            format!("{NAME}-leader-election"),
+            format!("operators-{NAME}-leader-election"),
         ),
     ] {
         let request = http::Request::get(path)

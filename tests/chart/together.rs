@@ -1,8 +1,10 @@
 //! The objects of a release go together: what one names is what the other has.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
-use crate::chart::cases;
+use crate::chart::{cases, objects, template};
 
 /// Those of a kind.
 fn of<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
@@ -132,4 +134,33 @@ async fn variables_name_those_before_them() {
         }
     }
     assert!(named > 0, "no values file names a variable");
+}
+
+/// What is there once in a cluster is one release's; it is left out here.
+const ALL_BUT_WHAT_IS_THERE_ONCE: &str = "crds.install=false,rbac.userRoles=false,\
+    admissionPolicies.suspend.enabled=false,admissionPolicies.guard.enabled=false,\
+    web.enabled=true,flowControl.enabled=true,rbac.tokenSecrets.team={token},networkPolicy.enabled=true,\
+    serviceMonitor.enabled=true,serviceMonitor.namespace=monitoring,\
+    prometheusRule.enabled=true,prometheusRule.namespace=monitoring,\
+    grafanaDashboard.enabled=true,grafanaDashboard.namespace=monitoring";
+
+/// Two operators of one cluster, each a release of the same name.
+#[tokio::test]
+async fn releases_of_one_name_share_nothing() {
+    for scope in ["scope.namespaces={team}", "scope.semaphoreSelector=shard=a"] {
+        let mut known = BTreeSet::new();
+        for namespace in ["first", "second"] {
+            let values = format!("{ALL_BUT_WHAT_IS_THERE_ONCE},{scope}");
+            let rendered = template(&["--namespace", namespace, "--set", &values]).await;
+            for object in objects(&rendered.expect("the chart")) {
+                let metadata = &object["metadata"];
+                let name = format!(
+                    "{} {} {}",
+                    object["kind"], metadata["namespace"], metadata["name"]
+                );
+                assert!(known.insert(name.clone()), "both have {name}");
+            }
+        }
+        assert!(known.len() > 30, "{scope}: {known:?}");
+    }
 }

@@ -21,6 +21,25 @@
 {{- end }}
 {{- end }}
 
+{{/*
+What is called what outside of the release's namespace. An operator for a part of the cluster is not alone there, and the
+others may be releases of the same name.
+*/}}
+{{- define "consul-semaphore-operator.outerName" -}}
+{{- $name := include "consul-semaphore-operator.fullname" . }}
+{{- if include "consul-semaphore-operator.isScoped" . }}
+{{- printf "%s-%s" .Release.Namespace $name }}
+{{- else }}
+{{- $name }}
+{{- end }}
+{{- end }}
+
+{{/* The same in a namespace that may be the release's. Takes {root: $, namespace: "" for that}. */}}
+{{- define "consul-semaphore-operator.nameIn" -}}
+{{- $outside := ne .root.Release.Namespace (default .root.Release.Namespace .namespace) }}
+{{- include (ternary "consul-semaphore-operator.outerName" "consul-semaphore-operator.fullname" $outside) .root }}
+{{- end }}
+
 {{- define "consul-semaphore-operator.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "consul-semaphore-operator.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
