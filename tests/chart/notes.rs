@@ -53,3 +53,13 @@ async fn it_asks_where_it_works() {
     let (_, example) = notes.split_once("Then make").expect("the example");
     assert!(!example.contains("default"), "{example}");
 }
+
+/// A dry run asks no cluster.
+#[tokio::test]
+async fn it_says_that_a_policy_was_left_out() {
+    for (enabled, said) in [("auto", true), ("false", false)] {
+        let notes = notes(&format!("admissionPolicies.suspend.enabled={enabled}")).await;
+        let says = notes.contains("has no MutatingAdmissionPolicies");
+        assert_eq!(says, said, "{enabled}: {notes}");
+    }
+}

@@ -160,22 +160,37 @@ async fn values_that_go_together_are_taken() {
 
 #[tokio::test]
 async fn a_cluster_without_what_is_asked_for_is_refused() {
-    for (value, kind) in [
-        ("serviceMonitor", "ServiceMonitor"),
-        ("podMonitor", "PodMonitor"),
-        ("prometheusRule", "PrometheusRule"),
+    let monitoring = "install the Prometheus Operator first";
+    for (value, kind, advice) in [
+        (
+            "serviceMonitor",
+            "monitoring.coreos.com/v1 ServiceMonitor",
+            monitoring,
+        ),
+        (
+            "podMonitor",
+            "monitoring.coreos.com/v1 PodMonitor",
+            monitoring,
+        ),
+        (
+            "prometheusRule",
+            "monitoring.coreos.com/v1 PrometheusRule",
+            monitoring,
+        ),
+        (
+            "admissionPolicies.suspend",
+            "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy",
+            "set it to auto or false",
+        ),
     ] {
         // Told nothing of the cluster, helm takes it for one with Kubernetes' own kinds.
         let value = format!("{value}.enabled=true");
         let args = ["template", "a", crate::chart::CHART, "--set", &value];
         let refusal = testbed::helm_alone(args).await.expect_err("no such kind");
         let refusal = format!("{refusal:#}");
-        let missing = format!("the cluster has no monitoring.coreos.com/v1 {kind}");
-        assert!(refusal.contains(&missing), "{refusal}");
-        assert!(
-            refusal.contains("install the Prometheus Operator first"),
-            "{refusal}"
-        );
+        for words in [&format!("the cluster has no {kind}"), advice] {
+            assert!(refusal.contains(words), "{words}: {refusal}");
+        }
     }
     for old in ["1.30.9", "1.28.0-gke.1"] {
         let refusal = refusal(&[&format!("--kube-version={old}")]).await;

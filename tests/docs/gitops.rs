@@ -29,6 +29,10 @@ async fn gitops() {
         &with("server-side", "  suspend: true\n"),
     );
 
+    let rendered = page.run(&shell, "helm template").await;
+    let policy = "kind: MutatingAdmissionPolicy\n";
+    assert!(rendered.contains(policy), "{rendered}");
+
     // What Git does not have, no apply touches.
     let migrate = team.job("migrate");
     shell.run("kubectl apply -f migrate.yaml").await;

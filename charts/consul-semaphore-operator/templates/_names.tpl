@@ -109,6 +109,12 @@ annotations:
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end }}
 {{- end }}
 
+{{/* Whether the policy that needs them is part of the release: "true" or nothing. */}}
+{{- define "consul-semaphore-operator.suspends" -}}
+{{- $enabled := toString .Values.admissionPolicies.suspend.enabled }}
+{{- if or (eq $enabled "true") (and (eq $enabled "auto") (include "consul-semaphore-operator.hasMutatingPolicies" .)) }}true{{ end }}
+{{- end }}
+
 {{/* Whether the web page is for others than who forwards a port to a pod's loopback: "true" or nothing. */}}
 {{- define "consul-semaphore-operator.webIsShared" -}}
 {{- if and .Values.web.enabled (eq .Values.web.auth "kubernetes") }}true{{ end }}

@@ -39,6 +39,9 @@
 {{- fail (printf "%s.enabled is true, and the cluster has no monitoring.coreos.com/v1 %s: install the Prometheus Operator first, or set %s.enabled to false (helm template asks no cluster: add --api-versions monitoring.coreos.com/v1/%s)" $value $kind $value $kind) }}
 {{- end }}
 {{- end }}
+{{- if and (eq (toString .Values.admissionPolicies.suspend.enabled) "true") (not (include "consul-semaphore-operator.hasMutatingPolicies" .)) }}
+{{- fail "admissionPolicies.suspend.enabled is true, and the cluster has no admissionregistration.k8s.io/v1 MutatingAdmissionPolicy, which Kubernetes has from 1.36 on: set it to auto or false (helm template asks no cluster: add --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy)" }}
+{{- end }}
 {{- $names := list }}
 {{- range include "consul-semaphore-operator.env" . | fromYamlArray }}
 {{- if has .name $names }}
