@@ -122,6 +122,10 @@ async fn values_that_do_not_go_together_are_refused() {
             "give it another name, or none",
         ),
         (
+            "networkPolicy.enabled=true,consul.address=consul:$(PORT)",
+            "set networkPolicy.consulPorts",
+        ),
+        (
             "serviceMonitor.enabled=true,service.enabled=false",
             "needs service.enabled",
         ),

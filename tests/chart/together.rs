@@ -164,3 +164,49 @@ async fn releases_of_one_name_share_nothing() {
         assert!(known.len() > 30, "{scope}: {known:?}");
     }
 }
+
+/// The NetworkPolicy lets the pods reach what they are told to talk to.
+#[tokio::test]
+async fn the_way_to_consul_and_to_the_collector_is_open() {
+    let collector = "traces.exporter=otlp,traces.endpoint=http://collector";
+    for (values, ports) in [
+        (
+            "consul.address=https://consul-server.consul.svc:8501",
+            vec![8501],
+        ),
+        ("consul.address=http://$(HOST_IP):8500", vec![8500]),
+        (
+            "consul.address=consul:18500\\,https://[fd00::1]:8501/consul",
+            vec![18500, 8501],
+        ),
+        (
+            "consul.address=https://a.example.com\\, https://b.example.com:443",
+            vec![443],
+        ),
+        ("consul.address=http://consul/path:1", vec![80]),
+        ("consul.address=unix:///run/consul.sock", vec![]),
+        ("networkPolicy.consulPorts={8502}", vec![8502]),
+        (&format!("{collector}:4318"), vec![8500, 4318]),
+        (&format!("{collector}/otlp"), vec![8500, 80]),
+        (
+            &format!("{collector},networkPolicy.collectorPorts={{4318}}"),
+            vec![8500, 4318],
+        ),
+        ("traces.exporter=otlp", vec![8500]),
+    ] {
+        let values = format!("networkPolicy.enabled=true,{values}");
+        let rendered = objects(&template(&["--set", &values]).await.expect("the chart"));
+        let [policy] = of(&rendered, "NetworkPolicy")[..] else {
+            panic!("{values}: a NetworkPolicy")
+        };
+        let rules = policy["spec"]["egress"].as_array().expect("rules");
+        // After those for DNS and the API server.
+        let open = rules[2..]
+            .iter()
+            .flat_map(|rule| rule["ports"].as_array().expect("ports"));
+        let open: Vec<_> = open
+            .map(|port| port["port"].as_u64().expect("a port"))
+            .collect();
+        assert_eq!(open, ports, "{values}");
+    }
+}
