@@ -5,11 +5,14 @@
 
 mod read;
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde_json::Value;
 
-pub use self::read::{look, user};
+pub use self::read::look;
+
+/// How long one answer may take when the operator starts.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The policy that has Jobs made suspended, and its binding.
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
@@ -147,8 +150,8 @@ impl fmt::Display for Finding {
 
 /// Looks at the policies and says in the log how they stand.
 pub async fn tell(client: kube::Client) {
-    let operator = user(&client).await;
-    for finding in look(&client, operator.as_deref()).await {
+    let operator = read::user(&client, PATIENCE).await;
+    for finding in look(&client, operator.as_deref(), PATIENCE).await {
         finding.log();
     }
 }

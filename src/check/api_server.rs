@@ -50,7 +50,7 @@ pub(super) struct ApiServer {
     /// For what is read as its own type.
     pub(super) client: Client,
     /// How long an answer may take.
-    patience: Duration,
+    pub(super) patience: Duration,
 }
 
 impl ApiServer {

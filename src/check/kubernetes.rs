@@ -139,7 +139,7 @@ impl Cluster {
         let asker = self.who_asks().await;
         // The guard has to know the operator, and nobody else.
         let operator = asker.as_deref().ok().filter(|user| is_account(user));
-        let policies = admission::look(&server.client, operator).await;
+        let policies = admission::look(&server.client, operator, server.patience).await;
         Rest {
             id: id.map(|namespace| text(&namespace["metadata"]["uid"])),
             served: kinds.map(plurals),

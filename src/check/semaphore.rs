@@ -3,6 +3,8 @@
 use k8s_openapi::api::batch::v1 as batch;
 use kube::{Api, api::ListParams};
 
+use tokio::time::timeout;
+
 use super::{
     Keys, Name, Operator, Settings,
     api_server::{Answer, ApiServer},
@@ -98,9 +100,11 @@ pub(super) async fn look(
     let (token, barred, consul) = match reference {
         Some(from) => {
             let cell = TokenCell::default();
-            let read = take_token(&server.client, &name.namespace, &from, &cell).await;
+            let read = take_token(&server.client, &name.namespace, &from, &cell);
+            let read = timeout(server.patience, read).await;
+            let silent = |_| Err("the API server did not answer in time".to_owned());
             let token = Token {
-                problem: read.err(),
+                problem: read.unwrap_or_else(silent).err(),
                 allowed: may_read(cluster, name, &from).await,
                 from,
             };
