@@ -6,7 +6,7 @@ use testbed::{Folder, servers};
 
 use crate::chart::{RELEASE, objects, template};
 
-/// Of the ReplicaSet in `alerts.yaml`.
+/// Of the `ReplicaSet` in `alerts.yaml`.
 const HASH: &str = "7d9c4f8b56";
 
 #[tokio::test]
@@ -28,6 +28,7 @@ fn pods_of(deployment: &str) -> String {
 }
 
 /// The alerts of a release whose Deployment is called so.
+#[expect(clippy::print_stderr, reason = "what is left out is told")]
 async fn fire_as_they_should(name: &str) {
     if env::var_os("WITHOUT_PROMTOOL").is_some() {
         eprintln!("the alerts are not tested: WITHOUT_PROMTOOL is set");

@@ -165,7 +165,7 @@ async fn releases_of_one_name_share_nothing() {
     }
 }
 
-/// The NetworkPolicy lets the pods reach what they are told to talk to.
+/// The `NetworkPolicy` lets the pods reach what they are told to talk to.
 #[tokio::test]
 async fn the_way_to_consul_and_to_the_collector_is_open() {
     let collector = "traces.exporter=otlp,traces.endpoint=http://collector";
