@@ -71,6 +71,10 @@ async fn the_schema_says_what_is_allowed() {
             "initContainers[0].name=a.b",
             ["at '/initContainers/0/name'", "does not match pattern"],
         ),
+        (
+            "http.host=localhost",
+            ["at '/http/host'", "does not match pattern"],
+        ),
         ("http.port=70000", ["at '/http/port'", "maximum"]),
         (
             "extraEnv[0].value=a",
@@ -121,6 +125,19 @@ async fn values_that_do_not_go_together_are_refused() {
             "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",
             "give it another name, or none",
         ),
+        ("web.enabled=true,web.port=8080", "another port"),
+        (
+            "traces.endpoint=http://a:4318",
+            "set traces.exporter to otlp",
+        ),
+        ("podDisruptionBudget.minAvailable=2", "lower minAvailable"),
+        ("podDisruptionBudget.minAvailable=51%", "lower minAvailable"),
+        (
+            "replicaCount=1,podDisruptionBudget.minAvailable=1%",
+            "lower minAvailable",
+        ),
+        ("podDisruptionBudget.maxUnavailable=0", "at least 1"),
+        ("podDisruptionBudget.maxUnavailable=0%", "at least 1"),
         (
             "networkPolicy.enabled=true,consul.address=consul:$(PORT)",
             "set networkPolicy.consulPorts",
@@ -156,6 +173,12 @@ async fn values_that_go_together_are_taken() {
     for values in [
         "consul.tls.ca.secretName=a,consul.address=https://a:8501\\,unix:///run/consul.sock",
         "consul.tls.ca.secretName=a,consul.address=a:8501,extraEnv[0].name=CONSUL_HTTP_SSL,extraEnv[0].value=true",
+        "podDisruptionBudget.minAvailable=50%",
+        "podDisruptionBudget.minAvailable=2,replicaCount=0",
+        "podDisruptionBudget.minAvailable=2,podDisruptionBudget.enabled=false",
+        "podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=0",
+        "web.port=8080",
+        "affinity=null,antiAffinity=none",
     ] {
         let taken = template(&["--set", values]).await;
         taken.unwrap_or_else(|error| panic!("{values}: {error:#}"));

@@ -1,6 +1,6 @@
 {{/* The given affinity, with the pods of this release kept apart unless it says something of its own about that. */}}
 {{- define "consul-semaphore-operator.affinity" -}}
-{{- $affinity := deepCopy .Values.affinity }}
+{{- $affinity := deepCopy (default (dict) .Values.affinity) }}
 {{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" (dict "matchLabels" (include "consul-semaphore-operator.selectorLabels" . | fromYaml)) }}
 {{- if not (hasKey $affinity "podAntiAffinity") }}
 {{- if eq .Values.antiAffinity "required" }}

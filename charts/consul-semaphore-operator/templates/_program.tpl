@@ -7,13 +7,13 @@
 - {{ printf "--log-filter=%s" . | quote }}
 {{- end }}
 {{- if or (ne .Values.http.host "0.0.0.0") (ne (int .Values.http.port) 8080) }}
-- {{ printf "--http-address=%s:%d" .Values.http.host (int .Values.http.port) | quote }}
+- {{ printf "--http-address=%s:%d" (include "consul-semaphore-operator.host" .) (int .Values.http.port) | quote }}
 {{- end }}
 {{- if ne .Values.traces.exporter "none" }}
 - --traces-exporter={{ .Values.traces.exporter }}
 {{- end }}
 {{- if include "consul-semaphore-operator.webIsShared" . }}
-- {{ printf "--web-address=%s:%d" .Values.http.host (int .Values.web.port) | quote }}
+- {{ printf "--web-address=%s:%d" (include "consul-semaphore-operator.host" .) (int .Values.web.port) | quote }}
 {{- else if .Values.web.enabled }}
 - --web-address=127.0.0.1:{{ int .Values.web.port }}
 - --web-auth=none
@@ -27,6 +27,12 @@
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}
+{{- end }}
+
+{{/* Where it listens, with the brackets of IPv6. */}}
+{{- define "consul-semaphore-operator.host" -}}
+{{- $host := .Values.http.host | trimPrefix "[" | trimSuffix "]" }}
+{{- ternary (printf "[%s]" $host) $host (contains ":" $host) }}
 {{- end }}
 
 {{/* What `check` is told, too. */}}

@@ -28,6 +28,25 @@
 {{- if and (include "consul-semaphore-operator.isScoped" .) (eq .Values.leaderElection.leaseName "consul-semaphore-operator") }}
 {{- fail "leaderElection.leaseName is that of an operator for the whole cluster, and scope gives this one a part of it: give it another name, or none" }}
 {{- end }}
+{{- if and .Values.web.enabled (eq (int .Values.web.port) (int .Values.http.port)) }}
+{{- fail "web.port and http.port are the same: give one of the two another port" }}
+{{- end }}
+{{- if and .Values.traces.endpoint (eq .Values.traces.exporter "none") }}
+{{- fail "traces.endpoint is set, and traces.exporter is none: set traces.exporter to otlp, or leave the endpoint out" }}
+{{- end }}
+{{- if .Values.podDisruptionBudget.enabled }}
+{{- with .Values.podDisruptionBudget }}
+{{- $replicas := int $.Values.replicaCount }}
+{{- $least := default 0 .minAvailable }}
+{{- if kindIs "string" $least }}
+{{- $least = divf (mulf (trimSuffix "%" $least | int) $replicas) 100 | ceil }}
+{{- end }}
+{{- $none := and (kindIs "invalid" .minAvailable) (eq (toString .maxUnavailable | trimSuffix "%") "0") }}
+{{- if and (gt $replicas 0) (or $none (ge (int $least) $replicas)) }}
+{{- fail (printf "podDisruptionBudget lets none of the %d replicas go, so no node with one could be drained: lower minAvailable, or give maxUnavailable at least 1" $replicas) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) }}
 {{- fail "serviceMonitor.enabled needs service.enabled; podMonitor.enabled does without a Service" }}
 {{- end }}
