@@ -63,3 +63,12 @@ async fn it_says_that_a_policy_was_left_out() {
         assert_eq!(says, said, "{enabled}: {notes}");
     }
 }
+
+#[tokio::test]
+async fn it_says_that_the_image_names_no_registry() {
+    for (repository, said) in [("tools/operator", true), ("localhost:5000/operator", false)] {
+        let notes = notes(&format!("image.repository={repository}")).await;
+        let says = notes.contains("names no registry");
+        assert_eq!(says, said, "{repository}: {notes}");
+    }
+}

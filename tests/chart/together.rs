@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::chart::{cases, objects, template};
 
@@ -208,5 +208,43 @@ async fn the_way_to_consul_and_to_the_collector_is_open() {
             .map(|port| port["port"].as_u64().expect("a port"))
             .collect();
         assert_eq!(open, ports, "{values}");
+    }
+}
+
+/// In place of the registry that the repository names, if it names one.
+#[tokio::test]
+async fn the_image_comes_from_the_registry_of_all_parts() {
+    let everywhere = "global.imageRegistry=registry.example.com:5000";
+    for (values, repository) in [
+        ("image.repository=tools/operator", "tools/operator"),
+        (
+            everywhere,
+            "registry.example.com:5000/consul-semaphore-operator",
+        ),
+        (
+            &format!("{everywhere},image.repository=ghcr.io/tools/operator"),
+            "registry.example.com:5000/tools/operator",
+        ),
+        (
+            &format!("{everywhere}/mirror,image.repository=tools/operator"),
+            "registry.example.com:5000/mirror/tools/operator",
+        ),
+    ] {
+        let secrets =
+            "global.imagePullSecrets[0]=a,imagePullSecrets[0].name=b,imagePullSecrets[1].name=a";
+        let values = format!("image.tag=1,{secrets},{values}");
+        let rendered = objects(&template(&["--set", &values]).await.expect("the chart"));
+        let deployment = of(&rendered, "Deployment")[0].pointer("/spec/template/spec");
+        for pod in [deployment.expect("a pod"), &of(&rendered, "Pod")[0]["spec"]] {
+            assert_eq!(
+                pod["containers"][0]["image"],
+                format!("{repository}:1"),
+                "{values}"
+            );
+            assert_eq!(
+                pod["imagePullSecrets"],
+                json!([{ "name": "a" }, { "name": "b" }])
+            );
+        }
     }
 }

@@ -89,11 +89,42 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* The registry that a repository names: "" for Docker Hub's, which it need not name. */}}
+{{- define "consul-semaphore-operator.registryOf" -}}
+{{- $first := splitList "/" . | first }}
+{{- if and (contains "/" .) (or (contains "." $first) (contains ":" $first) (eq $first "localhost")) }}{{ $first }}{{ end }}
+{{- end }}
+
+{{/* Where the image is, without a tag. */}}
+{{- define "consul-semaphore-operator.repository" -}}
+{{- $repository := .Values.image.repository }}
+{{- with .Values.global.imageRegistry }}
+{{- $own := include "consul-semaphore-operator.registryOf" $repository }}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .) (trimPrefix (printf "%s/" $own) $repository) }}
+{{- end }}
+{{- $repository }}
+{{- end }}
+
 {{- define "consul-semaphore-operator.image" -}}
+{{- $repository := include "consul-semaphore-operator.repository" . }}
 {{- if .Values.image.digest }}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- printf "%s@%s" $repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{/* The Secrets to pull it with, as a list. */}}
+{{- define "consul-semaphore-operator.pullSecrets" -}}
+{{- $secrets := list }}
+{{- range .Values.global.imagePullSecrets }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- range .Values.imagePullSecrets }}
+{{- $secrets = append $secrets . }}
+{{- end }}
+{{- with uniq $secrets }}
+{{- toYaml . }}
 {{- end }}
 {{- end }}
 

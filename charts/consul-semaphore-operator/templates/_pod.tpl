@@ -4,9 +4,9 @@
 serviceAccountName: {{ include "consul-semaphore-operator.serviceAccountName" . }}
 # Also where the ServiceAccount says otherwise.
 automountServiceAccountToken: true
-{{- with .Values.imagePullSecrets }}
+{{- with include "consul-semaphore-operator.pullSecrets" . }}
 imagePullSecrets:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 # Otherwise the Services of the namespace become environment variables, some of them CONSUL_*.
 enableServiceLinks: false
