@@ -13,6 +13,7 @@ mod flags;
 mod kustomize;
 mod metrics;
 mod notes;
+mod readme;
 mod refused;
 mod rendered;
 mod together;

@@ -18,7 +18,7 @@ fn schema() -> Value {
 }
 
 /// All values by their paths, such as `consul.token.file`: the schema says what is one, and what is a group.
-fn paths() -> BTreeSet<String> {
+pub(crate) fn paths() -> BTreeSet<String> {
     fn add(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {
         match properties(schema) {
             Some(properties) => {
