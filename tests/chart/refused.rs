@@ -75,6 +75,11 @@ async fn the_schema_says_what_is_allowed() {
             "http.host=localhost",
             ["at '/http/host'", "does not match pattern"],
         ),
+        ("http.port=null", ["at '/http'", "missing property 'port'"]),
+        (
+            "networkPolicy=null",
+            ["at ''", "missing property 'networkPolicy'"],
+        ),
         ("http.port=70000", ["at '/http/port'", "maximum"]),
         (
             "extraEnv[0].value=a",
@@ -138,6 +143,7 @@ async fn values_that_do_not_go_together_are_refused() {
         ),
         ("podDisruptionBudget.maxUnavailable=0", "at least 1"),
         ("podDisruptionBudget.maxUnavailable=0%", "at least 1"),
+        ("podDisruptionBudget.maxUnavailable=null", "at least 1"),
         (
             "networkPolicy.enabled=true,consul.address=consul:$(PORT)",
             "set networkPolicy.consulPorts",

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::chart::{Case, cases, file, read};
+use crate::chart::{Case, cases, file, notes, read, template};
 
 /// What a chart may set that this one is a part of; it has no default.
 const OF_OTHERS: [&str; 1] = ["enabled"];
@@ -110,6 +110,68 @@ fn each_value_is_tried_in_a_values_file() {
         "set in no file of {}: {untried:?}",
         file("ci").display()
     );
+}
+
+/// The groups and values below a schema, with whether they have to be there.
+fn with_required(schema: &Value, path: &str, found: &mut Vec<(String, bool, Value)>) {
+    let Some(properties) = properties(schema) else {
+        return;
+    };
+    for (name, property) in properties {
+        let path = if path.is_empty() {
+            name.clone()
+        } else {
+            format!("{path}.{name}")
+        };
+        let required = schema["required"].as_array().into_iter().flatten();
+        let required = required.into_iter().any(|of| of == name);
+        with_required(property, &path, found);
+        found.push((path, required, property.clone()));
+    }
+}
+
+/// In Helm `null` takes a value's default away. A number or a switch would be 0 or false then, which nobody means.
+#[test]
+fn numbers_and_switches_have_to_be_there() {
+    let mut values = Vec::new();
+    with_required(&schema(), "", &mut values);
+    let mut seen = 0;
+    for (path, required, schema) in values {
+        let kind = &schema["type"];
+        if OF_OTHERS.contains(&&*path) || !(kind == "integer" || kind == "boolean") {
+            continue;
+        }
+        assert!(required, "{path} is not required");
+        seen += 1;
+    }
+    assert!(seen > 20, "only {seen}");
+}
+
+#[tokio::test]
+async fn what_does_not_have_to_be_there_can_be_taken_away() {
+    let mut values = Vec::new();
+    with_required(&schema(), "", &mut values);
+    let optional = values.iter().filter(|(_, required, _)| !required);
+    let optional: Vec<_> = optional
+        .map(|(path, ..)| format!("{path}=null"))
+        .filter(|value| value != "enabled=null" && value != "global=null")
+        .collect();
+    assert!(optional.len() > 70, "only {}", optional.len());
+    // The budget needs one of its two.
+    let none = optional.join(",") + ",podDisruptionBudget.maxUnavailable=1";
+    let monitoring =
+        "serviceMonitor.enabled=true,prometheusRule.enabled=true,grafanaDashboard.enabled=true";
+    let more = "web.enabled=true,networkPolicy.enabled=true,flowControl.enabled=true";
+    for others in ["fairOrder=true", monitoring, more] {
+        let values = format!("{none},{others}");
+        let rendered = template(&["--set", &values]).await;
+        let rendered = rendered.unwrap_or_else(|error| panic!("{others}: {error:#}"));
+        assert!(
+            !rendered.contains("<nil>") && !rendered.contains("<no value>"),
+            "{rendered}"
+        );
+    }
+    notes(&none).await;
 }
 
 #[test]

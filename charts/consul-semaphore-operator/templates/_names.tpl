@@ -58,8 +58,8 @@ What is given goes before what is here, but for the labels that pods are found b
 {{- end }}
 {{- $found := include "consul-semaphore-operator.selectorLabels" $root | fromYaml -}}
 labels:
-  {{- merge $found (default (dict) .labels) $root.Values.commonLabels $labels | toYaml | nindent 2 }}
-{{- with merge (dict) (default (dict) .annotations) $root.Values.commonAnnotations }}
+  {{- merge $found (default (dict) .labels) (default (dict) $root.Values.commonLabels) $labels | toYaml | nindent 2 }}
+{{- with merge (dict) (default (dict) .annotations) (default (dict) $root.Values.commonAnnotations) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -41,7 +41,7 @@
 {{- if kindIs "string" $least }}
 {{- $least = divf (mulf (trimSuffix "%" $least | int) $replicas) 100 | ceil }}
 {{- end }}
-{{- $none := and (kindIs "invalid" .minAvailable) (eq (toString .maxUnavailable | trimSuffix "%") "0") }}
+{{- $none := and (kindIs "invalid" .minAvailable) (has (toString (default 0 .maxUnavailable)) (list "0" "0%")) }}
 {{- if and (gt $replicas 0) (or $none (ge (int $least) $replicas)) }}
 {{- fail (printf "podDisruptionBudget lets none of the %d replicas go, so no node with one could be drained: lower minAvailable, or give maxUnavailable at least 1" $replicas) }}
 {{- end }}
