@@ -232,13 +232,13 @@ async fn the_image_comes_from_the_registry_of_all_parts() {
     ] {
         let secrets =
             "global.imagePullSecrets[0]=a,imagePullSecrets[0].name=b,imagePullSecrets[1].name=a";
-        let values = format!("image.tag=1,{secrets},{values}");
+        let values = format!("image.tag=v1,{secrets},{values}");
         let rendered = objects(&template(&["--set", &values]).await.expect("the chart"));
         let deployment = of(&rendered, "Deployment")[0].pointer("/spec/template/spec");
         for pod in [deployment.expect("a pod"), &of(&rendered, "Pod")[0]["spec"]] {
             assert_eq!(
                 pod["containers"][0]["image"],
-                format!("{repository}:1"),
+                format!("{repository}:v1"),
                 "{values}"
             );
             assert_eq!(
