@@ -14,7 +14,6 @@ use std::{
     io::{self, Write as _},
     net::SocketAddr,
     process,
-    time::Duration,
 };
 
 use clap::{
@@ -29,6 +28,7 @@ use consul_semaphore_operator::{
         tenancy::{Tenancy, TenantPrefix, TrustedNamespaces},
     },
     consul::Config,
+    controller,
     leader::{self, LeaseName},
     semaphore::turns::WINDOW,
     telemetry::{self, LogFormat},
@@ -316,17 +316,19 @@ impl ScopeFlags {
 }
 
 impl OperatorFlags {
-    /// Who may use which prefix with the operator's own token.
-    pub(crate) fn tenancy(&self) -> Tenancy {
-        Tenancy {
-            prefix: self.tenant_prefix.clone(),
-            trusted: self.trusted_namespaces.clone(),
+    /// The same for the library.
+    pub(crate) fn settings(self, scope: Scope, election: leader::Settings) -> controller::Settings {
+        controller::Settings {
+            cluster_name: self.cluster_name,
+            consul_node: self.consul_node,
+            scope,
+            election,
+            tenancy: Tenancy {
+                prefix: self.tenant_prefix,
+                trusted: self.trusted_namespaces,
+            },
+            fair: self.fair_order.then_some(WINDOW),
         }
-    }
-
-    /// For how long a free slot is left to those elsewhere whose turn it is.
-    pub(crate) fn fair(&self) -> Option<Duration> {
-        self.fair_order.then_some(WINDOW)
     }
 }
 

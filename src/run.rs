@@ -38,14 +38,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     )?;
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let settings = controller::Settings {
-        tenancy: flags.operator.tenancy(),
-        fair: flags.operator.fair(),
-        cluster_name: flags.operator.cluster_name,
-        consul_node: flags.operator.consul_node,
-        scope,
-        election: flags.election.settings(),
-    };
+    let settings = flags.operator.settings(scope, flags.election.settings());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(THREADS)
         .enable_all()

@@ -148,7 +148,7 @@ pub(super) async fn look(
     if seen.status.as_ref().is_ok_and(leads) {
         let node = operator.node.as_deref();
         seen.tried = Some(try_all(client, node, keys, scratch).await);
-        if settings.election.mode == leader::Mode::Consul {
+        if settings.operator.election.mode == leader::Mode::Consul {
             let keys = elections(&operator.cluster.name);
             seen.election = Some(try_keys(client, keys).await);
         }

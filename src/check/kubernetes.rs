@@ -94,7 +94,11 @@ impl Cluster {
             config.cluster_url.to_string(),
             config.default_namespace.clone(),
         );
-        let lease = lease(&settings.election, settings.as_user.as_deref(), &config);
+        let lease = lease(
+            &settings.operator.election,
+            settings.as_user.as_deref(),
+            &config,
+        );
         let server = client(config.clone())?;
         let asker = match &settings.as_user {
             Some(user) => {
@@ -168,7 +172,7 @@ impl Cluster {
     }
 
     async fn rights(&self, settings: &Settings) -> Vec<Right> {
-        let questions = questions(&settings.scope.namespaces, self.lease.as_ref());
+        let questions = questions(&settings.operator.scope.namespaces, self.lease.as_ref());
         let rights = questions.into_iter().map(|question| self.right(question));
         stream::iter(rights).buffered(AT_ONCE).collect().await
     }

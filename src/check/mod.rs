@@ -29,30 +29,16 @@ use self::{
     kubernetes::Cluster,
 };
 use crate::{
-    api::{
-        annotations::is_object_name,
-        scope::{Namespaces, Scope},
-        tenancy::Tenancy,
-    },
+    api::{annotations::is_object_name, scope::Namespaces},
     consul::{Client, Config, ConfigError},
-    leader, semaphore as algorithm,
+    controller, semaphore as algorithm,
 };
 
-/// What is to be looked at. What the operator has as flags must be the same here.
+/// What is to be looked at.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What the cluster is called in Consul; the first 8 characters of its id without.
-    pub cluster_name: Option<String>,
-    /// The external node that owns the sessions; `k8s-<cluster id>` without.
-    pub consul_node: Option<String>,
-    /// Which part of the cluster the operator works for.
-    pub scope: Scope,
-    /// How it is elected.
-    pub election: leader::Settings,
-    /// Who may use which prefix with the operator's own token.
-    pub tenancy: Tenancy,
-    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
-    pub fair: Option<Duration>,
+    /// How the operator is set up.
+    pub operator: controller::Settings,
     /// A semaphore to look at closely.
     pub semaphore: Option<Name>,
     /// As which user it is asked what the operator may do; as that of the kubeconfig without.
@@ -125,8 +111,8 @@ struct Operator {
 impl Operator {
     /// `id` is the cluster's, if it is known.
     fn new(settings: &Settings, id: Option<&str>) -> Self {
-        let node = settings.consul_node.clone();
-        let name = settings.cluster_name.clone();
+        let node = settings.operator.consul_node.clone();
+        let name = settings.operator.cluster_name.clone();
         let beginning = || id.unwrap_or_default().chars().take(8).collect();
         Self {
             node: node.or_else(|| Some(format!("k8s-{}", id?))),
@@ -181,14 +167,14 @@ async fn look(
 fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
     let asked = settings.semaphore.as_ref();
     let asked = asked.map(|name| name.namespace.as_str());
-    let first = match &settings.scope.namespaces {
+    let first = match &settings.operator.scope.namespaces {
         Namespaces::All => None,
         Namespaces::Only(names) => names.first().map(String::as_str),
     };
     let current = cluster.map(|cluster| cluster.namespace.as_str());
     let namespace = asked.or(first).or(current).unwrap_or("default");
-    let folder = settings.tenancy.folder(namespace);
-    let common = settings.tenancy.common_folder();
+    let folder = settings.operator.tenancy.folder(namespace);
+    let common = settings.operator.tenancy.common_folder();
     let rule = if common.is_empty() {
         folder.clone()
     } else {

@@ -90,7 +90,7 @@ pub(super) async fn look(
     let semaphore = server.within(semaphores.get(&name.name)).await?;
     // Before the prefix: what Consul said before a Job was seen proves nothing against it.
     let jobs = jobs(server, &name.namespace).await;
-    let asked = settings_of(&way.operator.cluster, settings.fair, &semaphore);
+    let asked = settings_of(&way.operator.cluster, settings.operator.fair, &semaphore);
     let reference = semaphore.spec.consul.as_ref();
     let reference = reference.and_then(|consul| consul.token_secret_ref.clone());
     let own = way
@@ -115,7 +115,11 @@ pub(super) async fn look(
                 consul.map(|consul| consul.with_token(cell)),
             )
         }
-        None => match settings.tenancy.check(&name.namespace, &asked.prefix) {
+        None => match settings
+            .operator
+            .tenancy
+            .check(&name.namespace, &asked.prefix)
+        {
             Ok(()) => (None, None, own),
             Err(refusal) => (None, Some(refusal.to_string()), None),
         },
@@ -143,7 +147,8 @@ fn is_in_scope(settings: &Settings, semaphore: &ConsulSemaphore) -> bool {
     let metadata = &semaphore.metadata;
     let labels = metadata.labels.clone().unwrap_or_default();
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
-    settings.scope.namespaces.contains(namespace) && settings.scope.semaphores.matches(&labels)
+    let scope = &settings.operator.scope;
+    scope.namespaces.contains(namespace) && scope.semaphores.matches(&labels)
 }
 
 async fn look_at_prefix(

@@ -70,12 +70,9 @@ impl Check {
     /// The same for the library.
     pub(crate) fn settings(self) -> check::Settings {
         check::Settings {
-            tenancy: self.operator.tenancy(),
-            fair: self.operator.fair(),
-            cluster_name: self.operator.cluster_name,
-            consul_node: self.operator.consul_node,
-            scope: self.scope.scope(),
-            election: self.election.settings(),
+            operator: self
+                .operator
+                .settings(self.scope.scope(), self.election.settings()),
             semaphore: self.semaphore,
             as_user: self.as_user,
             timeout: self.timeout.get(),
