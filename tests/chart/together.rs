@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::chart::{cases, objects, template};
+use crate::chart::{CHART, cases, objects, template};
 
 /// Those of a kind.
 fn of<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
@@ -247,4 +247,53 @@ async fn the_image_comes_from_the_registry_of_all_parts() {
             );
         }
     }
+}
+
+/// Counts the names in an object, none of which may be a number.
+fn names_in(value: &Value, path: &str) -> usize {
+    let mut names = 0;
+    for (key, field) in value.as_object().into_iter().flatten() {
+        let path = format!("{path}.{key}");
+        let ends = ["name", "Name", "namespace", "instance", "key"];
+        if ends.iter().any(|end| key.ends_with(end)) && !field.is_object() {
+            assert!(field.is_string(), "{path} is {field}");
+            names += 1;
+        }
+        names += names_in(field, &path);
+    }
+    for item in value.as_array().into_iter().flatten() {
+        assert!(!item.is_number(), "{path} has {item}");
+        names += names_in(item, path);
+    }
+    names
+}
+
+/// Kubernetes takes numbers for names, and YAML takes such names for numbers.
+#[tokio::test]
+async fn names_are_texts() {
+    let numbers = "nameOverride=1,fullnameOverride=2e3,consul.token.secretName=4,consul.token.secretKey=5,\
+        serviceAccount.name=6,scope.namespaces={7,8},consul.tls.ca.secretName=9,consul.tls.client.secretName=10,\
+        consul.address=https://consul:8501,consul.httpAuth.secretName=11,priorityClassName=12,runtimeClassName=13,\
+        imagePullSecrets[0].name=14,rbac.tokenSecrets.15={16},leaderElection.leaseName=17,clusterName=18";
+    let more = "networkPolicy.enabled=true,flowControl.enabled=true,grafanaDashboard.enabled=true,web.enabled=true";
+    let args = [
+        "template",
+        "42",
+        CHART,
+        "--namespace",
+        "43",
+        "--set",
+        more,
+        "--set-string",
+        numbers,
+    ];
+    let rendered = testbed::helm_alone(args).await.expect("the chart");
+    let mut names = 0;
+    for object in objects(&rendered) {
+        // What is brought as it is.
+        if object["kind"] != "CustomResourceDefinition" {
+            names += names_in(&object, object["kind"].as_str().expect("a kind"));
+        }
+    }
+    assert!(names > 100, "{names}");
 }

@@ -41,8 +41,8 @@ others may be releases of the same name.
 {{- end }}
 
 {{- define "consul-semaphore-operator.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "consul-semaphore-operator.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "consul-semaphore-operator.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/*
@@ -131,8 +131,8 @@ annotations:
 {{/* The subjects of all bindings: the operator's own account. */}}
 {{- define "consul-semaphore-operator.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "consul-semaphore-operator.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "consul-semaphore-operator.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end }}
 
 {{/* Whether the API server has MutatingAdmissionPolicies: "true" or nothing. */}}

@@ -1,7 +1,7 @@
 {{/* What the pods of the operator and of its test have in common. */}}
 
 {{- define "consul-semaphore-operator.podSettings" -}}
-serviceAccountName: {{ include "consul-semaphore-operator.serviceAccountName" . }}
+serviceAccountName: {{ include "consul-semaphore-operator.serviceAccountName" . | quote }}
 # Also where the ServiceAccount says otherwise.
 automountServiceAccountToken: true
 {{- with include "consul-semaphore-operator.pullSecrets" . }}
@@ -31,7 +31,7 @@ tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.dnsPolicy }}
 dnsPolicy: {{ . }}

@@ -117,16 +117,16 @@
 - name: CONSUL_HTTP_TOKEN
   valueFrom:
     secretKeyRef:
-      name: {{ $consul.token.secretName }}
-      key: {{ $consul.token.secretKey }}
+      name: {{ $consul.token.secretName | quote }}
+      key: {{ $consul.token.secretKey | quote }}
       optional: {{ $consul.token.optional }}
 {{- end }}
 {{- with $consul.httpAuth.secretName }}
 - name: CONSUL_HTTP_AUTH
   valueFrom:
     secretKeyRef:
-      name: {{ . }}
-      key: {{ $consul.httpAuth.secretKey }}
+      name: {{ . | quote }}
+      key: {{ $consul.httpAuth.secretKey | quote }}
 {{- end }}
 {{- with $consul.tls.serverName }}
 - name: CONSUL_TLS_SERVER_NAME
@@ -211,21 +211,21 @@
 {{- if include "consul-semaphore-operator.mountsToken" . }}
 - name: consul-token
   secret:
-    secretName: {{ $consul.token.secretName }}
+    secretName: {{ $consul.token.secretName | quote }}
 {{- end }}
 {{- if $consul.tls.ca.secretName }}
 - name: consul-ca
   secret:
-    secretName: {{ $consul.tls.ca.secretName }}
+    secretName: {{ $consul.tls.ca.secretName | quote }}
 {{- else if $consul.tls.ca.configMapName }}
 - name: consul-ca
   configMap:
-    name: {{ $consul.tls.ca.configMapName }}
+    name: {{ $consul.tls.ca.configMapName | quote }}
 {{- end }}
 {{- with $consul.tls.client.secretName }}
 - name: consul-client
   secret:
-    secretName: {{ . }}
+    secretName: {{ . | quote }}
 {{- end }}
 {{- if include "consul-semaphore-operator.mountsBearer" . }}
 - name: consul-bearer
