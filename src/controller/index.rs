@@ -40,8 +40,15 @@ pub(super) struct Slice {
     pub(super) bound: Vec<Arc<Job>>,
     /// The head of the line, in order, and some of those behind it that are not to wait.
     pub(super) line: Vec<Arc<Job>>,
-    /// How many are in line.
+}
+
+/// Who is in a line now.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct InLine {
+    /// How many wait for a slot.
     pub(super) waiting: usize,
+    /// Those that have one, and have not been seen to be started yet.
+    pub(super) starting: Vec<Uid>,
 }
 
 /// The index; clones share one.
@@ -311,7 +318,6 @@ impl Index {
                 .chain(behind)
                 .filter_map(|(_, uid)| job(uid))
                 .collect(),
-            waiting: line.waiting.len(),
         }
     }
 
@@ -355,21 +361,25 @@ impl Index {
         jobs.map(|kept| kept.job.clone()).collect()
     }
 
-    /// Those of some Jobs that are in a line.
+    /// Who is in a line, where these Jobs hold slots.
     pub(super) fn in_line<'a>(
         &self,
         line: &LineRef,
-        uids: impl Iterator<Item = &'a Uid>,
-    ) -> Vec<Uid> {
+        holding: impl Iterator<Item = &'a Uid>,
+    ) -> InLine {
         let state = self.state();
         let Some(line) = state.line(line) else {
-            return Vec::new();
+            return InLine::default();
         };
-        let waits = |uid: &&Uid| {
+        let is_in_it = |uid: &&Uid| {
             let kept = state.jobs.get(*uid);
             kept.is_some_and(|kept| line.waiting.contains_key(&kept.job.place()))
         };
-        uids.filter(waits).cloned().collect()
+        let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();
+        InLine {
+            waiting: line.waiting.len().saturating_sub(starting.len()),
+            starting,
+        }
     }
 
     /// All who wait in a line, in order.

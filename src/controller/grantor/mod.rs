@@ -112,8 +112,6 @@ pub(super) struct Grantor {
     /// A limit of which it is still to be told that it was moved.
     moved: Option<Moved>,
     pub(super) fencing_token: Option<u64>,
-    /// How many Jobs are in line.
-    pub(super) waiting: usize,
     /// Whether the waiting Jobs were told that the semaphore goes.
     told: bool,
     /// When something is to be tried again that wakes nobody.
@@ -159,7 +157,6 @@ impl Grantor {
             fenced: false,
             moved: None,
             fencing_token: None,
-            waiting: 0,
             told: false,
             again: None,
             next: Moment::now(),

@@ -93,7 +93,6 @@ impl Grantor {
         let capacity = self.view.capacity();
         let head = super::head(self.settings.limit, capacity, passed(&ours, &withheld));
         let slice = self.context.index.slice(&self.reference, head);
-        self.waiting = slice.waiting;
         self.weigh(now, &slice.bound, &ours);
         Facts {
             now,

@@ -8,19 +8,24 @@ use tokio::{
     time::sleep,
 };
 
-use super::{access::Stated, finalizer, passes::Passes, report::Shown};
+use super::{
+    access::Stated,
+    finalizer,
+    passes::Passes,
+    report::{Shown, slots},
+};
 use crate::{
     api::conditions::Finding,
     clock::Moment,
-    consul,
+    consul::{self, SessionId},
     controller::{
         Context,
         feed::Feed,
-        grantor::{Conclusion, Grantor},
+        grantor::{Conclusion, Grantor, Whose},
         home::Home,
-        index::LineRef,
+        index::{InLine, LineRef},
     },
-    semaphore::{Agreement, Defence, Key, Settings, Uid},
+    semaphore::{Agreement, Defence, Key, Reading, Settings},
 };
 
 /// What holds for all keys of a semaphore.
@@ -58,10 +63,7 @@ pub(super) struct Account {
     pub(super) heard: u64,
     pub(super) conclusion: Conclusion,
     pub(super) shown: Shown,
-    /// How many Jobs of this cluster wait for a slot.
-    pub(super) waiting: usize,
-    /// The Jobs in line that hold a slot already, until it is seen that they were started.
-    pub(super) starting: Vec<Uid>,
+    pub(super) in_line: InLine,
     /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
     pub(super) fencing_token: Option<u64>,
@@ -206,7 +208,7 @@ impl Branch {
         }
         let findings = self.findings(&conclusion);
         let reading = self.grantor.view.reading.as_ref();
-        let starting = reading.map_or_else(Vec::new, |reading| self.starting(reading));
+        let in_line = self.in_line(reading);
         Account {
             key: self.reference.key.clone(),
             pass,
@@ -216,16 +218,31 @@ impl Branch {
             },
             heard,
             shown: self.shown.clone(),
-            waiting: self.grantor.waiting.saturating_sub(starting.len()),
-            starting,
-            awaits_others: self.grantor.waiting > 0 && self.depends_on_others(&conclusion, seen),
+            awaits_others: in_line.waiting > 0 && self.depends_on_others(&conclusion, seen),
             fencing_token: self.grantor.fencing_token,
             findings,
+            in_line,
             obstacle: self.obstacle(),
             left: reading.and_then(finalizer::why_left_to_others),
             wait: self.grantor.watch_wait(),
             conclusion,
         }
+    }
+
+    /// Who is in line now, also if it was granted a slot by the last pass.
+    fn in_line(&self, reading: Option<&Reading>) -> InLine {
+        let holders = reading.into_iter().flat_map(|reading| {
+            let (_, held) = slots(reading.lock()).unwrap_or_default();
+            // One without a contender is dead, and its Job may wait for another slot.
+            let lives = |session: &&SessionId| reading.contender(session).is_some();
+            held.into_iter().filter(lives)
+        });
+        let own = holders.filter_map(|session| match self.grantor.sessions.whose(session) {
+            Some(Whose::Own(identity)) => Some(&identity.uid),
+            _ => None,
+        });
+        let index = &self.grantor.context.index;
+        index.in_line(&self.reference, own)
     }
 
     /// What is in the way of using Consul.

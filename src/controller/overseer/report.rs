@@ -12,7 +12,7 @@ use crate::{
     clock::Moment,
     consul::{self, SessionId},
     controller::grantor::{Conclusion, Whose},
-    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, Uid, lock::Unreadable},
+    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.
@@ -121,18 +121,6 @@ impl Branch {
             held_here,
             holders: named.collect(),
         }
-    }
-
-    /// The Jobs that hold a slot and that have not been seen to be started: they are in line still.
-    pub(super) fn starting(&self, reading: &Reading) -> Vec<Uid> {
-        let holders = slots(reading.lock()).into_iter().flat_map(|(_, held)| held);
-        // One without a contender is dead, and its Job may wait for another slot.
-        let living = holders.filter(|session| reading.contender(session).is_some());
-        let own = living.filter_map(|session| match self.grantor.sessions.whose(session) {
-            Some(Whose::Own(identity)) => Some(&identity.uid),
-            _ => None,
-        });
-        self.grantor.context.index.in_line(&self.reference, own)
     }
 
     /// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it
@@ -463,7 +451,7 @@ const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be 
                          slots are held. It is tried again by itself";
 
 /// The limit, and who holds, dead holders included; `None` if that can't be said.
-fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
+pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
     match lock {
         Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
         Lock::Mutex { holder, .. } => Some((1, holder.iter().collect())),

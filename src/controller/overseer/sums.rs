@@ -17,6 +17,7 @@ use crate::{
         HolderStatus, LISTED,
         conditions::{ConditionStatus, ConditionType, Finding, Reason},
     },
+    controller::index::InLine,
     semaphore::{Key, Uid},
 };
 
@@ -113,8 +114,7 @@ impl Sums {
             spec,
             conclusion,
             shown,
-            waiting,
-            starting,
+            in_line: InLine { waiting, starting },
             awaits_others,
             findings,
             obstacle,

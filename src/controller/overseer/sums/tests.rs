@@ -31,8 +31,10 @@ fn account(key: &str, holders: &[u64], ready: (bool, Reason)) -> Account {
             held_here: holders.len(),
             holders: holders.iter().map(holder).collect(),
         },
-        waiting: 1,
-        starting: Vec::new(),
+        in_line: InLine {
+            waiting: 1,
+            starting: Vec::new(),
+        },
         awaits_others: false,
         fencing_token: None,
         findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
@@ -82,7 +84,10 @@ fn an_account_replaces_the_one_before_of_its_key() {
 fn who_is_being_started_is_known_until_its_key_says_otherwise() {
     let mut sums = Sums::default();
     let starting = |key, uids: &[&str]| Account {
-        starting: uids.iter().map(|uid| Uid::from(*uid)).collect(),
+        in_line: InLine {
+            waiting: 0,
+            starting: uids.iter().map(|uid| Uid::from(*uid)).collect(),
+        },
         ..account(key, &[], WELL)
     };
     sums.put(starting("a", &["x", "y"]));
