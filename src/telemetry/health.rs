@@ -18,7 +18,10 @@ enum State {
 
 /// What `/readyz` answers: ready when every named part is. Clones share one state.
 #[derive(Clone, Debug)]
-pub struct Health(Arc<watch::Sender<BTreeMap<Cow<'static, str>, State>>>);
+pub struct Health(Arc<watch::Sender<Parts>>);
+
+/// What each part says, with what tells it from an earlier one of its name.
+type Parts = BTreeMap<Cow<'static, str>, (Arc<()>, State)>;
 
 impl Default for Health {
     fn default() -> Self {
@@ -29,16 +32,20 @@ impl Default for Health {
 impl Health {
     /// No part is known yet, so it is not ready.
     pub fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(BTreeMap::new())))
+        Self(Arc::new(watch::Sender::new(Parts::new())))
     }
 
     /// Adds a part that has to be ready, and is not yet. Asked again for one name, it starts again.
     pub fn part(&self, name: impl Into<Cow<'static, str>>) -> Part {
         let part = Part {
             name: name.into(),
+            itself: Arc::default(),
             health: self.clone(),
         };
-        part.not_ready(STARTING);
+        self.0.send_modify(|parts| {
+            let starting = State::Not(STARTING.into());
+            parts.insert(part.name.clone(), (part.itself.clone(), starting));
+        });
         part
     }
 
@@ -54,7 +61,7 @@ impl Health {
             return format!("operator: {STARTING}\n");
         }
         let mut lines = String::new();
-        for (name, state) in parts.iter() {
+        for (name, (_, state)) in parts.iter() {
             if let State::Not(why) = state {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}: {why}");
@@ -66,7 +73,7 @@ impl Health {
     /// One line for each part that is ready and has something to tell.
     pub fn remarks(&self) -> String {
         let mut lines = String::new();
-        for (name, state) in self.0.borrow().iter() {
+        for (name, (_, state)) in self.0.borrow().iter() {
             if let State::ReadyAnd(remark) = state {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}: {remark}");
@@ -80,6 +87,7 @@ impl Health {
 #[derive(Debug)]
 pub struct Part {
     name: Cow<'static, str>,
+    itself: Arc<()>,
     health: Health,
 }
 
@@ -101,15 +109,26 @@ impl Part {
 
     fn set(&self, state: State) {
         self.health.0.send_modify(|parts| {
-            parts.insert(self.name.clone(), state);
+            if let Some(part) = parts.get_mut(&self.name)
+                && self.is(part)
+            {
+                part.1 = state;
+            }
         });
+    }
+
+    /// Whether another one has not taken its name.
+    fn is(&self, (part, _): &(Arc<()>, State)) -> bool {
+        Arc::ptr_eq(part, &self.itself)
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         self.health.0.send_modify(|parts| {
-            parts.remove(&self.name);
+            if parts.get(&self.name).is_some_and(|part| self.is(part)) {
+                parts.remove(&self.name);
+            }
         });
     }
 }
@@ -163,6 +182,19 @@ mod tests {
         let (election, jobs) = (health.part("leader election"), health.part("jobs"));
         election.ready();
         drop(jobs);
+        assert!(health.is_ready());
+    }
+
+    #[test]
+    fn one_that_begins_again_outlives_the_one_before() {
+        let health = Health::new();
+        let before = health.part("jobs");
+        before.ready();
+        let again = health.part("jobs");
+        before.ready();
+        drop(before);
+        assert_eq!(health.obstacles(), "jobs: not synced yet\n");
+        again.ready();
         assert!(health.is_ready());
     }
 }

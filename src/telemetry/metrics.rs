@@ -254,10 +254,15 @@ impl Metrics {
 
     /// Another replica says from now on what becomes of the semaphores.
     pub fn forget_all(&self) {
-        let known: Vec<_> = self.reasons().keys().cloned().collect();
-        for semaphore in known {
-            self.forget(&semaphore);
+        self.reasons().clear();
+        self.0.ready.clear();
+        for gauges in [&self.0.held, &self.0.waiting, &self.0.limit] {
+            gauges.clear();
         }
+        for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
+            counters.clear();
+        }
+        self.0.waits.clear();
     }
 
     /// How many sessions are kept renewed now.

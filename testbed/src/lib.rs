@@ -100,6 +100,7 @@ pub use link::Link;
 pub use login::AuthMethod;
 pub use namespace::Namespace;
 pub use operator::Operator;
+pub use ports::lasting_port;
 pub use process::Process;
 pub use programs::{consul_minor, faketime, operator as operator_program, servers};
 pub use proxy::{Call, Fault, Proxy};

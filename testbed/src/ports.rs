@@ -52,6 +52,15 @@ pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// A free port that nobody else is given, whatever becomes of its server.
+///
+/// # Errors
+/// There is none.
+pub fn lasting_port() -> Result<u16> {
+    let [port] = lasting()?;
+    Ok(port)
+}
+
 /// Starts something on free ports. A port can be lost between finding and using it: then again.
 pub(crate) async fn on_free<const N: usize, T, F>(start: impl FnMut([u16; N]) -> F) -> Result<T>
 where

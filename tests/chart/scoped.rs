@@ -1,6 +1,6 @@
 //! A release for some namespaces, with no rights in the cluster; it logs in to Consul by TLS.
 
-use std::{fs, net::TcpListener};
+use std::fs;
 
 use kube::{
     Client, Config,
@@ -28,17 +28,12 @@ struct Stage {
     address: String,
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
-}
-
 impl Stage {
     /// Consul shows the API server's own certificate, and gives tokens to the release's account.
     async fn new(home: &str) -> Self {
         let kubernetes = Kubernetes::start_with_deployments().await;
         let certificate = kubernetes.authority_file();
-        let port = free_port();
+        let port = testbed::lasting_port().expect("a free port");
         let tls = json!({
             "ports": { "https": port },
             "tls": { "https": { "cert_file": certificate, "key_file": certificate.with_extension("key") } },

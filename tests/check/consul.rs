@@ -243,6 +243,9 @@ async fn ended_by(signal: &str) -> (ConsulServer, Option<i32>) {
         same((scratch(&consul).await.len(), transactions), (1, 1))
     })
     .await;
+    let session = scratch(&consul).await.remove(0);
+    assert_eq!(session["TTL"], "10s");
+    assert_eq!(session["Behavior"], "delete");
     let id = check.id().unwrap().to_string();
     let sent = Command::new("kill").args(["-s", signal, &id]).status();
     assert!(sent.unwrap().success());
@@ -282,9 +285,6 @@ async fn nothing_is_left_for_long_by_one_that_is_killed() {
     let (consul, code) = ended_by("KILL").await;
     assert_eq!(code, None);
     assert_eq!(consul.list("").await, []);
-    let session = scratch(&consul).await.remove(0);
-    assert_eq!(session["TTL"], "10s");
-    assert_eq!(session["Behavior"], "delete");
     eventually_within(Duration::from_mins(5), "it has expired", async || {
         same(scratch(&consul).await, Vec::new())
     })

@@ -22,12 +22,18 @@ async fn apply(bed: &Bed, name: &str, object: &Value) {
         .await;
 }
 
-/// Whether this is failed by now.
-async fn has_failed(bed: &Bed, what: &str) -> Said {
-    eventually(&format!("{what} has failed"), async || {
+/// What is said once each of these lines has its outcome and its words: what was changed counts a moment later, and not
+/// for all questions at once.
+async fn says(bed: &Bed, lines: &[(&str, &str, &str)]) -> Said {
+    eventually(&format!("{lines:?}"), async || {
         let said = as_operator(bed).await;
-        let line = said.find("kubernetes", what);
-        if line.is_some_and(|line| line["outcome"] == "failed") {
+        let all = lines.iter().all(|(what, outcome, words)| {
+            said.find("kubernetes", what).is_some_and(|line| {
+                let message = line["message"].as_str().unwrap_or_default();
+                line["outcome"] == *outcome && message.contains(words)
+            })
+        });
+        if all {
             Ok(said)
         } else {
             Err(format!("{said:?}"))
@@ -110,7 +116,9 @@ async fn a_right_that_is_missing(bed: &Bed) {
         }
     }
     apply(bed, "less.json", &with(&less)).await;
-    let said = has_failed(bed, "jobs").await;
+    let jobs = ("jobs", "failed", "may not patch, delete");
+    let events = ("events", "warning", "may not patch");
+    let said = says(bed, &[jobs, events]).await;
     let words = ["may not patch, delete", "kubectl apply -k config/rbac"];
     said.assert("kubernetes", "jobs", "failed", &words);
     let words = ["may not patch", "no events"];
@@ -150,7 +158,8 @@ async fn the_definition(bed: &Bed) {
     said.assert("kubernetes", "its schema", "failed", &words);
 
     bed.kubectl(["delete", "crd", CRD]).await;
-    let said = has_failed(bed, "ConsulSemaphore").await;
+    let definition = ("ConsulSemaphore", "failed", "is not installed");
+    let said = says(bed, &[definition]).await;
     let words = ["is not installed", "kubectl apply -k crds"];
     said.assert("kubernetes", "ConsulSemaphore", "failed", &words);
     assert_eq!(said.code, Some(1));

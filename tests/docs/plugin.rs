@@ -24,8 +24,9 @@ async fn plugin() {
 
     let target = operator_program().expect("the operator's program");
     let target = target.parent().expect("its folder").display().to_string();
+    // Not the one package: of its libraries, which others use too, some would be built once more without their features.
     let build = format!(
-        "cargo build --locked --quiet --manifest-path {}/Cargo.toml --package",
+        "cargo build --locked --quiet --manifest-path {}/Cargo.toml --workspace --bins #",
         root().display()
     );
     shell.instead_of("cargo build --release --package", &build);
@@ -34,6 +35,9 @@ async fn plugin() {
     for (name, default) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
         let value = env::var(name).unwrap_or_else(|_| format!("{home}/{default}"));
         shell.set(name, &value);
+    }
+    if let Ok(folder) = env::var("CARGO_TARGET_DIR") {
+        shell.set("CARGO_TARGET_DIR", &folder);
     }
     page.run(&shell, "cargo build").await;
     shell.put_on_path(".local/bin");

@@ -1,4 +1,4 @@
-use testbed::{Consul, Kubernetes};
+use testbed::{Consul, Kubernetes, eventually, same};
 
 use crate::{page::Page, shell::Shell};
 
@@ -27,7 +27,11 @@ async fn web() {
     page.run(&shell, "kubectl -n team-a create serviceaccount")
         .await;
     let sees = "kubectl auth can-i watch consulsemaphores -n team-a --as system:serviceaccount:team-a:viewer";
-    assert_eq!(shell.run(sees).await.trim(), "yes");
+    eventually("what was bound just now counts", || async {
+        let [code, said, _] = shell.end_of(sees).await;
+        same(format!("{code} {}", said.trim()), "0 yes".to_owned())
+    })
+    .await;
     let token = page.run(&shell, "kubectl -n team-a create token").await;
     assert_eq!(token.trim().split('.').count(), 3, "a JWT");
 }

@@ -2,10 +2,10 @@
 
 use testbed::{Bed, Namespace, Operator};
 
-/// An address of loopback that was free a moment ago.
+/// An address of loopback that nobody else is given, also while its replica is away.
 pub(crate) fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").to_string()
+    let port = testbed::lasting_port().expect("a free port");
+    format!("127.0.0.1:{port}")
 }
 
 /// A replica that serves the page beside the bed's own operator, which leads; and where.

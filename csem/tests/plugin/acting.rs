@@ -15,7 +15,7 @@ async fn a_job_leaves_the_line_and_comes_back() {
     let first = job("first").create().await;
     first.is_running().await;
     let waits = job("waits").create().await;
-    db.shows(json!({ "waiting": 1 })).await;
+    db.shows(json!({ "held": 1, "waiting": 1 })).await;
 
     let said = user.sees(&["hold", "job.batch/waits"]).await;
     assert!(said.starts_with("job.batch/waits is on hold"), "{said}");

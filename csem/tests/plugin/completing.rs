@@ -103,7 +103,11 @@ async fn a_cluster_that_is_away_spoils_nothing() {
     assert_eq!((said.out.trim(), said.err.as_str()), (":4", ""));
 
     // And where nobody listens, a command says what to do.
-    drop(silent);
+    fs::write(
+        &kubeconfig,
+        text.to_string().replace(&server, "http://127.0.0.1:1"),
+    )
+    .expect("the kubeconfig");
     let said = user.csem(&["list"]).await;
     said.is(69, &["gives no answer", "refused", "kubectl config view"]);
 }

@@ -27,6 +27,7 @@ async fn on_a_terminal_it_is_in_colour() {
             .await;
         if number <= 2 {
             job.is_running().await;
+            job.has_event("SlotGranted").await;
         }
     }
     db.shows(json!({ "held": 2, "waiting": 3 })).await;

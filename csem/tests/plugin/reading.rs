@@ -26,6 +26,9 @@ async fn who_holds_who_waits_and_why() {
     db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
         .await;
 
+    // An event comes by a way of its own.
+    first.has_event("SlotGranted").await;
+
     let session = first.session().await.expect("it holds a slot");
     let shown = user.sees(&["show", "db"]).await;
     let line = |words: &[&str]| {

@@ -2,11 +2,11 @@
 //! they may not says what is missing and which role gives it.
 
 use serde_json::json;
-use testbed::{Bed, Namespace};
+use testbed::{Bed, Namespace, eventually};
 
 use crate::stage::User;
 
-/// A user with these roles in the namespace. Those of Kubernetes itself are named by the parts that view
+/// A user with these roles in the namespace, once the API server knows of them. Those of Kubernetes itself are named by the parts that view
 /// and edit are put together from: the bed runs no controller that does so.
 async fn user(bed: &Bed, team: &Namespace, name: &str, roles: &[&str]) -> User {
     team.apply(json!({
@@ -21,6 +21,17 @@ async fn user(bed: &Bed, team: &Namespace, name: &str, roles: &[&str]) -> User {
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
             "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": team.name() }],
         }))
+        .await;
+        let [verb, resource] = match *role {
+            VIEWER => ["list", "consulsemaphores"],
+            EDITOR => ["patch", "consulsemaphores"],
+            VIEW => ["list", "events"],
+            _ => ["patch", "jobs"],
+        };
+        let account = format!("--as=system:serviceaccount:{}:{name}", team.name());
+        eventually(&format!("{name} may {verb} {resource}"), || {
+            bed.try_kubectl(["auth", "can-i", verb, resource, "-n", team.name(), &account])
+        })
         .await;
     }
     User::with(&bed.kubeconfig_of(team, name).await, team)
