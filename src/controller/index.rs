@@ -371,9 +371,10 @@ impl Index {
         let Some(line) = state.line(line) else {
             return InLine::default();
         };
+        // Holders are many, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
-            let kept = state.jobs.get(*uid);
-            kept.is_some_and(|kept| line.waiting.contains_key(&kept.job.place()))
+            let job = state.jobs.get(*uid).map(|kept| &kept.job);
+            job.is_some_and(|job| job.in_line() && line.waiting.contains_key(&job.place()))
         };
         let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();
         InLine {
