@@ -90,6 +90,14 @@ async fn end(child: &mut Child) {
     assert_eq!(status.code(), Some(0), "{status}");
 }
 
+/// Whether a process does something of its own at a signal: this terminal is nobody's, so no key of it sends one.
+fn catches(id: &str, signal: rustix::process::Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.expect("the signals").trim(), 16);
+    caught.expect("a mask") >> (signal.as_raw() - 1) & 1 == 1
+}
+
 #[tokio::test]
 async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     let bed = Bed::shared().await;
@@ -133,11 +141,12 @@ async fn on_a_terminal_a_hand_over_is_redrawn_in_place() {
     eventually("the second one holds", || holds("second")).await;
 
     // What is typed is not shown, and Ctrl-Z does not leave the shell on this screen.
-    terminal.types("typed\n\u{1a}");
+    terminal.types("typed\n");
+    let id = watch.id().expect("it runs").to_string();
+    assert!(catches(&id, rustix::process::Signal::TSTP));
 
     // A smaller terminal gets a smaller frame.
     terminal.resize(40, 5);
-    let id = watch.id().expect("it runs").to_string();
     let resized = tokio::process::Command::new("kill")
         .args(["-WINCH", &id])
         .status()
