@@ -179,7 +179,7 @@ impl Error {
 
     /// Whether Consul does not know the token: it was deleted, it has expired, or it is so new that
     /// this server has not heard of it. Nothing was done.
-    pub(super) fn is_unknown_token(&self) -> bool {
+    pub(crate) fn is_unknown_token(&self) -> bool {
         matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
     }
 

@@ -108,7 +108,8 @@ async fn a_token_that_consul_does_not_know_is_told() {
     let stranger = consul.with_token("00000000-0000-4000-8000-000000000000");
     let said = Said::of(&NODE, &variables(&stranger)).await;
     said.assert("consul", "reachable", "ok", &[]);
-    said.assert("consul", "keys: write", "failed", &["ACL not found"]);
+    let words = ["ACL not found", "a token that this Consul knows"];
+    said.assert("consul", "keys: write", "failed", &words);
     said.each_failure_says_what_to_do();
 }
 

@@ -287,8 +287,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
         "PermissionDenied",
         &[
             "ACL not found",
-            "the token of the Secret consul-token",
-            &node,
+            "Consul does not know the token of the Secret consul-token",
         ],
     )
     .await;

@@ -153,6 +153,12 @@ pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
                 consul::Outcome::Untried(why) => {
                     line(Outcome::Unknown, format!("not tried: {why}"))
                 }
+                consul::Outcome::Refused(error) if error.is_unknown_token() => {
+                    line(Outcome::Failed, error.to_string()).todo(format!(
+                        "bring a token that this Consul knows: {whose} was deleted, has expired, or is another \
+                         Consul's; {RULES}"
+                    ))
+                }
                 consul::Outcome::Refused(error @ Error::Denied(_)) => {
                     let rule = step.rule(tried);
                     line(Outcome::Failed, error.to_string())

@@ -397,6 +397,14 @@ impl Branch {
             if let Some((reason, message)) = self.access.problem() {
                 return (reason, format!("{error}, and {message}"));
             }
+            if error.is_unknown_token() {
+                let message = format!(
+                    "{error}: Consul does not know {}. It was deleted or has expired, or is another \
+                     Consul's: bring one that this Consul knows",
+                    self.access.whose_token()
+                );
+                return (Reason::PermissionDenied, message);
+            }
             let node = self.grantor.view.home.as_ref().map(|home| &*home.node);
             let message = format!(
                 "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
