@@ -73,7 +73,7 @@ fn step(job: &Job, change: Change) -> Result<Step, Failure> {
         )));
     }
     let later = if standing == Some(Standing::Running) {
-        ". It is not waiting now: that counts when it is in line again"
+        ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
     } else {
         ""
     };
@@ -168,7 +168,7 @@ mod tests {
         let (annotation, value, done) = written(&waiting(&json!({})), Change::Hold);
         assert_eq!((annotation, value.as_deref()), (HOLD, Some("true")));
         assert!(
-            done.contains("on hold") && !done.contains("not waiting"),
+            done.contains("on hold") && !done.contains("runs on"),
             "{done}"
         );
         let (annotation, value, _) = written(&waiting(&json!({})), Change::Priority(-5));
@@ -203,7 +203,7 @@ mod tests {
     fn of_a_job_that_runs_it_is_said_when_that_counts() {
         let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
         let (.., done) = written(&running, Change::Hold);
-        assert!(done.contains("It is not waiting now"), "{done}");
+        assert!(done.contains("runs on"), "{done}");
     }
 
     #[test]

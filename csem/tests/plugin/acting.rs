@@ -34,7 +34,7 @@ async fn a_job_leaves_the_line_and_comes_back() {
 
     // One that runs goes on, and that is said.
     let said = user.sees(&["hold", "first"]).await;
-    assert!(said.contains("not waiting now"), "{said}");
+    assert!(said.contains("runs on"), "{said}");
     user.sees(&["unhold", "first"]).await;
     first.is_running().await;
     first.finish().await;
