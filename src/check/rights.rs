@@ -23,6 +23,8 @@ pub(super) enum Place {
     Scope,
     /// For the one namespace `kube-system`.
     KubeSystem,
+    /// For each of the namespaces that the operator works in, if not in all.
+    Namespaces,
     /// In the namespace of the Lease, for any name: a new object has none yet.
     Election,
     /// In the namespace of the Lease, for this Lease.
@@ -121,6 +123,13 @@ pub(super) const RULES: &[Rule] = &[
         Place::Scope,
         "Jobs and ConsulSemaphores have no events",
     )),
+    optional(rule(
+        "",
+        "namespaces",
+        &["get"],
+        Place::Namespaces,
+        "slots of a namespace that was deleted may stay held until the operator starts without it",
+    )),
     rule(
         "coordination.k8s.io",
         "leases",
@@ -183,6 +192,13 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 .iter()
                 .map(|namespace| question(Some(namespace.clone()), None))
                 .collect(),
+            // Who may list in the whole cluster sees that nothing is left.
+            (Place::Namespaces, Namespaces::All, _) => Vec::new(),
+            (Place::Namespaces, Namespaces::Only(names), _) => names
+                .iter()
+                // Not what a Role there gives: that goes with it.
+                .map(|namespace| question(None, Some(namespace.clone())))
+                .collect(),
             (Place::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
             (Place::Election, _, Some(lease)) => {
                 vec![question(Some(lease.namespace.clone()), None)]
@@ -191,7 +207,7 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            // Operators of some namespaces have no rights in the cluster, and do without the policies'.
+            // Operators of some namespaces do without the policies'.
             (Place::Election | Place::Lease, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
             (Place::Policy(name), Namespaces::All, _) => {
@@ -281,6 +297,8 @@ mod tests {
         for rule in RULES {
             let (kind, name) = match rule.place {
                 Place::Scope => ("ClusterRole", ""),
+                // docs/scope.md gives it.
+                Place::Namespaces => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),
                 Place::Lease => ("Role", "consul-semaphore-operator"),
@@ -315,6 +333,7 @@ mod tests {
         let part = shown("a,b", Some(&lease));
         for expected in [
             "namespaces kube-system/kube-system",
+            "namespaces */a",
             "jobs a/*",
             "jobs b/*",
             "leases system/*",

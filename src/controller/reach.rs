@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
 use kube::{Api, Client, Resource};
 
+use super::call::call;
 use crate::api::scope::Namespaces;
 
 /// How far a watch reaches. One of the whole cluster needs a `ClusterRole`, one of a namespace a `Role` there.
@@ -44,6 +45,18 @@ impl Reach {
         match self {
             Self::Cluster => true,
             Self::Namespace(name) => name.as_ref() == namespace,
+        }
+    }
+
+    /// Whether the one namespace that this reaches into is not there. Of one that may not be asked about, or could not
+    /// be, that is not known, and it counts as there.
+    pub(super) async fn is_gone(&self, client: &Client) -> bool {
+        match self {
+            Self::Cluster => false,
+            Self::Namespace(name) => {
+                let namespaces = Api::<Namespace>::all(client.clone());
+                matches!(call(namespaces.get_opt(name)).await, Ok(None))
+            }
         }
     }
 

@@ -1,20 +1,24 @@
 //! What comes in from the API server: Jobs, the pods of Jobs that hold slots, and semaphores.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt::Debug, sync::Arc};
 
-use futures::{Stream, StreamExt};
-use k8s_openapi::api::{
-    batch::v1 as batch,
-    core::v1::{ObjectReference, Pod},
+use futures::{Stream, StreamExt, stream};
+use k8s_openapi::{
+    NamespaceResourceScope,
+    api::{
+        batch::v1 as batch,
+        core::v1::{ObjectReference, Pod},
+    },
 };
 use kube::{
-    Api, Resource, ResourceExt,
+    Client, Resource, ResourceExt,
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt,
         watcher::{self, Event, watcher},
     },
 };
+use serde::de::DeserializeOwned;
 use tokio::{
     sync::{Notify, watch},
     task::{AbortHandle, JoinSet},
@@ -30,7 +34,7 @@ use super::{
     overseer::Overseer,
     reach::Reach,
     ungranted,
-    watching::Watching,
+    watching::{Watching, refusal},
 };
 use crate::{
     api::{ConsulSemaphore, annotations, scope::Namespaces},
@@ -114,6 +118,41 @@ fn config() -> watcher::Config {
     watcher::Config::default().page_size(PAGE)
 }
 
+/// The events of a watch. With a namespace go the rights that were given in it, so the watch is refused and
+/// does not tell that nothing is left: it is told here.
+fn events<K>(
+    reach: &Reach,
+    client: &Client,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Send
+        + 'static,
+{
+    let events = watcher(reach.api::<K>(client.clone()), config).default_backoff();
+    let (reach, client) = (reach.clone(), client.clone());
+    let told = events.then(move |event| {
+        let (reach, client) = (reach.clone(), client.clone());
+        async move {
+            match event {
+                Err(error) if is_forbidden(&error) && reach.is_gone(&client).await => {
+                    vec![Ok(Event::Init), Ok(Event::InitDone)]
+                }
+                event => vec![event],
+            }
+        }
+    });
+    told.flat_map(stream::iter)
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    refusal(error).is_some_and(|status| status.code == 403)
+}
+
 /// The next event of a watch; what it says of the watch itself is told. `None` when it ends.
 async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
@@ -150,8 +189,7 @@ async fn watch_jobs(
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
-    let jobs: Api<batch::Job> = reach.api(context.client.clone());
-    let mut events = std::pin::pin!(watcher(jobs, config()).default_backoff());
+    let mut events = std::pin::pin!(events::<batch::Job>(&reach, &context.client, config()));
     let mut advisor = Advisor::new(context.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
@@ -185,13 +223,13 @@ async fn watch_jobs(
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
-    let pods: Api<Pod> = reach.api(context.client.clone());
     let holders = format!(
         "{}={}",
         annotations::HOLDER_LABEL,
         annotations::HOLDER_VALUE
     );
-    let mut events = std::pin::pin!(watcher(pods, config().labels(&holders)).default_backoff());
+    let config = config().labels(&holders);
+    let mut events = std::pin::pin!(events::<Pod>(&reach, &context.client, config));
     while let Some(event) = next(&mut events, &mut watching).await {
         let pod = match event {
             Event::Delete(pod) => pod,
@@ -224,8 +262,7 @@ async fn watch_semaphores(
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
-    let semaphores: Api<DeserializeGuard<ConsulSemaphore>> = reach.api(context.client.clone());
-    let events = watcher(semaphores, config()).default_backoff();
+    let events = events(&reach, &context.client, config());
     Overseers {
         context,
         reach,
@@ -277,6 +314,7 @@ impl Overseers {
                         .cloned()
                         .collect();
                     for reference in &gone {
+                        tracing::info!(semaphore = %reference, "it went unseen: its sessions are renewed no more, and end with their TTL");
                         self.remove(reference);
                     }
                     self.context.index.semaphores_are_known(&self.reach);

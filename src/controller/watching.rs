@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::runtime::watcher;
+use kube::{core::Status, runtime::watcher};
 use tokio::time::sleep;
 
 use super::reach::Reach;
@@ -140,16 +140,21 @@ impl Trouble {
     }
 }
 
-/// The status of the API server's refusal, and what is wrong in one line that says what to do.
-fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
+/// The API server's refusal, if the error is one.
+pub(super) fn refusal(error: &watcher::Error) -> Option<&Status> {
     use watcher::Error;
-    let status = match error {
+    match error {
         Error::InitialListFailed(kube::Error::Api(status))
         | Error::WatchStartFailed(kube::Error::Api(status))
         | Error::WatchFailed(kube::Error::Api(status))
         | Error::WatchError(status) => Some(status),
         _ => None,
-    };
+    }
+}
+
+/// The status of the API server's refusal, and what is wrong in one line that says what to do.
+fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
+    let status = refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
     let advice = match code {
@@ -165,8 +170,6 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     fn refusal(code: u16, message: &str) -> watcher::Error {

@@ -118,7 +118,7 @@ async fn a_token_that_lacks_something_is_told_and_heals() {
     for semaphore in crowd.iter().chain([&db]) {
         denied(semaphore, "ACL not found").await;
     }
-    first.is_waiting().await;
+    first.has_event("SlotWaiting").await;
     fs::write(&access.token_file, OWN).expect("the token's file");
     // The tight policy is all that is needed.
     first.is_complete().await;

@@ -1,15 +1,18 @@
 //! An operator that is to work in some namespaces only, with no rights elsewhere: the bindings are those
 //! of docs/scope.md.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace, Operator, eventually};
+use testbed::{Bed, Namespace, Operator, eventually, eventually_within, same};
 
 use crate::{
     helpers::{apply_documented, told},
-    proof::nothing_is_left,
+    proof::{nothing_is_left, runs_in_a_slot},
 };
+
+/// How long a backoff, and the life of a session after it, may take.
+const LONG: Duration = Duration::from_mins(4);
 
 const ACCOUNT: &str = "consul-semaphore-operator";
 
@@ -58,8 +61,12 @@ impl Stage {
 
     /// An operator for these namespaces.
     fn operator(&self, name: &str, teams: &[&Namespace]) -> Operator {
+        self.operator_with(["--lease-name", "teams"], name, teams)
+    }
+
+    fn operator_with(&self, args: [&str; 2], name: &str, teams: &[&Namespace]) -> Operator {
         let teams: Vec<_> = teams.iter().map(|team| team.name()).collect();
-        let args = ["--lease-name", "teams", "--namespaces", &teams.join(",")].map(str::to_owned);
+        let args = [args[0], args[1], "--namespaces", &teams.join(",")].map(str::to_owned);
         let kubeconfig = self.kubeconfig.display().to_string();
         let bed = &self.bed;
         bed.another_operator(name, args, [("KUBECONFIG", kubeconfig)])
@@ -121,6 +128,65 @@ async fn rights_in_its_namespaces_are_enough_and_others_are_left_alone() {
     runs.finish().await;
     nothing_is_left(&stage.bed, &other, &theirs).await;
     assert!(both.stop().await.success());
+}
+
+#[tokio::test]
+async fn what_a_namespace_held_is_given_back_though_its_end_is_not_shown() {
+    let stage = Stage::new().await;
+    let bed = &stage.bed;
+    let (stays, goes) = (bed.namespace("stays").await, bed.namespace("goes").await);
+    stage.allow(&stays).await;
+    stage.allow(&goes).await;
+    let operator = &stage.operator_with(["--leader-election", "off"], "of-two", &[&stays, &goes]);
+    operator.start().await;
+    let db = goes.semaphore("db").ttl("10s").create().await;
+    let job = goes.job("a").semaphore("db").runs("1h").create().await;
+    let grant = runs_in_a_slot(bed, &db, &job).await;
+
+    // Its rights go first, and no watch of before goes on.
+    goes.kubectl(["delete", "rolebinding", ACCOUNT]).await;
+    let server = bed.kubernetes().expect("the bed's own");
+    server.kill().await;
+    server.start_again().await;
+    eventually_within(LONG, "its watches are refused", || async {
+        let health = operator.get("/readyz").await;
+        let fails = |line: &str| line.contains(": the watch fails") && line.contains("forbidden");
+        let failing = health
+            .lines()
+            .filter(|line| line.contains(goes.name()) && fails(line));
+        if failing.count() == 3 {
+            Ok(())
+        } else {
+            Err(health)
+        }
+    })
+    .await;
+    goes.kubectl(["delete", "job", job.name(), "--wait=false"])
+        .await;
+    eventually("the pod is gone", || async {
+        same(job.pods().await.len(), 0)
+    })
+    .await;
+    bed.kubectl(["delete", "namespace", goes.name(), "--wait=false"])
+        .await;
+    let session = || async {
+        let sessions = bed.consul().sessions().await;
+        sessions
+            .iter()
+            .any(|session| session["ID"] == grant.session.as_str())
+    };
+    assert!(session().await, "the slot is kept meanwhile");
+    db.patch(json!({ "metadata": { "finalizers": null } }))
+        .await;
+    eventually_within(LONG, "the slot is free", || async {
+        same(session().await, false)
+    })
+    .await;
+
+    works_in(bed, &stays).await;
+    let health = operator.get("/readyz").await;
+    assert!(!health.contains(goes.name()), "{health}");
+    assert!(operator.stop().await.success());
 }
 
 /// Jobs of all kinds are looked after in this namespace.

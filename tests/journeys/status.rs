@@ -104,6 +104,42 @@ async fn the_status_says_who_holds_and_who_waits() {
 }
 
 #[tokio::test]
+async fn what_others_write_into_the_status_does_not_stay() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("overwritten").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    db.is_ready().await;
+    let theirs = json!({ "type": "Theirs", "status": "True", "reason": "Own", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    for (what, held) in [("once", 7), ("again", 8)] {
+        let before = db.status().await;
+        let mut conditions = before["conditions"].as_array().expect("a list").clone();
+        conditions[0]["status"] = json!("False");
+        conditions[0]["reason"] = json!(what);
+        conditions.retain(|condition| condition["type"] != "Theirs");
+        conditions.push(theirs.clone());
+        let patch =
+            json!({ "status": { "held": held, "appliedLimits": [5], "conditions": conditions } });
+        let patch = patch.to_string();
+        let args = [
+            "patch",
+            "csem",
+            "db",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        team.kubectl(args).await;
+        db.shows(json!({ "held": 0, "appliedLimits": [1] })).await;
+        db.is_ready().await;
+        let after = db.status().await["conditions"].clone();
+        let after = after.as_array().expect("a list");
+        assert_eq!(after.last(), Some(&theirs), "what is nobody else's stays");
+    }
+}
+
+#[tokio::test]
 async fn conditions_say_what_they_are_about() {
     let bed = Bed::shared().await;
     let team = bed.namespace("conditions").await;

@@ -18,6 +18,7 @@ use crate::{
         job::CONTROLLER_UID,
         patch,
     },
+    holding::Setback,
     semaphore::{Identity, Job, Ours, Standing, plan::Target},
 };
 
@@ -45,8 +46,8 @@ pub(in crate::controller) struct Proof {
     /// The version of the Job that it was asked for.
     of: Option<Arc<str>>,
     job: Option<Arc<Job>>,
-    /// The pods that are left, with their nodes; `None` if there was no answer.
-    pods: Option<Vec<String>>,
+    /// The pods that are left, with their nodes; or that there was no answer.
+    pods: Result<Vec<String>, Setback>,
     first: Moment,
     taken: Moment,
     /// From when on it counts that there are no pods.
@@ -60,7 +61,8 @@ impl Proof {
     /// When it is to be taken again.
     pub(super) fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
-            Some(pods) if pods.is_empty() => self.counts,
+            Err(setback) => setback.until,
+            Ok(pods) if pods.is_empty() => self.counts,
             _ if self.touched => self.taken + PROVE_SOON,
             _ => self.taken + PROVE_AGAIN,
         };
@@ -68,7 +70,7 @@ impl Proof {
     }
 
     fn pods_gone(&self) -> bool {
-        self.taken >= self.counts && self.pods.as_ref().is_some_and(Vec::is_empty)
+        self.taken >= self.counts && self.pods.as_ref().is_ok_and(Vec::is_empty)
     }
 
     fn is_current(&self, ours: &Ours) -> bool {
@@ -149,26 +151,30 @@ impl Grantor {
         let before = self.proofs.remove(&contender.session);
         let now = Moment::now();
         let start = self.starts.get(&contender.session);
+        let version = contender.job.as_ref().map(|job| job.version.clone());
+        let unanswered = before
+            .as_ref()
+            .and_then(|before| before.pods.as_ref().err());
+        let (job, pods) = match answer {
+            Ok((job, pods)) => (job, Ok(pods)),
+            Err(error) => {
+                let job = &contender.identity.job;
+                if unanswered.is_none() {
+                    tracing::warn!(%job, %error, "it can't be seen whether pods are left");
+                }
+                (contender.job.clone(), Err(Setback::after(unanswered, now)))
+            }
+        };
         let mut proof = Proof {
-            of: contender.job.as_ref().map(|job| job.version.clone()),
-            job: contender.job.clone(),
-            pods: None,
+            of: version,
+            job,
+            pods,
             first: before.as_ref().map_or(now, |before| before.first),
             taken: now,
             counts: start.map_or(now, |start| *start + UNHEARD),
             touched: false,
             warned: before.is_some_and(|before| before.warned),
         };
-        match answer {
-            Ok((job, pods)) => {
-                proof.job = job;
-                proof.pods = Some(pods);
-            }
-            Err(error) => {
-                let job = &contender.identity.job;
-                tracing::warn!(%job, %error, "it can't be seen whether pods are left");
-            }
-        }
         self.warn_if_overdue(&contender.identity, &mut proof);
         proof.tell(contender);
         self.proofs.insert(contender.session.clone(), proof);
@@ -176,10 +182,10 @@ impl Grantor {
 
     /// Says which pods keep a slot that should be free by now.
     fn warn_if_overdue(&self, identity: &Identity, proof: &mut Proof) {
-        let Some(pods) = proof.pods.as_ref().filter(|pods| !pods.is_empty()) else {
+        let Ok(pods) = &proof.pods else {
             return;
         };
-        if proof.warned || proof.taken.since(proof.first) < OVERDUE {
+        if pods.is_empty() || proof.warned || proof.taken.since(proof.first) < OVERDUE {
             return;
         }
         proof.warned = true;
@@ -231,7 +237,7 @@ mod tests {
         let proof = |pods: &[&str], taken| Proof {
             of: None,
             job: None,
-            pods: Some(pods.iter().map(|pod| (*pod).to_owned()).collect()),
+            pods: Ok(pods.iter().map(|pod| (*pod).to_owned()).collect()),
             first: second(10),
             taken: second(taken),
             counts: second(15),
@@ -247,5 +253,29 @@ mod tests {
         let left = proof(&["a"], 16);
         assert!(!left.pods_gone());
         assert_eq!(left.due(), Some(second(16) + PROVE_AGAIN));
+    }
+
+    #[test]
+    fn who_gives_no_answer_is_asked_ever_less_often() {
+        let mut setback = Setback::after(None, Moment::from_boot(Duration::ZERO));
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            let taken = setback.until;
+            setback = Setback::after(Some(&setback), taken);
+            let proof = Proof {
+                of: None,
+                job: None,
+                pods: Err(setback),
+                first: taken,
+                taken,
+                counts: taken,
+                touched: true,
+                warned: false,
+            };
+            assert!(!proof.pods_gone());
+            pauses.push(proof.due().unwrap().since(taken));
+        }
+        assert!(pauses.iter().all(|pause| !pause.is_zero()), "{pauses:?}");
+        assert!(*pauses.last().unwrap() > 2 * PROVE_AGAIN, "{pauses:?}");
     }
 }

@@ -156,7 +156,7 @@ impl Overseer {
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             uid: semaphore.metadata.uid.clone(),
             generation: semaphore.metadata.generation,
-            reporter: Reporter::start(&context, &semaphore),
+            reporter: Reporter::start(&context, specs.clone()),
             fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
             defence: defence(&semaphore),
             context,

@@ -1,5 +1,5 @@
 //! Writes the status of one `ConsulSemaphore`: at most about once a second, and never loses the
-//! last of it.
+//! last of it. What others write there is written over.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,6 +28,9 @@ use crate::{
 /// How long changes of the status are collected.
 const COALESCE: Duration = Duration::from_secs(1);
 
+/// After how long without another one it is the first time again that others wrote.
+const CALM: Duration = Duration::from_mins(1);
+
 /// What a pass has to report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
@@ -53,7 +56,12 @@ impl Drop for Reporter {
 
 impl Reporter {
     /// Starts to write the status of this semaphore.
-    pub(super) fn start(context: &Context, semaphore: &ConsulSemaphore) -> Self {
+    /// Every version of it that is seen comes in `seen`.
+    pub(super) fn start(
+        context: &Context,
+        mut seen: watch::Receiver<Arc<ConsulSemaphore>>,
+    ) -> Self {
+        let semaphore = seen.borrow_and_update().clone();
         let (reports, due) = watch::channel((0, Report::default()));
         let (done, written) = watch::channel(0);
         let urgent = Arc::new(Notify::new());
@@ -65,6 +73,8 @@ impl Reporter {
             uid: semaphore.uid(),
             written: semaphore.status.clone().unwrap_or_default(),
             due,
+            seen,
+            mended: None,
             done,
             urgent: urgent.clone(),
         };
@@ -114,8 +124,12 @@ struct Writer {
     namespace: String,
     name: String,
     uid: Option<String>,
+    /// As the API server has it.
     written: ConsulSemaphoreStatus,
     due: watch::Receiver<(u64, Report)>,
+    seen: watch::Receiver<Arc<ConsulSemaphore>>,
+    /// When what somebody else wrote may be written over again, after the last time.
+    mended: Option<Setback>,
     done: watch::Sender<u64>,
     urgent: Arc<Notify>,
 }
@@ -124,21 +138,23 @@ impl Writer {
     async fn run(mut self) {
         let mut setback: Option<Setback> = None;
         let mut told = false;
-        while self.due.changed().await.is_ok() {
-            let (number, Report { status, findings }) = self.due.borrow_and_update().clone();
-            let status = self.with_conditions(status, &findings);
+        while self.is_to_write().await {
+            let number = self.due.borrow_and_update().0;
+            let status = self.status();
             if status != self.written {
-                if let Err(error) = self.write(&status).await {
-                    told = self.complain(&error, told);
-                    self.due.mark_changed();
-                    let next = Setback::after(setback.as_ref(), Moment::now());
-                    setback = Some(next);
-                    next.wait().await;
-                    continue;
+                match self.write(&status).await {
+                    Ok(written) => self.written = written.unwrap_or(status),
+                    Err(error) => {
+                        told = self.complain(&error, told);
+                        self.due.mark_changed();
+                        let next = Setback::after(setback.as_ref(), Moment::now());
+                        setback = Some(next);
+                        next.wait().await;
+                        continue;
+                    }
                 }
                 crash::reach(Point::StatusWritten, &self.namespace).await;
                 (setback, told) = (None, false);
-                self.written = status;
             }
             self.done.send_replace(number);
             tokio::select! {
@@ -146,6 +162,69 @@ impl Writer {
                 () = self.urgent.notified() => {}
             }
         }
+    }
+
+    /// Waits until there is something to write: a report, or the last one once more. Says whether there is any.
+    async fn is_to_write(&mut self) -> bool {
+        loop {
+            let (seen, mended) = (&mut self.seen, self.mended);
+            let news = async move {
+                if let Some(mended) = mended {
+                    mended.wait().await;
+                }
+                seen.changed().await
+            };
+            tokio::select! {
+                report = self.due.changed() => return report.is_ok(),
+                seen = news => match seen {
+                    Ok(()) if self.is_overwritten().await => return true,
+                    Ok(()) => {}
+                    Err(_) => return false,
+                },
+            }
+        }
+    }
+
+    /// Whether somebody else has written the status since. What is there now is asked for: what the watch shows may be
+    /// older than what was written here.
+    async fn is_overwritten(&mut self) -> bool {
+        let seen = self.seen.borrow_and_update().status.clone();
+        let seen = seen.unwrap_or_default();
+        if self.due.borrow().0 == 0 {
+            self.written = seen;
+            return false;
+        }
+        if seen == self.written {
+            return false;
+        }
+        let now = match call(self.api.get_opt(&self.name)).await {
+            Ok(Some(now)) if now.uid() == self.uid => now.status.unwrap_or_default(),
+            Ok(_) => return false,
+            Err(_) => {
+                self.seen.mark_changed();
+                self.put_off();
+                return false;
+            }
+        };
+        let others_wrote = now != self.written;
+        self.written = now;
+        let overwritten = others_wrote && self.status() != self.written;
+        if overwritten {
+            tracing::warn!(
+                semaphore = format!("{}/{}", self.namespace, self.name),
+                "somebody else wrote the status: it is written again. If it was another operator, see that their \
+                 scopes don't overlap"
+            );
+            self.put_off();
+        }
+        overwritten
+    }
+
+    /// Puts the next look at what others wrote off, ever longer if one follows the other.
+    fn put_off(&mut self) {
+        let now = Moment::now();
+        let before = self.mended.filter(|before| now < before.until + CALM);
+        self.mended = Some(Setback::after(before.as_ref(), now));
     }
 
     /// Tells of a refusal, once; that the API server is away is told elsewhere. Says whether it has
@@ -161,18 +240,23 @@ impl Writer {
         told || refused
     }
 
-    fn with_conditions(
-        &self,
-        mut status: ConsulSemaphoreStatus,
-        findings: &[Finding],
-    ) -> ConsulSemaphoreStatus {
+    /// The status as the last report has it. What it does not speak of stays as it is.
+    fn status(&self) -> ConsulSemaphoreStatus {
+        let (_, Report { status, findings }) = self.due.borrow().clone();
         let generation = status.observed_generation;
         let now = clock::time();
-        status.conditions = conditions::merge(&self.written.conditions, findings, generation, now);
-        status
+        let conditions = conditions::merge(&self.written.conditions, &findings, generation, now);
+        ConsulSemaphoreStatus {
+            conditions,
+            ..status
+        }
     }
 
-    async fn write(&self, status: &ConsulSemaphoreStatus) -> Result<(), CallError> {
+    /// Writes it, and says what is there now; `None` if there is nobody left to tell.
+    async fn write(
+        &self,
+        status: &ConsulSemaphoreStatus,
+    ) -> Result<Option<ConsulSemaphoreStatus>, CallError> {
         // The uid keeps it away from another semaphore that was made under the same name.
         let body = Patch::Merge(json!({
             "metadata": { "uid": self.uid },
@@ -180,9 +264,8 @@ impl Writer {
         }));
         let params = patch_params();
         match call(self.api.patch_status(&self.name, &params, &body)).await {
-            // There is nobody left to tell.
-            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(()),
-            answer => answer.map(drop),
+            Err(error) if error.refusal().is_some_and(|(code, _)| code == 404) => Ok(None),
+            answer => answer.map(|semaphore| semaphore.status),
         }
     }
 }
