@@ -159,6 +159,7 @@ async fn a_rule_is_missing(access: &Access, team: &Namespace, db: &Semaphore) {
     access.allow(&[keys.clone(), node.clone()]).await;
     let second = team.job("second").semaphore("db").create().await;
     denied(db, "session:write").await;
+    second.has_event("SlotWaiting").await;
     second.is_waiting().await;
     access.allow(&access.tight).await;
     second.is_complete().await;
@@ -172,6 +173,7 @@ async fn a_rule_is_missing(access: &Access, team: &Namespace, db: &Semaphore) {
         .allow(&[readable, sessions.clone(), node.clone()])
         .await;
     denied(db, "key:write").await;
+    third.has_event("SlotWaiting").await;
     third.is_waiting().await;
     access.allow(&access.tight).await;
     third.is_complete().await;
@@ -185,6 +187,7 @@ async fn a_prefix_is_out_of_reach(access: &Access, team: &Namespace, db: &Semaph
     let far = team.semaphore("far").prefix("elsewhere/far").create().await;
     let job = team.job("far").semaphore("far").create().await;
     denied(&far, "elsewhere/far").await;
+    job.has_event("SlotWaiting").await;
     job.is_waiting().await;
     db.is_ready().await;
     let mut rules = access.tight.to_vec();

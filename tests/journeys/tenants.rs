@@ -291,6 +291,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
         ],
     )
     .await;
+    a.has_event("SlotWaiting").await;
     a.is_waiting().await;
     assert_eq!(consul.list(&prefix).await, []);
 
