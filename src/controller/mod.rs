@@ -25,6 +25,7 @@ mod call;
 mod events;
 mod feed;
 mod grantor;
+mod greeting;
 mod home;
 mod index;
 mod intake;
@@ -138,6 +139,7 @@ pub async fn run(
     // Said beside the work, which does not depend on it.
     let mut aside = JoinSet::new();
     aside.spawn(admission::tell(client.clone()));
+    aside.spawn(greeting::tell(consul.clone()));
     // What was done is told also by who has lost the lead meanwhile.
     let (events, write_events) = Events::new(client, telemetry.metrics.clone());
     let mut writing = JoinSet::new();

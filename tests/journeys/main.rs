@@ -22,6 +22,7 @@ mod proof;
 mod access_of_the_operator;
 mod annotation;
 mod bad_annotations;
+mod consul_address;
 mod consul_away;
 mod consul_policy;
 mod consul_token;

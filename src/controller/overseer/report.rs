@@ -448,7 +448,12 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
             Reason::UnknownDatacenter,
             "Make another ConsulSemaphore with a datacenter that this Consul knows",
         ),
-        consul::Error::Unreachable { .. } => (Reason::ConsulUnreachable, BY_ITSELF),
+        consul::Error::Unreachable { .. } => (
+            Reason::ConsulUnreachable,
+            "Nothing is granted; running Jobs go on while it can be shown that their slots are held. It is \
+             tried again by itself. If it has never worked, look at the operator's --consul-address \
+             (CONSUL_HTTP_ADDR)",
+        ),
         consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
         consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
         _ => (Reason::UnexpectedAnswer, BY_ITSELF),

@@ -1,0 +1,25 @@
+//! A wrong address of Consul is told before there is a semaphore to tell it of.
+
+use testbed::{Bed, eventually, same};
+
+#[tokio::test]
+async fn an_address_at_which_nobody_answers_is_told_at_the_start() {
+    let bed = Bed::shared().await;
+    let args = [
+        "--leader-election",
+        "off",
+        "--semaphore-selector",
+        "nobody=has-it",
+    ];
+    // Nothing listens at the discard port of loopback.
+    let nowhere = [("CONSUL_HTTP_ADDR", "http://127.0.0.1:9".to_owned())];
+    let operator = &bed.another_operator("elsewhere", args, nowhere);
+    operator.start().await;
+    eventually("it says so", || async {
+        let told =
+            |line: &&str| line.contains("Consul gives no answer") && line.contains("127.0.0.1:9");
+        same(operator.logs().lines().filter(told).count(), 1)
+    })
+    .await;
+    assert!(operator.stop().await.success());
+}
