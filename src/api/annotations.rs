@@ -78,7 +78,7 @@ pub enum AnnotationError {
     /// [`SEMAPHORE`] can't be the name of an object.
     #[error(
         "annotation {SEMAPHORE} is {0:?}, which can't be the name of a ConsulSemaphore: use lower case letters, digits, '-' \
-         and '.', with a letter or digit at both ends, at most 253 in all"
+         and '.', with a letter or digit at both ends, at most 253 in all, and no namespace: it is the Job's"
     )]
     Name(String),
     /// [`PRIORITY`] is not a 32-bit integer.

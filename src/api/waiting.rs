@@ -52,7 +52,7 @@ impl Why<'_> {
     pub fn message(&self) -> String {
         match self {
             Self::Unseen => {
-                "the operator has not said anything of the semaphore yet: does it run?".to_owned()
+                "the operator has not said anything of the semaphore yet: does it run, and may it write the status?".to_owned()
             }
             Self::Stopped(condition) | Self::First(condition) => condition.message.clone(),
             Self::FirstOfKey { key, held, limit } => match held {

@@ -192,8 +192,6 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 .iter()
                 .map(|namespace| question(Some(namespace.clone()), None))
                 .collect(),
-            // Who may list in the whole cluster sees that nothing is left.
-            (Place::Namespaces, Namespaces::All, _) => Vec::new(),
             (Place::Namespaces, Namespaces::Only(names), _) => names
                 .iter()
                 // Not what a Role there gives: that goes with it.
@@ -207,8 +205,10 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            // Operators of some namespaces do without the policies'.
-            (Place::Election | Place::Lease, _, None)
+            // Who may list in the whole cluster sees where nothing is left, and operators of some namespaces do
+            // without the policies'.
+            (Place::Namespaces, Namespaces::All, _)
+            | (Place::Election | Place::Lease, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
             (Place::Policy(name), Namespaces::All, _) => {
                 vec![question(None, Some(name.to_owned()))]

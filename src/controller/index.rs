@@ -202,6 +202,25 @@ impl Index {
         }
     }
 
+    /// The names of the other semaphores in its namespace that have its lock keys.
+    pub(super) fn neighbours(&self, reference: &SemaphoreRef) -> Vec<Arc<str>> {
+        let state = self.state();
+        let Some(semaphore) = state.semaphores.get(reference) else {
+            return Vec::new();
+        };
+        let place = (
+            reference.namespace.clone(),
+            semaphore.prefix.as_str().to_owned(),
+        );
+        let there = state.by_prefix.get(&place).into_iter().flatten();
+        let alike = |other: &&SemaphoreRef| {
+            let other = state.semaphores.get(*other);
+            other.is_some_and(|other| other.keyed == semaphore.keyed)
+        };
+        let others = there.filter(|other| *other != reference).filter(alike);
+        others.map(|other| other.name.clone()).collect()
+    }
+
     /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines;
     /// `None`: another operator looks after it.
     pub(super) fn add_semaphore(

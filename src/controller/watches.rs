@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, fmt::Debug, sync::Arc};
 
-use futures::{Stream, StreamExt, stream};
+use futures::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::{
     NamespaceResourceScope,
     api::{
@@ -124,7 +127,7 @@ fn events<K>(
     reach: &Reach,
     client: &Client,
     config: watcher::Config,
-) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+) -> BoxStream<'static, watcher::Result<Event<K>>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>
         + Clone
@@ -133,8 +136,8 @@ where
         + Send
         + 'static,
 {
-    let events = watcher(reach.api::<K>(client.clone()), config).default_backoff();
     let (reach, client) = (reach.clone(), client.clone());
+    let events = watcher(reach.api::<K>(client.clone()), config).default_backoff();
     let told = events.then(move |event| {
         let (reach, client) = (reach.clone(), client.clone());
         async move {
@@ -146,7 +149,7 @@ where
             }
         }
     });
-    told.flat_map(stream::iter)
+    told.flat_map(stream::iter).boxed()
 }
 
 fn is_forbidden(error: &watcher::Error) -> bool {
@@ -189,7 +192,7 @@ async fn watch_jobs(
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
-    let mut events = std::pin::pin!(events::<batch::Job>(&reach, &context.client, config()));
+    let mut events = events::<batch::Job>(&reach, &context.client, config());
     let mut advisor = Advisor::new(context.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
@@ -229,7 +232,7 @@ async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching)
         annotations::HOLDER_VALUE
     );
     let config = config().labels(&holders);
-    let mut events = std::pin::pin!(events::<Pod>(&reach, &context.client, config));
+    let mut events = events::<Pod>(&reach, &context.client, config);
     while let Some(event) = next(&mut events, &mut watching).await {
         let pod = match event {
             Event::Delete(pod) => pod,
@@ -284,10 +287,9 @@ struct Overseers {
 impl Overseers {
     async fn run(
         mut self,
-        events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
+        mut events: BoxStream<'static, watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
         mut watching: Watching,
     ) {
-        let mut events = std::pin::pin!(events);
         let mut listed: Option<Vec<SemaphoreRef>> = None;
         loop {
             let event = tokio::select! {

@@ -48,6 +48,17 @@ async fn another_limit_is_refused_until_both_agree() {
     db.has_condition("Ready", "False", "LimitConflict").await;
     db.set_limit(4).await;
     db.is_ready().await;
+
+    // One beside it wants another limit.
+    let twin = team.semaphore("twin").prefix(&db.lock_prefix()).limit(7);
+    let twin = twin.create().await;
+    twin.has_condition("Ready", "False", "LimitConflict").await;
+    let condition = twin.condition("LimitAgreed").await;
+    let message = message(&condition);
+    assert!(
+        message.contains("ConsulSemaphore db has the same prefix"),
+        "{message}"
+    );
     team.job("b").semaphore("db").create().await;
     team.job("b").is_complete().await;
     assert_eq!(consul.limit(&db.lock_prefix()).await, Some(4));

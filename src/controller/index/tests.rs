@@ -443,3 +443,17 @@ mod keyed;
 
 #[path = "scope_tests.rs"]
 mod scope;
+
+#[test]
+fn neighbours_are_those_that_have_the_same_lock_keys() {
+    let index = empty();
+    add(&index, "db", "semaphores/batch/db", false);
+    assert!(index.neighbours(&reference("db")).is_empty());
+    add_others(&index, "same", "semaphores/batch/db", false);
+    add(&index, "other", "semaphores/batch/other", false);
+    add(&index, "keyed", "semaphores/batch/db", true);
+    assert_eq!(index.neighbours(&reference("db")), ["same".into()]);
+    assert!(index.neighbours(&reference("keyed")).is_empty());
+    index.remove_semaphore(&reference("same"));
+    assert!(index.neighbours(&reference("db")).is_empty());
+}

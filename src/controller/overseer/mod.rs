@@ -5,6 +5,7 @@
 //! [`Branch`]: a semaphore has one, a keyed one has one for each key that is in use.
 
 mod access;
+mod advice;
 mod branch;
 mod branches;
 mod finalizer;

@@ -1,0 +1,78 @@
+//! What is wrong with Consul, and what a person can do about it.
+
+use super::branch::Branch;
+use crate::{api::conditions::Reason, consul};
+
+impl Branch {
+    /// The reason for a condition, and what a person can do about it.
+    pub(super) fn explain(&self, error: &consul::Error) -> (Reason, String) {
+        if matches!(error, consul::Error::Denied(_)) {
+            // It may be the token of yesterday, and today's can't be read.
+            if let Some((reason, message)) = self.access.problem() {
+                return (reason, format!("{error}, and {message}"));
+            }
+            if error.is_unknown_token() {
+                let message = format!(
+                    "{error}: Consul does not know {}. It was deleted or has expired, or is another \
+                     Consul's: bring one that this Consul knows",
+                    self.access.whose_token()
+                );
+                return (Reason::PermissionDenied, message);
+            }
+            let node = self.grantor.view.home.as_ref().map(|home| &*home.node);
+            let message = format!(
+                "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
+                 write on the node {}",
+                self.access.whose_token(),
+                node.unwrap_or_default()
+            );
+            return (Reason::PermissionDenied, message);
+        }
+        if matches!(error, consul::Error::TooLarge(_)) {
+            let key = self.grantor.settings.prefix.lock_key();
+            let message = format!(
+                "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
+                 too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
+                 KiB of value. Remove from it what is no semaphore's, or raise \
+                 limits.kv_max_value_size and limits.txn_max_req_len in the configuration of all \
+                 Consul servers"
+            );
+            return (Reason::LockTooLarge, message);
+        }
+        let (reason, advice) = advise(error);
+        (reason, format!("{error}. {advice}"))
+    }
+}
+
+/// The reason for a condition, and what a person can do about any other error than a denial.
+fn advise(error: &consul::Error) -> (Reason, &'static str) {
+    match error {
+        consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
+        consul::Error::LoginFailed(_) => (
+            Reason::LoginFailed,
+            "Look at the auth method and its binding rules in Consul, and at the operator's \
+             --consul-auth-method and --consul-bearer-token-file. It is tried again by itself",
+        ),
+        consul::Error::Unsupported(_) => (
+            Reason::EnterpriseOnly,
+            "spec.consul.namespace and partition need Consul Enterprise: make another \
+             ConsulSemaphore without them",
+        ),
+        consul::Error::UnknownDatacenter => (
+            Reason::UnknownDatacenter,
+            "Make another ConsulSemaphore with a datacenter that this Consul knows",
+        ),
+        consul::Error::Unreachable { .. } => (
+            Reason::ConsulUnreachable,
+            "Nothing is granted; running Jobs go on while it can be shown that their slots are held. It is \
+             tried again by itself. If it has never worked, look at the operator's --consul-address \
+             (CONSUL_HTTP_ADDR)",
+        ),
+        consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
+        consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
+        _ => (Reason::UnexpectedAnswer, BY_ITSELF),
+    }
+}
+
+const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be shown that their \
+                         slots are held. It is tried again by itself";
