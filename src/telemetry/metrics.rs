@@ -92,6 +92,7 @@ struct Inner {
     waits: Histograms<SemaphoreLabels>,
     held: Family<SemaphoreLabels, Gauge>,
     waiting: Family<SemaphoreLabels, Gauge>,
+    idle: Family<SemaphoreLabels, Gauge>,
     limit: Family<SemaphoreLabels, Gauge>,
     ready: Family<Readiness, Gauge>,
     /// The reason that each semaphore shows in `ready`.
@@ -138,6 +139,7 @@ impl Metrics {
             ),
             held: make.plain("held_slots", "Slots held, by whomever and wherever"),
             waiting: make.plain("waiting_jobs", "Jobs of this cluster in line"),
+            idle: make.plain("idle_slots", "Free slots for which Jobs of this cluster wait"),
             limit: make.plain("limit_slots", "Slots that Consul allows; not there while that is unknown"),
             ready: make.plain(
                 "ready",
@@ -197,16 +199,18 @@ impl Metrics {
         self.0.losses.get_or_create(semaphore).inc();
     }
 
-    /// What a pass saw of a semaphore: its Jobs in line here, and what its lock says of its holders
-    /// everywhere and of its limit, if that is known.
+    /// What a pass saw of a semaphore: its Jobs in line here, for how many of them a slot is free, and
+    /// what its lock says of its holders everywhere and of its limit, if that is known.
     pub fn semaphore(
         &self,
         semaphore: &SemaphoreLabels,
         waiting: usize,
+        idle: usize,
         held_and_limit: Option<(usize, u32)>,
     ) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.0.waiting.get_or_create(semaphore).set(gauge(waiting));
+        self.0.idle.get_or_create(semaphore).set(gauge(idle));
         if let Some((held, limit)) = held_and_limit {
             self.0.held.get_or_create(semaphore).set(gauge(held));
             self.0.limit.get_or_create(semaphore).set(i64::from(limit));
@@ -243,7 +247,7 @@ impl Metrics {
         if let Some(reason) = self.reasons().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
         }
-        for gauges in [&self.0.held, &self.0.waiting, &self.0.limit] {
+        for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
             gauges.remove(semaphore);
         }
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
@@ -256,7 +260,7 @@ impl Metrics {
     pub fn forget_all(&self) {
         self.reasons().clear();
         self.0.ready.clear();
-        for gauges in [&self.0.held, &self.0.waiting, &self.0.limit] {
+        for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
             gauges.clear();
         }
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {

@@ -81,7 +81,7 @@ fn it_has_every_metric() {
     let metrics = Metrics::new();
     let db = SemaphoreLabels::new("batch", "db");
     metrics.pass(Duration::ZERO, Err("Conflict"));
-    metrics.semaphore(&db, 1, Some((1, 1)));
+    metrics.semaphore(&db, 1, 0, Some((1, 1)));
     metrics.ready(&db, true, "Reconciled");
     metrics.granted(&db, Duration::ZERO);
     metrics.released(&db);

@@ -30,6 +30,7 @@ async fn the_endpoints_tell_what_was_done() {
             "losses_total",
             "held_slots",
             "waiting_jobs",
+            "idle_slots",
             "limit_slots",
             "wait_seconds_count",
         ];
@@ -50,6 +51,7 @@ async fn the_endpoints_tell_what_was_done() {
         ("losses_total", Some(0.0)),
         ("held_slots", Some(2.0)),
         ("waiting_jobs", Some(3.0)),
+        ("idle_slots", Some(0.0)),
         ("limit_slots", Some(2.0)),
         ("wait_seconds_count", Some(2.0)),
     ]);
@@ -67,6 +69,7 @@ async fn the_endpoints_tell_what_was_done() {
         ("losses_total", Some(0.0)),
         ("held_slots", Some(0.0)),
         ("waiting_jobs", Some(0.0)),
+        ("idle_slots", Some(0.0)),
         ("limit_slots", Some(2.0)),
         ("wait_seconds_count", Some(5.0)),
     ]);

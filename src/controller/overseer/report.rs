@@ -10,7 +10,7 @@ use crate::{
         conditions::{ConditionStatus, ConditionType, Finding, Reason},
     },
     clock::Moment,
-    consul::{self, SessionId},
+    consul::SessionId,
     controller::grantor::{Conclusion, Whose},
     semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable},
 };
@@ -57,7 +57,7 @@ impl Overseer {
         };
         let held_and_limit = limit.map(|limit| (sums.held, limit));
         let metrics = &self.context.metrics;
-        metrics.semaphore(&self.labels, sums.waiting, held_and_limit);
+        metrics.semaphore(&self.labels, sums.waiting, sums.idle, held_and_limit);
         let one = sums.findings_of_one();
         let findings = one.unwrap_or_else(|| match &self.common {
             Some(common) if sums.len() == 0 => self.findings_without_keys(common),
@@ -323,8 +323,17 @@ impl Branch {
                  a change of this spec has it enforced again"
             );
         }
+        let index = &self.grantor.context.index;
+        let neighbours = index.neighbours(&self.reference.semaphore());
+        let who = match neighbours.first() {
+            Some(neighbour) => format!(
+                "ConsulSemaphore {} has the same prefix, or somebody else wrote the former",
+                others(neighbour, neighbours.len())
+            ),
+            None => "somebody else wrote the former".to_owned(),
+        };
         format!(
-            "Consul's limit is {theirs} and spec.limit is {ours}; somebody else wrote the former. \
+            "Consul's limit is {theirs} and spec.limit is {ours}; {who}. \
              Nothing is granted until both agree: set spec.limit to {theirs}, have all others use \
              {ours}, or set spec.limitPolicy to Enforce"
         )
@@ -388,80 +397,6 @@ impl Branch {
         Finding::new(condition, ConditionStatus::Unknown, reason, message)
     }
 }
-
-impl Branch {
-    /// The reason for a condition, and what a person can do about it.
-    fn explain(&self, error: &consul::Error) -> (Reason, String) {
-        if matches!(error, consul::Error::Denied(_)) {
-            // It may be the token of yesterday, and today's can't be read.
-            if let Some((reason, message)) = self.access.problem() {
-                return (reason, format!("{error}, and {message}"));
-            }
-            if error.is_unknown_token() {
-                let message = format!(
-                    "{error}: Consul does not know {}. It was deleted or has expired, or is another \
-                     Consul's: bring one that this Consul knows",
-                    self.access.whose_token()
-                );
-                return (Reason::PermissionDenied, message);
-            }
-            let node = self.grantor.view.home.as_ref().map(|home| &*home.node);
-            let message = format!(
-                "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
-                 write on the node {}",
-                self.access.whose_token(),
-                node.unwrap_or_default()
-            );
-            return (Reason::PermissionDenied, message);
-        }
-        if matches!(error, consul::Error::TooLarge(_)) {
-            let key = self.grantor.settings.prefix.lock_key();
-            let message = format!(
-                "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
-                 too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
-                 KiB of value. Remove from it what is no semaphore's, or raise \
-                 limits.kv_max_value_size and limits.txn_max_req_len in the configuration of all \
-                 Consul servers"
-            );
-            return (Reason::LockTooLarge, message);
-        }
-        let (reason, advice) = advise(error);
-        (reason, format!("{error}. {advice}"))
-    }
-}
-
-/// The reason for a condition, and what a person can do about any other error than a denial.
-fn advise(error: &consul::Error) -> (Reason, &'static str) {
-    match error {
-        consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
-        consul::Error::LoginFailed(_) => (
-            Reason::LoginFailed,
-            "Look at the auth method and its binding rules in Consul, and at the operator's \
-             --consul-auth-method and --consul-bearer-token-file. It is tried again by itself",
-        ),
-        consul::Error::Unsupported(_) => (
-            Reason::EnterpriseOnly,
-            "spec.consul.namespace and partition need Consul Enterprise: make another \
-             ConsulSemaphore without them",
-        ),
-        consul::Error::UnknownDatacenter => (
-            Reason::UnknownDatacenter,
-            "Make another ConsulSemaphore with a datacenter that this Consul knows",
-        ),
-        consul::Error::Unreachable { .. } => (
-            Reason::ConsulUnreachable,
-            "Nothing is granted; running Jobs go on while it can be shown that their slots are held. It is \
-             tried again by itself. If it has never worked, look at the operator's --consul-address \
-             (CONSUL_HTTP_ADDR)",
-        ),
-        consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
-        consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),
-        _ => (Reason::UnexpectedAnswer, BY_ITSELF),
-    }
-}
-
-const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be shown that their \
-                         slots are held. It is tried again by itself";
 
 /// The limit, and who holds, dead holders included; `None` if that can't be said.
 pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {

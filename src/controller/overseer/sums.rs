@@ -30,6 +30,8 @@ pub(super) struct Sums {
     pub(super) held: usize,
     pub(super) held_here: usize,
     pub(super) waiting: usize,
+    /// For how many of those who wait a slot of their key is free.
+    pub(super) idle: usize,
     /// The Jobs in line that hold a slot already.
     pub(super) starting: BTreeSet<Uid>,
     /// The oldest holders of each key by their age, each as a place in the account of its key.
@@ -133,6 +135,9 @@ impl Sums {
         sum(&mut self.held, shown.held);
         sum(&mut self.held_here, shown.held_here);
         sum(&mut self.waiting, *waiting);
+        let limit = shown.limit.and_then(|limit| limit.try_into().ok());
+        let free = limit.unwrap_or(0_usize).saturating_sub(shown.held);
+        sum(&mut self.idle, free.min(*waiting));
         for uid in starting {
             mark(&mut self.starting, uid, more);
         }

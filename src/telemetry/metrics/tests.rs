@@ -51,7 +51,7 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         SemaphoreLabels::new("batch", "reports"),
     );
     for semaphore in [&migrations, &reports] {
-        metrics.semaphore(semaphore, 5, Some((2, 3)));
+        metrics.semaphore(semaphore, 5, 1, Some((2, 3)));
         metrics.ready(semaphore, true, "Reconciled");
     }
     let labels = "{namespace=\"batch\",semaphore=\"migrations\"}";
@@ -63,11 +63,13 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
             format!("{PREFIX}_losses_total{labels} 0"),
             format!("{PREFIX}_held_slots{labels} 2"),
             format!("{PREFIX}_waiting_jobs{labels} 5"),
+            format!("{PREFIX}_idle_slots{labels} 1"),
             format!("{PREFIX}_limit_slots{labels} 3"),
         ]
     );
-    metrics.semaphore(&migrations, 5, None);
-    assert_eq!(lines(&metrics, &format!("_slots{labels}")), [""; 0]);
+    metrics.semaphore(&migrations, 5, 0, None);
+    let idle = format!("{PREFIX}_idle_slots{labels} 0");
+    assert_eq!(lines(&metrics, &format!("_slots{labels}")), [idle]);
     metrics.granted(&migrations, Duration::from_hours(25));
     metrics.released(&migrations);
     metrics.lost(&migrations);
@@ -98,7 +100,7 @@ fn a_semaphore_is_ready_or_not_for_one_reason() {
         metrics.ready(&semaphore, ready, reason);
         assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
     }
-    metrics.semaphore(&semaphore, 1, Some((1, 1)));
+    metrics.semaphore(&semaphore, 1, 0, Some((1, 1)));
     metrics.forget_all();
     assert_eq!(lines(&metrics, "batch"), [""; 0]);
 }

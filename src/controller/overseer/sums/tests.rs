@@ -145,3 +145,25 @@ fn what_stops_one_key_stops_no_other() {
     assert_eq!(ready.status, ConditionStatus::False);
     assert_eq!(ready.message, "key a and 3 more: why");
 }
+
+#[test]
+fn a_slot_is_idle_that_somebody_of_its_own_key_waits_for() {
+    let mut sums = Sums::default();
+    sums.put(account("full", &[5], WELL));
+    assert_eq!(sums.idle, 0);
+    let free = |limit, waiting| {
+        let mut account = account("free", &[], WELL);
+        account.shown.limit = limit;
+        account.in_line.waiting = waiting;
+        account
+    };
+    for (limit, waiting, idle) in [
+        (Some(1), 1, 1),
+        (Some(7), 2, 2),
+        (Some(2), 7, 2),
+        (None, 7, 0),
+    ] {
+        sums.put(free(limit, waiting));
+        assert_eq!(sums.idle, idle, "{limit:?}, {waiting} wait");
+    }
+}
