@@ -38,12 +38,13 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The operator's container of a pod, as a process here.
 ///
 /// It has the arguments, the variables and the files that the pod says, and the token that the pod has. Where these
-/// name a file, they name the place where it is here; and it listens at a free port of loopback, because the ports of
+/// name a file, they name the place where it is here; and it listens at free ports of loopback, because the ports of
 /// all pods are this machine's.
 #[derive(Debug)]
 pub struct Container {
     process: Process,
     address: String,
+    page: Option<String>,
     liveness: String,
     kubeconfig: PathBuf,
 }
@@ -61,8 +62,9 @@ impl ApiServer {
         let kubeconfig = self.in_pod(&volumes, name)?;
         let description = Description::read(&pod, &volumes).await?;
         let program = programs::operator()?;
-        let started = ports::on_free(|[port]| {
-            let address = format!("127.0.0.1:{port}");
+        let started = ports::on_free(|ports| {
+            let [address, page] = ports.map(|port| format!("127.0.0.1:{port}"));
+            let page = description.page.then_some(page);
             let mut recipe = Recipe::new(name, &program)
                 .args(&description.args)
                 .env("HOSTNAME", name)
@@ -70,7 +72,10 @@ impl ApiServer {
             for (name, value) in description.env.iter() {
                 recipe = recipe.env(name, value);
             }
-            let recipe = recipe.env("HTTP_ADDRESS", &address);
+            let mut recipe = recipe.env("HTTP_ADDRESS", &address);
+            if let Some(page) = &page {
+                recipe = recipe.env("WEB_ADDRESS", page);
+            }
             let readiness = &description.readiness;
             async move {
                 let process = Process::start(self.shared_folder(), &recipe)?;
@@ -81,13 +86,14 @@ impl ApiServer {
                         .map_err(|e| format!("{e:#}"))
                 };
                 process.ready(PATIENCE, probe).await?;
-                Ok((process, address))
+                Ok((process, address, page))
             }
         });
-        let (process, address) = started.await.with_context(|| format!("running {name}"))?;
+        let (process, address, page) = started.await.with_context(|| format!("running {name}"))?;
         Ok(Container {
             process,
             address,
+            page,
             liveness: description.liveness,
             kubeconfig,
         })
@@ -174,6 +180,11 @@ impl Container {
         })
     }
 
+    /// Where it serves its web page, if the pod has one.
+    pub fn page(&self) -> Option<&str> {
+        self.page.as_deref()
+    }
+
     /// The pod's name.
     pub fn name(&self) -> &str {
         self.process.name()
@@ -219,6 +230,8 @@ async fn get(address: &str, path: &str) -> Result<String> {
 struct Description {
     args: Vec<String>,
     env: Env,
+    /// Whether it serves a web page.
+    page: bool,
     /// The paths that the probes ask.
     readiness: String,
     liveness: String,
@@ -229,6 +242,7 @@ impl Description {
         let container = first(pod)?;
         let (mut args, mut env) = told(pod, volumes).await?;
         let listens = listens(&mut args, &env)?;
+        let page = take(&mut args, "--web-address=").is_some() || env.get("WEB_ADDRESS").is_some();
         let args = args.iter().map(|arg| in_place(arg, volumes));
         for (name, value) in env.clone().iter() {
             env.set(
@@ -240,6 +254,7 @@ impl Description {
         Ok(Self {
             args: args.collect::<Result<_>>()?,
             env,
+            page,
             readiness: probe(&container.readiness_probe).context("the readiness probe")?,
             liveness: probe(&container.liveness_probe).context("the liveness probe")?,
         })
@@ -261,18 +276,19 @@ async fn told(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
 
 /// Takes the argument out that says where to listen, and returns the port of it.
 fn listens(args: &mut Vec<String>, env: &Env) -> Result<i32> {
-    let mut told = env.get("HTTP_ADDRESS").unwrap_or(HTTP_ADDRESS).to_owned();
-    args.retain(|arg| match arg.strip_prefix("--http-address=") {
-        Some(address) => {
-            address.clone_into(&mut told);
-            false
-        }
-        None => true,
-    });
+    let told = take(args, "--http-address=");
+    let told = told.as_deref().or_else(|| env.get("HTTP_ADDRESS"));
+    let told = told.unwrap_or(HTTP_ADDRESS);
     let port = told
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse().ok());
     port.with_context(|| format!("{told} is no address to listen at"))
+}
+
+/// Takes a flag (`--flag=`) out of the arguments, and returns its value.
+fn take(args: &mut Vec<String>, flag: &str) -> Option<String> {
+    let at = args.iter().position(|arg| arg.starts_with(flag))?;
+    Some(args.remove(at)[flag.len()..].to_owned())
 }
 
 /// The argument or value, with the file that it names where it is here.

@@ -1,15 +1,14 @@
 //! What a node does with the operator's pods: it runs those that there are, and ends those that are gone.
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    convert::Infallible,
-    time::Duration,
-};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use anyhow::Result;
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::ListParams};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::{
+    sync::oneshot,
+    time::{MissedTickBehavior, interval, sleep},
+};
 
 use crate::{api_server::ApiServer, container::Container, kubeconfig};
 
@@ -24,68 +23,81 @@ type Name = (String, String);
 impl ApiServer {
     /// Runs the operators of all pods that come, and `says` so, until this is dropped. One that can't run, or
     /// ends, is tried again, as by a node.
-    pub async fn run_operators(&self, mut says: impl FnMut(String)) -> Result<Infallible> {
+    pub async fn run_operators(&self, says: impl Fn(String)) -> Result<Infallible> {
         let client = kubeconfig::client(self.kubeconfig()).await?;
         let pods = Api::<Pod>::all(client);
         let operators = ListParams::default().labels(OPERATORS);
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut running: BTreeMap<Name, Container> = BTreeMap::new();
-        let mut starting = FuturesUnordered::new();
-        let mut begun: BTreeSet<Name> = BTreeSet::new();
-        let mut failed: BTreeMap<Name, String> = BTreeMap::new();
+        let mut at_work = FuturesUnordered::new();
+        // Each pod's other end is dropped when the pod is gone.
+        let mut there: BTreeMap<Name, oneshot::Sender<Infallible>> = BTreeMap::new();
         loop {
             tokio::select! {
-                Some((name, started)) = starting.next() => {
-                    begun.remove(&name);
-                    let started: Result<Container> = started;
-                    match started {
-                        Ok(container) => {
-                            says(format!("The pod {} runs.", name.1));
-                            running.insert(name, container);
-                        }
-                        Err(error) => {
-                            let why = format!("{error:#}");
-                            if failed.get(&name) != Some(&why) {
-                                says(format!("The pod {} does not run: {why}", name.1));
-                            }
-                            failed.insert(name, why);
-                        }
-                    }
-                }
+                Some(()) = at_work.next() => {}
                 _ = beat.tick() => {
-                    let there: BTreeSet<Name> = pods
-                        .list(&operators)
-                        .await?
-                        .iter()
-                        .filter(|pod| is_running(pod))
-                        .map(|pod| (pod.namespace().unwrap_or_default(), pod.name_any()))
-                        .collect();
-                    running.retain(|(_, name), container| {
-                        let ended = container.exit_status();
-                        if let Some(status) = ended {
-                            says(format!("The pod {name} ended by itself ({status}), and is run again."));
-                        }
-                        ended.is_none()
-                    });
-                    let gone: Vec<_> = running.keys().filter(|name| !there.contains(name)).cloned().collect();
-                    for name in gone {
-                        if let Some(container) = running.remove(&name) {
-                            container.stop().await;
-                            says(format!("The pod {} has ended.", name.1));
-                        }
-                    }
-                    for name in there {
-                        if !running.contains_key(&name) && begun.insert(name.clone()) {
-                            starting.push(async move {
-                                let started = self.try_run_pod(&name.0, &name.1).await;
-                                (name, started)
-                            });
-                        }
+                    let running = pods.list(&operators).await?;
+                    let name = |pod: &Pod| (pod.namespace().unwrap_or_default(), pod.name_any());
+                    let running: Vec<Name> = running.iter().filter(|pod| is_running(pod)).map(name).collect();
+                    there.retain(|name, _| running.contains(name));
+                    for name in running {
+                        there.entry(name.clone()).or_insert_with(|| {
+                            let (stays, gone) = oneshot::channel();
+                            at_work.push(self.run_operator(name, gone, &says));
+                            stays
+                        });
                     }
                 }
             }
         }
+    }
+
+    /// Runs the operator of one pod until that is gone.
+    async fn run_operator(
+        &self,
+        (namespace, name): Name,
+        mut gone: oneshot::Receiver<Infallible>,
+        says: impl Fn(String),
+    ) {
+        let mut failed = false;
+        loop {
+            let started = tokio::select! {
+                // With a start that is under way goes its process.
+                _ = &mut gone => return,
+                started = self.try_run_pod(&namespace, &name) => started,
+            };
+            match started {
+                Ok(container) => {
+                    failed = false;
+                    let page = container.page();
+                    let page = page.map_or(String::new(), |page| {
+                        format!(" Its web page: http://{page}")
+                    });
+                    says(format!("The pod {name} runs.{page}"));
+                    tokio::select! {
+                        _ = &mut gone => {
+                            container.stop().await;
+                            return says(format!("The pod {name} has ended."));
+                        }
+                        () = ended(&container) => says(format!("The pod {name} ended by itself, and is run again.")),
+                    }
+                }
+                // The end of its log, which the error shows, is another one each time.
+                Err(error) if !std::mem::replace(&mut failed, true) => {
+                    says(format!(
+                        "The pod {name} does not run, and is tried again: {error:#}"
+                    ));
+                }
+                Err(_) => {}
+            }
+            sleep(BEAT).await;
+        }
+    }
+}
+
+async fn ended(container: &Container) {
+    while container.exit_status().is_none() {
+        sleep(BEAT).await;
     }
 }
 
