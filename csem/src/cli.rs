@@ -37,6 +37,22 @@ pub(crate) struct Connection {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
+    /// Which cluster of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// Which user of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+
+    /// As whom it is done: a user, or system:serviceaccount:NAMESPACE:NAME
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub(crate) as_user: Option<String>,
+
+    /// As a member of which group, with --as; may be given several times
+    #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
+    pub(crate) as_group: Vec<String>,
+
     /// Which namespace [default: the context's; of list and watch without a name all]
     #[arg(long, short, global = true, value_name = "NAME", value_parser = namespace_name)]
     pub(crate) namespace: Option<String>,
@@ -49,6 +65,9 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         everywhere: Everywhere,
+        /// Of those with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
+        #[arg(long, short = 'l', value_name = "LABELS")]
+        selector: Option<String>,
         /// What it is written as
         #[arg(long, short, value_enum)]
         output: Option<Output>,
@@ -69,6 +88,9 @@ pub(crate) enum Command {
         semaphore: Option<String>,
         #[command(flatten)]
         everywhere: Everywhere,
+        /// Of all, those with these labels, as of list
+        #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "semaphore")]
+        selector: Option<String>,
     },
     /// Keep a waiting Job out of the line
     Hold(OneJob),
@@ -165,18 +187,21 @@ pub(crate) enum Shell {
 
 /// The name of a Job, also as `kubectl get -o name` prints it.
 fn job_name(text: &str) -> Result<String, String> {
-    name(text, &["job.batch", "jobs.batch", "job", "jobs"])
+    name(text, &JOBS)
 }
+
+/// What kubectl calls the kinds of objects that are named here.
+pub(crate) const JOBS: [&str; 4] = ["job.batch", "jobs.batch", "job", "jobs"];
+pub(crate) const SEMAPHORES: [&str; 4] = [
+    "consulsemaphore.consul-semaphore.io",
+    "consulsemaphore",
+    "consulsemaphores",
+    "csem",
+];
 
 /// The name of a semaphore, also as `kubectl get -o name` prints it.
 fn semaphore_name(text: &str) -> Result<String, String> {
-    let kinds = [
-        "consulsemaphore.consul-semaphore.io",
-        "consulsemaphore",
-        "consulsemaphores",
-        "csem",
-    ];
-    name(text, &kinds)
+    name(text, &SEMAPHORES)
 }
 
 /// The name of a namespace; an empty one is none.
@@ -252,5 +277,6 @@ mod tests {
         assert_eq!(cli.connection.namespace.as_deref(), Some("batch"));
         assert!(matches!(cli.command, Command::Bump { priority: -5, .. }));
         assert!(Cli::try_parse_from(["kubectl-csem", "watch", "db", "-A"]).is_err());
+        assert!(Cli::try_parse_from(["kubectl-csem", "list", "--as-group", "a"]).is_err());
     }
 }

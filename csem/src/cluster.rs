@@ -119,15 +119,28 @@ impl Cluster {
     fn right(&self, verb: &'static str, what: What) -> Right {
         Right {
             verb,
+            toward: None,
             what,
             namespace: Some(self.namespace.clone()),
         }
     }
 
+    /// What it takes to read what is to be changed then.
+    fn right_to_change(&self, what: What) -> Right {
+        Right {
+            toward: Some("patch"),
+            ..self.right("get", what)
+        }
+    }
+
     pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
+        self.get_semaphore(name, &self.right("get", What::Semaphores))
+            .await
+    }
+
+    async fn get_semaphore(&self, name: &str, right: &Right) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
-        let right = self.right("get", What::Semaphores);
-        let mut semaphore = bounded(&right, semaphores.get(name)).await;
+        let mut semaphore = bounded(right, semaphores.get(name)).await;
         if let Err(failure) = &mut semaphore
             && failure.kind == Kind::NotThere
         {
@@ -145,17 +158,25 @@ impl Cluster {
         &self,
         name: &str,
     ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
-        let object = self.semaphore(name).await?;
-        match Item::read(&object) {
-            Item::Semaphore(semaphore) => Ok((object, *semaphore)),
-            Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
-                "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
-            ))),
-        }
+        read(name, self.semaphore(name).await?)
+    }
+
+    /// The same for one that is to be changed.
+    pub(crate) async fn readable_to_change(
+        &self,
+        name: &str,
+    ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
+        let right = self.right_to_change(What::Semaphores);
+        read(name, self.get_semaphore(name, &right).await?)
     }
 
     pub(crate) async fn job(&self, name: &str) -> Result<Job, Failure> {
         bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
+    }
+
+    /// A Job that is to be changed.
+    pub(crate) async fn job_to_change(&self, name: &str) -> Result<Job, Failure> {
+        bounded(&self.right_to_change(What::Jobs), self.jobs().get(name)).await
     }
 
     pub(crate) async fn patch_semaphore(
@@ -176,17 +197,22 @@ impl Cluster {
         bounded(&self.right("patch", What::Jobs), call).await
     }
 
+    /// The semaphores of a namespace, or of all, with these labels.
     pub(crate) async fn list_semaphores(
         &self,
         namespace: Option<&str>,
+        selector: Option<&str>,
     ) -> Result<Listed<DynamicObject>, Failure> {
         let right = Right {
-            verb: "list",
-            what: What::Semaphores,
             namespace: namespace.map(str::to_owned),
+            ..self.right("list", What::Semaphores)
         };
         let semaphores = self.semaphores(namespace);
-        list(&right, &semaphores, &ListParams::default(), Some).await
+        let params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default()
+        };
+        list(&right, &semaphores, &params, Some).await
     }
 
     /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
@@ -210,28 +236,64 @@ impl Cluster {
     }
 }
 
+/// A semaphore, with what it was read from.
+fn read(name: &str, object: DynamicObject) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
+    match Item::read(&object) {
+        Item::Semaphore(semaphore) => Ok((object, *semaphore)),
+        Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
+            "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
+        ))),
+    }
+}
+
 async fn config(connection: &Connection) -> Result<Config, Failure> {
-    let options = KubeConfigOptions {
-        context: connection.context.clone(),
-        ..KubeConfigOptions::default()
-    };
+    let mut config = configured(connection).await?;
+    let user = &mut config.auth_info;
+    user.impersonate = connection.as_user.clone().or(user.impersonate.take());
+    if !connection.as_group.is_empty() {
+        user.impersonate_groups = Some(connection.as_group.clone());
+    }
+    Ok(config)
+}
+
+async fn configured(connection: &Connection) -> Result<Config, Failure> {
+    let Connection {
+        kubeconfig,
+        context,
+        cluster,
+        user,
+        ..
+    } = connection;
     let unknown = |error: String| {
         Failure::impossible(format!(
             "no cluster is known: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
         ))
     };
-    if let Some(path) = &connection.kubeconfig {
-        let kubeconfig = Kubeconfig::read_from(path).map_err(|error| unknown(error.to_string()))?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        return config.map_err(|error| unknown(error.to_string()));
+    let named = [context, cluster, user].into_iter().any(Option::is_some);
+    let read = match kubeconfig {
+        Some(path) => Kubeconfig::read_from(path),
+        None if named => Kubeconfig::read(),
+        // It may be that of a pod.
+        None => {
+            let config = Config::infer().await;
+            return config.map_err(|error| unknown(error.to_string()));
+        }
+    };
+    let read = read.map_err(|error| unknown(error.to_string()))?;
+    if let Some(user) = user
+        && !read.auth_infos.iter().any(|known| known.name == *user)
+    {
+        return Err(unknown(format!(
+            "there is no user {user:?} in the kubeconfig"
+        )));
     }
-    if connection.context.is_some() {
-        let config = Config::from_kubeconfig(&options).await;
-        return config.map_err(|error| unknown(error.to_string()));
-    }
-    Config::infer()
-        .await
-        .map_err(|error| unknown(error.to_string()))
+    let options = KubeConfigOptions {
+        context: context.clone(),
+        cluster: cluster.clone(),
+        user: user.clone(),
+    };
+    let config = Config::from_custom_kubeconfig(read, &options).await;
+    config.map_err(|error| unknown(error.to_string()))
 }
 
 /// Makes a call that has to be answered in time.

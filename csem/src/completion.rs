@@ -9,13 +9,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Arg, ArgAction, Command};
-use consul_semaphore_operator::{controller::asker::Asker, text::one_line};
+use consul_semaphore_operator::{controller::asker::Asker, semaphore::Standing, text::one_line};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams, config::Kubeconfig};
 use tokio::time::timeout;
 
 use crate::{
-    cli::{Connection, Shell},
+    cli::{Connection, JOBS, SEMAPHORES, Shell},
     cluster::Cluster,
     view::item::{Item, status},
 };
@@ -36,6 +36,10 @@ pub(crate) struct Next {
     name: Option<Name>,
     /// What the cursor's word begins with, before the name: `--namespace=`.
     before: String,
+    /// The kind of object that stands before its name, as kubectl has it: `job/`.
+    kind: String,
+    /// The command that stands on the line.
+    command: String,
     /// What the cluster is asked with.
     connection: Connection,
     /// The arguments that stand on the line already.
@@ -59,6 +63,8 @@ enum Name {
     Session,
     Namespace,
     Context,
+    Cluster,
+    User,
     File,
 }
 
@@ -71,6 +77,8 @@ impl Name {
             "session" => Some(Self::Session),
             "namespace" => Some(Self::Namespace),
             "context" => Some(Self::Context),
+            "cluster" => Some(Self::Cluster),
+            "user" => Some(Self::User),
             "kubeconfig" => Some(Self::File),
             _ => None,
         }
@@ -99,6 +107,7 @@ pub(crate) fn next(command: &Command, words: &[String]) -> Next {
             };
         } else if let Some(found) = subcommand(command, word).filter(|_| next.given.is_empty()) {
             command = found;
+            found.get_name().clone_into(&mut next.command);
         } else {
             next.given.push(word.clone());
         }
@@ -114,6 +123,7 @@ pub(crate) fn next(command: &Command, words: &[String]) -> Next {
         next.words = subcommands(command);
         if let Some(arg) = command.get_positionals().nth(next.given.len()) {
             next.value_of(arg);
+            next.kind_of(last);
         }
     }
     let before = next.before.clone();
@@ -133,9 +143,38 @@ impl Next {
         self.name = Name::of(arg);
     }
 
+    /// Takes note of the kind that the word begins with, if it is that of the name that is asked for.
+    fn kind_of(&mut self, word: &str) {
+        let kinds = match self.name {
+            Some(Name::Job) => JOBS,
+            Some(Name::Semaphore) => SEMAPHORES,
+            _ => return,
+        };
+        if let Some((kind, _)) = word.split_once('/')
+            && kinds.contains(&kind)
+        {
+            self.kind = format!("{kind}/");
+        }
+    }
+
+    /// Whether the command on the line does something about a Job as it is.
+    fn suits(&self, asker: &Asker) -> bool {
+        let job = &asker.job;
+        let over = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
+        let suits = match self.command.as_str() {
+            "hold" => !job.hold,
+            "unhold" => job.hold || asker.obstacle(false).is_some(),
+            _ => true,
+        };
+        !over && suits
+    }
+
     /// The answer, with these names beside the words that are known. `last` is the cursor's word.
     fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
         let mut answer = String::new();
+        let names = names
+            .into_iter()
+            .map(|(name, help)| (format!("{}{name}", self.kind), help));
         let all = self.words.iter().cloned().chain(names);
         for (word, help) in all {
             let word = format!("{}{word}", self.before);
@@ -166,6 +205,10 @@ impl Connection {
         match arg.get_id().as_str() {
             "kubeconfig" => self.kubeconfig = Some(PathBuf::from(value)),
             "context" => self.context = Some(value.to_owned()),
+            "cluster" => self.cluster = Some(value.to_owned()),
+            "user" => self.user = Some(value.to_owned()),
+            "as_user" => self.as_user = Some(value.to_owned()),
+            "as_group" => self.as_group.push(value.to_owned()),
             "namespace" => self.namespace = Some(value.to_owned()),
             _ => {}
         }
@@ -258,13 +301,30 @@ async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
     let bare = |name: String| (name, String::new());
     match name {
         Name::File => None,
-        Name::Context => {
+        Name::Context | Name::Cluster | Name::User => {
             let kubeconfig = match &next.connection.kubeconfig {
                 Some(path) => Kubeconfig::read_from(path),
                 None => Kubeconfig::read(),
             };
-            let contexts = kubeconfig.ok()?.contexts.into_iter();
-            Some(contexts.map(|context| bare(context.name)).collect())
+            let kubeconfig = kubeconfig.ok()?;
+            let names: Vec<String> = match name {
+                Name::Cluster => kubeconfig
+                    .clusters
+                    .into_iter()
+                    .map(|named| named.name)
+                    .collect(),
+                Name::User => kubeconfig
+                    .auth_infos
+                    .into_iter()
+                    .map(|named| named.name)
+                    .collect(),
+                _ => kubeconfig
+                    .contexts
+                    .into_iter()
+                    .map(|named| named.name)
+                    .collect(),
+            };
+            Some(names.into_iter().map(bare).collect())
         }
         Name::Namespace => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
@@ -279,7 +339,7 @@ async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
         Name::Semaphore => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let listed = cluster
-                .list_semaphores(Some(&cluster.namespace))
+                .list_semaphores(Some(&cluster.namespace), None)
                 .await
                 .ok()?;
             let listed = listed.items.iter();
@@ -288,7 +348,7 @@ async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
         Name::Job => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let listed = cluster.list_jobs(|job| {
-                let asker = Asker::read(&job)?;
+                let asker = Asker::read(&job).filter(|asker| next.suits(asker))?;
                 Some((
                     asker.job.name.to_string(),
                     format!("of {}", asker.semaphore),
@@ -359,6 +419,9 @@ mod tests {
             (Some(Name::Session), vec!["db".to_owned()])
         );
         assert_eq!(at(&["show", "db", ""]).name, None);
+        assert_eq!(at(&["hold", "job/mig"]).kind, "job/");
+        assert_eq!(at(&["hold", "csem/mig"]).kind, "");
+        assert_eq!(at(&["pause", "csem/"]).kind, "csem/");
         assert_eq!(words(&at(&["completion", ""])), ["bash", "zsh", "fish"]);
     }
 
@@ -394,6 +457,7 @@ mod tests {
             kubeconfig: Some("k".into()),
             context: Some("prod".to_owned()),
             namespace: Some("batch".to_owned()),
+            ..Connection::default()
         };
         assert_eq!(
             (next.name, next.connection),
@@ -424,6 +488,11 @@ mod tests {
         };
         assert_eq!(flag(Asks::Kubectl), "db\ta b\n:4\n");
         assert_eq!(flag(Asks::Shell), "--namespace=db\ta b\n:4\n");
+        let with_kind = at(&["show", "csem/d"]);
+        for asker in [Asks::Kubectl, Asks::Shell] {
+            let answer = with_kind.answer(names.clone(), "csem/d", asker);
+            assert_eq!(answer, "csem/db\ta b\n:4\n");
+        }
         let file = at(&["list", "--kubeconfig", ""]);
         assert_eq!(file.answer(Vec::new(), "", Asks::Kubectl), ":0\n");
         assert_eq!(at(&[]).answer(Vec::new(), "", Asks::Kubectl), ":4\n");

@@ -161,6 +161,8 @@ impl What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Right {
     pub(crate) verb: &'static str,
+    /// What is to be done next with what this brings, if that takes more.
+    pub(crate) toward: Option<&'static str>,
     pub(crate) what: What,
     /// Without one: in all.
     pub(crate) namespace: Option<String>,
@@ -171,6 +173,7 @@ impl Right {
     fn missing(&self) -> String {
         let Self {
             verb,
+            toward: _,
             what,
             namespace,
         } = self;
@@ -188,9 +191,9 @@ impl Right {
         }
     }
 
-    /// Which role gives it, as `config/rbac/user_roles.yaml` and Kubernetes itself have them.
+    /// Which role is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself have them.
     fn role(&self) -> &'static str {
-        match (self.what, self.verb) {
+        match (self.what, self.toward.unwrap_or(self.verb)) {
             (What::Semaphores, "get" | "list" | "watch") => {
                 "consul-semaphore-viewer gives that right, and Kubernetes' own view, edit and admin include it"
             }
@@ -212,6 +215,7 @@ mod tests {
     fn right(verb: &'static str, what: What, namespace: Option<&str>) -> Right {
         Right {
             verb,
+            toward: None,
             what,
             namespace: namespace.map(str::to_owned),
         }
@@ -247,6 +251,15 @@ mod tests {
                 assert!(said.contains(word), "{word:?} is not in: {said}");
             }
         }
+        let first = Right {
+            toward: Some("patch"),
+            ..right("get", What::Jobs, Some("batch"))
+        };
+        let said = refused(&first, 403, "x").message;
+        assert!(
+            said.contains("may not get") && said.contains("ClusterRole edit"),
+            "{said}"
+        );
         let everywhere = right("list", What::Semaphores, None);
         let said = refused(&everywhere, 403, "x").message;
         assert!(

@@ -90,13 +90,24 @@ async fn run(
     }
     let cluster = &Cluster::connect(&connection).await?;
     match command {
-        Command::List { everywhere, output } => {
-            read::list(cluster, everywhere.all_namespaces, output).await
+        Command::List {
+            everywhere,
+            selector,
+            output,
+        } => {
+            read::list(
+                cluster,
+                everywhere.all_namespaces,
+                selector.as_deref(),
+                output,
+            )
+            .await
         }
         Command::Show { semaphore, output } => read::show(cluster, &semaphore, output).await,
         Command::Watch {
             semaphore,
             everywhere,
+            selector,
         } => {
             let namespace = match &semaphore {
                 Some(_) => Some(cluster.namespace.clone()),
@@ -105,6 +116,7 @@ async fn run(
             let scope = Scope {
                 namespace,
                 semaphore,
+                selector,
             };
             watch::watch(cluster, &scope).await
         }

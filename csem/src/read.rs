@@ -33,10 +33,13 @@ const EVENTS_WIDE: usize = 100;
 pub(crate) async fn list(
     cluster: &Cluster,
     all_namespaces: bool,
+    selector: Option<&str>,
     output: Option<Output>,
 ) -> Result<(), Failure> {
     let namespace = cluster.reach(all_namespaces).await?;
-    let Listed { mut items, cut } = cluster.list_semaphores(namespace.as_deref()).await?;
+    let Listed { mut items, cut } = cluster
+        .list_semaphores(namespace.as_deref(), selector)
+        .await?;
     items.iter_mut().for_each(without_managers);
     if cut {
         terminal::tell(&format!(
@@ -53,7 +56,10 @@ pub(crate) async fn list(
             || "in any namespace".to_owned(),
             |name| format!("in the namespace {name}"),
         );
-        terminal::tell(&format!("there are no ConsulSemaphores {place}"));
+        let labels = selector.map_or(String::new(), |labels| {
+            format!(" with the labels {labels:?}")
+        });
+        terminal::tell(&format!("there are no ConsulSemaphores {place}{labels}"));
         return Ok(());
     }
     let read: Vec<Item> = items.iter().map(Item::read).collect();

@@ -143,6 +143,10 @@ fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
     let config = watcher::Config::default().timeout(LASTS);
     let semaphores = cluster.semaphores(scope.namespace.as_deref());
     let Some(name) = &scope.semaphore else {
+        let config = watcher::Config {
+            label_selector: scope.selector.clone(),
+            ..config
+        };
         let all = watched(semaphores, config, What::Semaphores, Heard::Semaphore);
         return select_all([all]);
     };

@@ -40,6 +40,8 @@ pub(crate) struct Scope {
     pub(crate) namespace: Option<String>,
     /// One semaphore with all that belongs to it, or all of them with a line for each.
     pub(crate) semaphore: Option<String>,
+    /// The labels that they have, where they are all watched.
+    pub(crate) selector: Option<String>,
 }
 
 /// What a watch says.
@@ -118,6 +120,7 @@ impl World {
     ) -> Result<(), Failure> {
         let right = |verb| Right {
             verb,
+            toward: None,
             what,
             namespace: self.scope.namespace.clone(),
         };
@@ -257,6 +260,7 @@ mod tests {
         World::new(Scope {
             namespace: Some("batch".to_owned()),
             semaphore: semaphore.map(str::to_owned),
+            selector: None,
         })
     }
 

@@ -42,9 +42,9 @@ impl ApiServer {
                     there.retain(|name, _| running.contains(name));
                     for name in running {
                         there.entry(name.clone()).or_insert_with(|| {
-                            let (stays, gone) = oneshot::channel();
+                            let (keep, gone) = oneshot::channel();
                             at_work.push(self.run_operator(name, gone, &says));
-                            stays
+                            keep
                         });
                     }
                 }

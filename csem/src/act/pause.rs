@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result<(), Failure> {
-    let (object, semaphore) = cluster.readable(name).await?;
+    let (object, semaphore) = cluster.readable_to_change(name).await?;
     let title = title(&object);
     if semaphore.spec.paused == paused {
         let word = if paused {

@@ -47,10 +47,23 @@ async fn kubectl_completes_commands_flags_and_names() {
         complete(&["-n", namespace, "pause", "p"]).await,
         ["partner-api", ":4"]
     );
-    assert_eq!(
-        complete(&["hold", "-n", namespace, ""]).await,
-        ["migrate-1", ":4"]
-    );
+    let held = team.job("held").semaphore("db").hold().create().await;
+    let done = team.job("done").semaphore("partner-api").create().await;
+    done.is_complete().await;
+    held.is_waiting().await;
+    for (words, names) in [
+        (["hold", ""], ["migrate-1"]),
+        (["unhold", ""], ["held"]),
+        (["hold", "job/"], ["job/migrate-1"]),
+        (["hold", "jobs.batch/m"], ["jobs.batch/migrate-1"]),
+        (["show", "csem/p"], ["csem/partner-api"]),
+    ] {
+        let all = [&["-n", namespace], &words[..]].concat();
+        let expected = [&names[..], &[":4"]].concat();
+        assert_eq!(complete(&all).await, expected, "{words:?}");
+    }
+    let expected = ["held", "migrate-1", ":4"];
+    assert_eq!(complete(&["-n", namespace, "bump", ""]).await, expected);
     assert_eq!(
         complete(&["release", "-n", namespace, "db", ""]).await,
         [session.as_str(), ":4"]

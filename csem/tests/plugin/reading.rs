@@ -166,6 +166,18 @@ async fn all_semaphores_of_a_namespace_and_of_all() {
         ["partner-api", "3", "0", "0", "False", "Paused"],
         "{listed}"
     );
+    team.kubectl(["label", "csem", "partner-api", "team=b"])
+        .await;
+    let labelled = user.sees(&["list", "-l", "team in (a,b)"]).await;
+    assert!(
+        labelled.contains("partner-api") && !labelled.contains("db"),
+        "{labelled}"
+    );
+    user.csem(&["list", "--selector=team=c"])
+        .await
+        .is(0, &["no ConsulSemaphores", "\"team=c\""]);
+    let refused = user.csem(&["list", "-l", "in (a"]).await;
+    refused.is(1, &["unable to parse requirement"]);
     let wide = user.sees(&["list", "-o", "wide"]).await;
     for word in [
         "MODE",
@@ -214,6 +226,11 @@ async fn what_is_not_there_is_said_with_a_code_of_its_own() {
     user.csem(&["list", "--context", "no-such-context"])
         .await
         .is(1, &["no-such-context"]);
+    for flag in ["--cluster", "--user"] {
+        user.csem(&["list", flag, "no-such-one"])
+            .await
+            .is(1, &["no-such-one"]);
+    }
     let nowhere = User::admin(&bed, &team).set("KUBECONFIG", "/dev/null");
     nowhere
         .csem(&["list"])

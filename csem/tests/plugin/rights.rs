@@ -63,11 +63,11 @@ async fn each_role_may_do_what_it_is_for() {
     nobody
         .csem(&["pause", "db"])
         .await
-        .is(77, &["You may not get consulsemaphores", VIEWER]);
+        .is(77, &["You may not get consulsemaphores", EDITOR]);
     nobody
         .csem(&["hold", "waits"])
         .await
-        .is(77, &["You may not get jobs", "ClusterRole view"]);
+        .is(77, &["You may not get jobs", "ClusterRole edit"]);
 
     // Semaphores alone: the status has the head of the line, and what is left out is said.
     let viewer = user(&bed, &team, "viewer", &[VIEWER]).await;
@@ -145,4 +145,19 @@ async fn each_role_may_do_what_it_is_for() {
         .await
         .is(0, &["priority 7"]);
     worker.csem(&["pause", "db"]).await.is(77, &[EDITOR]);
+
+    // As another one, which the administrator may be.
+    let admin = User::admin(&bed, &team);
+    let viewer = format!("--as=system:serviceaccount:{}:viewer", team.name());
+    admin.csem(&["list", &viewer]).await.is(0, &["db", "True"]);
+    admin
+        .csem(&["pause", "db", &viewer])
+        .await
+        .is(77, &["You may not patch consulsemaphores", "viewer"]);
+    let group = ["--as=somebody", "--as-group=system:masters"];
+    admin
+        .csem(&[&["pause", "db"], &group[..]].concat())
+        .await
+        .is(0, &["db paused"]);
+    admin.csem(&["resume", "db"]).await.is(0, &["db resumed"]);
 }
