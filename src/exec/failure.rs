@@ -37,7 +37,7 @@ pub enum Failure {
     #[error(transparent)]
     Unreachable(consul::Error),
     /// Consul answers, and refuses.
-    #[error(transparent)]
+    #[error("{error}{advice}", error = .0, advice = advice(.0))]
     Refused(consul::Error),
     /// The way to Consul is set up wrong.
     #[error(transparent)]
@@ -85,5 +85,17 @@ impl Failure {
             Self::OutOfPatience { .. } => 124,
             Self::Interrupted(signal) => u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX),
         }
+    }
+}
+
+/// What to do about a refusal.
+fn advice(error: &consul::Error) -> &'static str {
+    match error {
+        error if error.is_unknown_token() => {
+            ". Consul does not know the token: it was deleted, has expired, or is another Consul's. Bring one that \
+             this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN"
+        }
+        consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names",
+        _ => "",
     }
 }

@@ -280,7 +280,14 @@ async fn a_consul_that_is_away_is_waited_for_unless_nobody_waits() {
 async fn a_consul_that_refuses_is_not_waited_for() {
     let stage = Stage::with(Consul::builder().acls("root")).await;
     let said = stage.exec("", "note never").ends_with(77).await;
-    assert!(said.contains("Consul denies it"), "{said}");
+    assert!(
+        said.contains("Consul denies it") && said.contains("docs/exec.md"),
+        "{said}"
+    );
+    let mut command = stage.command("", "note never");
+    command.env("CONSUL_HTTP_TOKEN", "11111111-2222-3333-4444-555555555555");
+    let said = stage.start(command).ends_with(77).await;
+    assert!(said.contains("does not know the token"), "{said}");
     assert!(stage.journal().is_empty());
 
     // The rules of docs/exec.md are enough.

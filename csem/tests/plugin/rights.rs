@@ -146,8 +146,12 @@ async fn each_role_may_do_what_it_is_for() {
         .is(0, &["priority 7"]);
     worker.csem(&["pause", "db"]).await.is(77, &[EDITOR]);
 
-    // As another one, which the administrator may be.
-    let admin = User::admin(&bed, &team);
+    as_another_one(&bed, &team).await;
+}
+
+/// Which the administrator may be.
+async fn as_another_one(bed: &Bed, team: &Namespace) {
+    let admin = User::admin(bed, team);
     let viewer = format!("--as=system:serviceaccount:{}:viewer", team.name());
     admin.csem(&["list", &viewer]).await.is(0, &["db", "True"]);
     admin
