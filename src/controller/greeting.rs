@@ -13,10 +13,13 @@ pub(super) async fn tell(consul: Client) {
     let mut told: Option<Error> = None;
     while let Err(error) = consul.status().await {
         if told.as_ref() != Some(&error) {
-            tracing::warn!(
-                %error,
-                "Consul gives no answer: look at --consul-address (CONSUL_HTTP_ADDR), and at what is between; it is asked again"
-            );
+            let look_at = match error {
+                Error::Unreachable { .. } => {
+                    "--consul-address (CONSUL_HTTP_ADDR), and what is between"
+                }
+                _ => "what consul-semaphore-operator check says",
+            };
+            tracing::warn!(%error, look_at, "Consul gives no answer, and is asked again");
         }
         told = Some(error);
         let next = Setback::after(setback.as_ref(), Moment::now());

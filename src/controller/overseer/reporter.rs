@@ -55,8 +55,7 @@ impl Drop for Reporter {
 }
 
 impl Reporter {
-    /// Starts to write the status of this semaphore.
-    /// Every version of it that is seen comes in `seen`.
+    /// Starts to write the status of the semaphore that `seen` shows, in each of its versions.
     pub(super) fn start(
         context: &Context,
         mut seen: watch::Receiver<Arc<ConsulSemaphore>>,
