@@ -6,19 +6,16 @@
 //! every shell. It is made of clap's own description of the commands, and of names that the cluster is
 //! asked for with the flags that stand on the line already.
 
+mod names;
+
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Arg, ArgAction, Command};
-use consul_semaphore_operator::{controller::asker::Asker, semaphore::Standing, text::one_line};
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt as _, api::ListParams, config::Kubeconfig};
+use consul_semaphore_operator::text::one_line;
 use tokio::time::timeout;
 
-use crate::{
-    cli::{Connection, JOBS, SEMAPHORES, Shell},
-    cluster::Cluster,
-    view::item::{Item, status},
-};
+use self::names::{Name, names};
+use crate::cli::{Connection, JOBS, SEMAPHORES, Shell};
 
 /// How long somebody waits for names.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -53,36 +50,6 @@ pub(crate) enum Asks {
     Shell,
     /// kubectl, whose scripts put what stands before a flag's value there themselves.
     Kubectl,
-}
-
-/// What kind of name may stand there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
-    Semaphore,
-    Job,
-    Session,
-    Namespace,
-    Context,
-    Cluster,
-    User,
-    File,
-}
-
-impl Name {
-    /// By what the argument is called in `cli.rs`.
-    fn of(arg: &Arg) -> Option<Self> {
-        match arg.get_id().as_str() {
-            "semaphore" => Some(Self::Semaphore),
-            "job" => Some(Self::Job),
-            "session" => Some(Self::Session),
-            "namespace" => Some(Self::Namespace),
-            "context" => Some(Self::Context),
-            "cluster" => Some(Self::Cluster),
-            "user" => Some(Self::User),
-            "kubeconfig" => Some(Self::File),
-            _ => None,
-        }
-    }
 }
 
 /// What may stand in place of the last of these words.
@@ -155,18 +122,6 @@ impl Next {
         {
             self.kind = format!("{kind}/");
         }
-    }
-
-    /// Whether the command on the line does something about a Job as it is.
-    fn suits(&self, asker: &Asker) -> bool {
-        let job = &asker.job;
-        let over = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
-        let suits = match self.command.as_str() {
-            "hold" => !job.hold,
-            "unhold" => job.hold || asker.obstacle(false).is_some(),
-            _ => true,
-        };
-        !over && suits
     }
 
     /// The answer, with these names beside the words that are known. `last` is the cursor's word.
@@ -295,78 +250,6 @@ pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> 
     };
     let last = words.last().map_or("", String::as_str);
     next.answer(names, last, asker)
-}
-
-async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
-    let bare = |name: String| (name, String::new());
-    match name {
-        Name::File => None,
-        Name::Context | Name::Cluster | Name::User => {
-            let kubeconfig = match &next.connection.kubeconfig {
-                Some(path) => Kubeconfig::read_from(path),
-                None => Kubeconfig::read(),
-            };
-            let kubeconfig = kubeconfig.ok()?;
-            let names: Vec<String> = match name {
-                Name::Cluster => kubeconfig
-                    .clusters
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-                Name::User => kubeconfig
-                    .auth_infos
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-                _ => kubeconfig
-                    .contexts
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-            };
-            Some(names.into_iter().map(bare).collect())
-        }
-        Name::Namespace => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let namespaces = Api::<Namespace>::all(cluster.client());
-            let listed = namespaces
-                .list_metadata(&ListParams::default())
-                .await
-                .ok()?;
-            let listed = listed.items.iter();
-            Some(listed.map(|namespace| bare(namespace.name_any())).collect())
-        }
-        Name::Semaphore => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let listed = cluster
-                .list_semaphores(Some(&cluster.namespace), None)
-                .await
-                .ok()?;
-            let listed = listed.items.iter();
-            Some(listed.map(|object| bare(object.name_any())).collect())
-        }
-        Name::Job => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let listed = cluster.list_jobs(|job| {
-                let asker = Asker::read(&job).filter(|asker| next.suits(asker))?;
-                Some((
-                    asker.job.name.to_string(),
-                    format!("of {}", asker.semaphore),
-                ))
-            });
-            Some(listed.await.ok()?.items)
-        }
-        Name::Session => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
-            let object = cluster.semaphore(next.given.first()?).await.ok()?;
-            let Item::Semaphore(semaphore) = Item::read(&object) else {
-                return None;
-            };
-            let holders = status(&semaphore).holders.into_iter();
-            let named = holders.map(|holder| (holder.session, holder.holder.unwrap_or_default()));
-            Some(named.collect())
-        }
-    }
 }
 
 /// What a shell reads to complete the word `kubectl-csem`.
