@@ -279,6 +279,45 @@ fn a_missing_server_says_what_to_do() {
     assert!(complaint.contains("run `make servers`"), "{complaint}");
 }
 
+/// Here one that starts for ever: its account may not even read what the cluster's id is.
+#[tokio::test]
+async fn the_operator_of_a_pod_goes_with_it_also_while_it_starts() {
+    let kubernetes = Kubernetes::start_with_deployments().await;
+    let team = kubernetes.namespace("pods").await;
+    let before = kubernetes.folder().ids();
+    let started = || {
+        let ids = kubernetes.folder().ids().into_iter();
+        let new: Vec<_> = ids.filter(|id| !before.contains(id)).collect();
+        running(&new)
+    };
+    let account =
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "nobody" } });
+    team.apply(account).await;
+    let probe = json!({ "httpGet": { "path": "/readyz", "port": 8080 } });
+    team.apply(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": "operator", "labels": { "app.kubernetes.io/name": "consul-semaphore-operator" } },
+        "spec": { "serviceAccountName": "nobody", "containers": [{
+            "name": "operator",
+            "image": "consul-semaphore-operator",
+            "args": ["run", "--leader-election=off"],
+            "readinessProbe": probe,
+            "livenessProbe": probe,
+        }] },
+    }))
+    .await;
+    let goes = async {
+        eventually("it starts", || async { same(started().is_empty(), false) }).await;
+        team.kubectl(["delete", "pod", "operator"]).await;
+        eventually("it has ended", || async { same(started(), Vec::new()) }).await;
+    };
+    tokio::select! {
+        () = goes => {}
+        failed = kubernetes.run_operators(|_| ()) => panic!("{failed:?}"),
+    }
+}
+
 #[tokio::test]
 async fn nothing_is_left_when_a_part_is_dropped() {
     let consul = Consul::start().await;
