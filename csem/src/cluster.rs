@@ -7,7 +7,7 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Event};
 use kube::{
     Api, Client, Config,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -34,6 +34,8 @@ pub(crate) struct Cluster {
     pub(crate) namespace: String,
     /// Whether the namespace was asked for, and is not only the context's.
     named: bool,
+    /// What is to be done with what is read, if that takes more.
+    toward: Option<&'static str>,
 }
 
 /// What a list brought: all there is, or as much as is looked at.
@@ -56,6 +58,7 @@ impl Cluster {
             client,
             namespace,
             named,
+            toward: None,
         })
     }
 
@@ -63,6 +66,14 @@ impl Cluster {
     pub(crate) fn at(&self, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The same cluster, where what is read is to be changed then.
+    pub(crate) fn to_change(&self) -> Self {
+        Self {
+            toward: Some("patch"),
             ..self.clone()
         }
     }
@@ -119,28 +130,16 @@ impl Cluster {
     fn right(&self, verb: &'static str, what: What) -> Right {
         Right {
             verb,
-            toward: None,
+            toward: self.toward,
             what,
             namespace: Some(self.namespace.clone()),
         }
     }
 
-    /// What it takes to read what is to be changed then.
-    fn right_to_change(&self, what: What) -> Right {
-        Right {
-            toward: Some("patch"),
-            ..self.right("get", what)
-        }
-    }
-
     pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
-        self.get_semaphore(name, &self.right("get", What::Semaphores))
-            .await
-    }
-
-    async fn get_semaphore(&self, name: &str, right: &Right) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
-        let mut semaphore = bounded(right, semaphores.get(name)).await;
+        let right = self.right("get", What::Semaphores);
+        let mut semaphore = bounded(&right, semaphores.get(name)).await;
         if let Err(failure) = &mut semaphore
             && failure.kind == Kind::NotThere
         {
@@ -158,25 +157,17 @@ impl Cluster {
         &self,
         name: &str,
     ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
-        read(name, self.semaphore(name).await?)
-    }
-
-    /// The same for one that is to be changed.
-    pub(crate) async fn readable_to_change(
-        &self,
-        name: &str,
-    ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
-        let right = self.right_to_change(What::Semaphores);
-        read(name, self.get_semaphore(name, &right).await?)
+        let object = self.semaphore(name).await?;
+        match Item::read(&object) {
+            Item::Semaphore(semaphore) => Ok((object, *semaphore)),
+            Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
+                "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
+            ))),
+        }
     }
 
     pub(crate) async fn job(&self, name: &str) -> Result<Job, Failure> {
         bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
-    }
-
-    /// A Job that is to be changed.
-    pub(crate) async fn job_to_change(&self, name: &str) -> Result<Job, Failure> {
-        bounded(&self.right_to_change(What::Jobs), self.jobs().get(name)).await
     }
 
     pub(crate) async fn patch_semaphore(
@@ -236,13 +227,13 @@ impl Cluster {
     }
 }
 
-/// A semaphore, with what it was read from.
-fn read(name: &str, object: DynamicObject) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
-    match Item::read(&object) {
-        Item::Semaphore(semaphore) => Ok((object, *semaphore)),
-        Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
-            "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
-        ))),
+impl Connection {
+    /// The kubeconfig that is named, or that kubectl would read.
+    pub(crate) fn kubeconfig(&self) -> Result<Kubeconfig, KubeconfigError> {
+        match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        }
     }
 }
 
@@ -270,15 +261,12 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
         ))
     };
     let named = [context, cluster, user].into_iter().any(Option::is_some);
-    let read = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None if named => Kubeconfig::read(),
+    if kubeconfig.is_none() && !named {
         // It may be that of a pod.
-        None => {
-            let config = Config::infer().await;
-            return config.map_err(|error| unknown(error.to_string()));
-        }
-    };
+        let config = Config::infer().await;
+        return config.map_err(|error| unknown(error.to_string()));
+    }
+    let read = connection.kubeconfig();
     let read = read.map_err(|error| unknown(error.to_string()))?;
     if let Some(user) = user
         && !read.auth_infos.iter().any(|known| known.name == *user)

@@ -32,7 +32,8 @@ enum Step {
 }
 
 pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Result<(), Failure> {
-    let job = cluster.job_to_change(name).await?;
+    let cluster = cluster.to_change();
+    let job = cluster.job(name).await?;
     match step(&job, change)? {
         Step::Nothing(said) => terminal::write(&format!("job.batch/{name} {said}\n")),
         Step::Write {

@@ -11,7 +11,8 @@ use crate::{
 };
 
 pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result<(), Failure> {
-    let (object, semaphore) = cluster.readable_to_change(name).await?;
+    let cluster = cluster.to_change();
+    let (object, semaphore) = cluster.readable(name).await?;
     let title = title(&object);
     if semaphore.spec.paused == paused {
         let word = if paused {

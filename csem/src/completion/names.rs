@@ -3,7 +3,7 @@
 use clap::Arg;
 use consul_semaphore_operator::{controller::asker::Asker, semaphore::Standing};
 use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt as _, api::ListParams, config::Kubeconfig};
+use kube::{Api, ResourceExt as _, api::ListParams};
 
 use super::Next;
 use crate::{
@@ -46,30 +46,17 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
     let bare = |name: String| (name, String::new());
     match name {
         Name::File => None,
-        Name::Context | Name::Cluster | Name::User => {
-            let kubeconfig = match &next.connection.kubeconfig {
-                Some(path) => Kubeconfig::read_from(path),
-                None => Kubeconfig::read(),
-            };
-            let kubeconfig = kubeconfig.ok()?;
-            let names: Vec<String> = match name {
-                Name::Cluster => kubeconfig
-                    .clusters
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-                Name::User => kubeconfig
-                    .auth_infos
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-                _ => kubeconfig
-                    .contexts
-                    .into_iter()
-                    .map(|named| named.name)
-                    .collect(),
-            };
-            Some(names.into_iter().map(bare).collect())
+        Name::Context => {
+            let contexts = next.connection.kubeconfig().ok()?.contexts.into_iter();
+            Some(contexts.map(|context| bare(context.name)).collect())
+        }
+        Name::Cluster => {
+            let clusters = next.connection.kubeconfig().ok()?.clusters.into_iter();
+            Some(clusters.map(|cluster| bare(cluster.name)).collect())
+        }
+        Name::User => {
+            let users = next.connection.kubeconfig().ok()?.auth_infos.into_iter();
+            Some(users.map(|user| bare(user.name)).collect())
         }
         Name::Namespace => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
