@@ -202,23 +202,11 @@ impl Index {
         }
     }
 
-    /// The names of the other semaphores in its namespace that have its lock keys.
-    pub(super) fn neighbours(&self, reference: &SemaphoreRef) -> Vec<Arc<str>> {
-        let state = self.state();
-        let Some(semaphore) = state.semaphores.get(reference) else {
-            return Vec::new();
-        };
-        let place = (
-            reference.namespace.clone(),
-            semaphore.prefix.as_str().to_owned(),
-        );
-        let there = state.by_prefix.get(&place).into_iter().flatten();
-        let alike = |other: &&SemaphoreRef| {
-            let other = state.semaphores.get(*other);
-            other.is_some_and(|other| other.keyed == semaphore.keyed)
-        };
-        let others = there.filter(|other| *other != reference).filter(alike);
-        others.map(|other| other.name.clone()).collect()
+    /// The other lines in its namespace whose slots stand in this lock key.
+    pub(super) fn neighbours(&self, line: &LineRef, lock_key: &str) -> Vec<LineRef> {
+        let mut there = self.state().lines_at(&line.namespace, lock_key);
+        there.retain(|other| other != line);
+        there
     }
 
     /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines;

@@ -445,15 +445,20 @@ mod keyed;
 mod scope;
 
 #[test]
-fn neighbours_are_those_that_have_the_same_lock_keys() {
+fn neighbours_are_those_that_have_the_same_lock_key() {
     let index = empty();
+    let lock_key = "semaphores/batch/db/.lock";
+    let of_db = || index.neighbours(&line("db"), lock_key);
     add(&index, "db", "semaphores/batch/db", false);
-    assert!(index.neighbours(&reference("db")).is_empty());
+    assert!(of_db().is_empty());
     add_others(&index, "same", "semaphores/batch/db", false);
     add(&index, "other", "semaphores/batch/other", false);
     add(&index, "keyed", "semaphores/batch/db", true);
-    assert_eq!(index.neighbours(&reference("db")), ["same".into()]);
-    assert!(index.neighbours(&reference("keyed")).is_empty());
+    assert_eq!(of_db(), [line("same")]);
+    let of_key = index.neighbours(&line_of("keyed", "k"), "semaphores/batch/db/k/.lock");
+    assert!(of_key.is_empty());
     index.remove_semaphore(&reference("same"));
-    assert!(index.neighbours(&reference("db")).is_empty());
+    assert!(of_db().is_empty());
+    add(&index, "above", "semaphores/batch", true);
+    assert_eq!(of_db(), [line_of("above", "db")]);
 }

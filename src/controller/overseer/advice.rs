@@ -39,12 +39,19 @@ impl Branch {
             );
             return (Reason::LockTooLarge, message);
         }
+        if matches!(error, consul::Error::Unreachable { .. }) {
+            let message = format!(
+                "{error}. {BY_ITSELF}. If it has never worked, look at the operator's --consul-address \
+                 (CONSUL_HTTP_ADDR)"
+            );
+            return (Reason::ConsulUnreachable, message);
+        }
         let (reason, advice) = advise(error);
         (reason, format!("{error}. {advice}"))
     }
 }
 
-/// The reason for a condition, and what a person can do about any other error than a denial.
+/// The reason for a condition, and what a person can do about any other error.
 fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
         consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
@@ -61,12 +68,6 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
         consul::Error::UnknownDatacenter => (
             Reason::UnknownDatacenter,
             "Make another ConsulSemaphore with a datacenter that this Consul knows",
-        ),
-        consul::Error::Unreachable { .. } => (
-            Reason::ConsulUnreachable,
-            "Nothing is granted; running Jobs go on while it can be shown that their slots are held. It is \
-             tried again by itself. If it has never worked, look at the operator's --consul-address \
-             (CONSUL_HTTP_ADDR)",
         ),
         consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
         consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),

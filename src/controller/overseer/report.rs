@@ -324,11 +324,12 @@ impl Branch {
             );
         }
         let index = &self.grantor.context.index;
-        let neighbours = index.neighbours(&self.reference.semaphore());
+        let lock_key = self.grantor.settings.prefix.lock_key();
+        let neighbours = index.neighbours(&self.reference, &lock_key);
         let who = match neighbours.first() {
             Some(neighbour) => format!(
                 "ConsulSemaphore {} has the same prefix, or somebody else wrote the former",
-                others(neighbour, neighbours.len())
+                others(&neighbour.title(), neighbours.len())
             ),
             None => "somebody else wrote the former".to_owned(),
         };
