@@ -57,7 +57,7 @@ use crate::{
     admission,
     api::{scope::Scope, tenancy::Tenancy},
     consul::{self, Observer},
-    holding::Setback,
+    holding::insist,
     leader::{self, Standing, Term},
     semaphore::Cluster,
     telemetry::{Health, Metrics, Telemetry, Traces},
@@ -273,34 +273,25 @@ impl Posting {
 async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Cluster {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let part = health.part("cluster");
-    let mut setback: Option<Setback> = None;
-    let mut told = None;
-    loop {
-        let problem = match call(namespaces.get("kube-system")).await {
-            Ok(Namespace { metadata, .. }) => match metadata.uid {
-                Some(id) => {
-                    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
-                    return Cluster { name, id };
-                }
-                None => "the namespace kube-system has no uid".to_owned(),
-            },
-            Err(error) => error.to_string(),
-        };
-        if told.as_ref() != Some(&problem) {
-            tracing::warn!(
-                problem,
-                "the namespace kube-system can't be read: trying again"
-            );
-            let problem = one_line(&problem, 400);
-            part.not_ready(format!(
-                "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
-            ));
-        }
-        told = Some(problem);
-        let next = Setback::after(setback.as_ref(), crate::clock::Moment::now());
-        setback = Some(next);
-        next.wait().await;
-    }
+    let ask = async || match call(namespaces.get("kube-system")).await {
+        Ok(Namespace { metadata, .. }) => metadata
+            .uid
+            .ok_or_else(|| "the namespace kube-system has no uid".to_owned()),
+        Err(error) => Err(error.to_string()),
+    };
+    let tell = |problem: &String| {
+        tracing::warn!(
+            problem,
+            "the namespace kube-system can't be read: trying again"
+        );
+        let problem = one_line(problem, 400);
+        part.not_ready(format!(
+            "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
+        ));
+    };
+    let id = insist(ask, tell).await;
+    let name = name.unwrap_or_else(|| id.chars().take(8).collect());
+    Cluster { name, id }
 }
 
 /// Counts the calls to Consul.

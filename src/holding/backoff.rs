@@ -44,6 +44,29 @@ impl Setback {
     }
 }
 
+/// Asks until there is an answer, after pauses as those of a [`Setback`]. What is in the way is told when
+/// it is not what it was before.
+pub(crate) async fn insist<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, tell: impl Fn(&E)) -> T
+where
+    A: Future<Output = Result<T, E>>,
+{
+    let mut setback: Option<Setback> = None;
+    let mut told: Option<E> = None;
+    loop {
+        let problem = match ask().await {
+            Ok(answer) => return answer,
+            Err(problem) => problem,
+        };
+        if told.as_ref() != Some(&problem) {
+            tell(&problem);
+        }
+        told = Some(problem);
+        let next = Setback::after(setback.as_ref(), Moment::now());
+        setback = Some(next);
+        next.wait().await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +96,17 @@ mod tests {
         let first = Setback::after(None, now);
         let last = (0..20).fold(first, |before, _| Setback::after(Some(&before), now));
         assert_eq!(last.until, first.until);
+    }
+
+    #[tokio::test]
+    async fn whoever_insists_is_told_of_each_problem_once() {
+        let mut answers = [Err(1), Err(1), Err(2), Ok("at last")].into_iter();
+        let told = std::sync::Mutex::new(Vec::new());
+        let ask = || std::future::ready(answers.next().unwrap());
+        let answer = insist(ask, |problem| told.lock().unwrap().push(*problem)).await;
+        assert_eq!(
+            (answer, told.into_inner().unwrap()),
+            ("at last", vec![1, 2])
+        );
     }
 }

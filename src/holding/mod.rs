@@ -10,7 +10,7 @@ mod renewal;
 mod transact;
 mod view;
 
-pub(crate) use backoff::Setback;
+pub(crate) use backoff::{Setback, insist};
 pub(crate) use renewal::{Renewal, pauses};
 pub(crate) use transact::{IDLE, Outcome, SOONEST};
 pub(crate) use view::{News, View};
