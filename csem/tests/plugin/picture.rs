@@ -35,13 +35,14 @@ async fn on_a_terminal_it_is_in_colour() {
     let terminal = Terminal::open(132, 40);
     let program = installed().join("kubectl-csem");
     let mut show = user.command(program, &["show", "db-migrations", "-n", "batch"]);
-    let show = show
-        .stdin(terminal.end())
+    show.stdin(terminal.end())
         .stdout(terminal.end())
         .stderr(terminal.end());
     assert!(show.status().await.expect("it runs").success());
+    drop(show);
+    let written = terminal.close().replace("\r\n", "\n");
     let command = "$ kubectl csem show db-migrations -n batch";
-    let shown = format!("{command}\n{}", terminal.text().replace("\r\n", "\n"));
+    let shown = format!("{command}\n{written}");
     let picture = anstyle_svg::Term::new().render_svg(&shown);
     // Terminals dim less than the library does.
     let (faint, dim) = ("opacity: 0.4;", "opacity: 0.7;");

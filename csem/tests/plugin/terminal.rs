@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     process::Stdio,
     sync::{Arc, Mutex},
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use rustix::{
@@ -19,6 +19,7 @@ pub(crate) struct Terminal {
     written: Arc<Mutex<Vec<u8>>>,
     program: File,
     ours: OwnedFd,
+    reader: JoinHandle<()>,
 }
 
 impl Terminal {
@@ -37,7 +38,7 @@ impl Terminal {
         let mut reader = File::from(ours.try_clone().expect("another handle"));
         let into = written.clone();
         // It ends when the last program has closed the terminal.
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(read @ 1..) = reader.read(&mut buffer) {
                 into.lock()
@@ -49,6 +50,7 @@ impl Terminal {
             written,
             program,
             ours,
+            reader,
         };
         terminal.resize(columns, rows);
         terminal
@@ -75,8 +77,17 @@ impl Terminal {
         ours.write_all(keys.as_bytes()).expect("it takes them");
     }
 
+    /// What was read so far: what a program wrote just now may be missing yet.
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.written.lock().expect("no panic")).into_owned()
+        as_text(&self.written)
+    }
+
+    /// All that was written, once nobody has the terminal any more: not the programs, and no command that could
+    /// start another one.
+    pub(crate) fn close(self) -> String {
+        drop(self.program);
+        self.reader.join().expect("no panic");
+        as_text(&self.written)
     }
 
     /// The frames so far, without their first and last words.
@@ -87,4 +98,8 @@ impl Terminal {
             frames.filter_map(|frame| Some(frame.split_once("\u{1b}[?2026l")?.0.to_owned()));
         whole.collect()
     }
+}
+
+fn as_text(written: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&written.lock().expect("no panic")).into_owned()
 }
