@@ -198,14 +198,15 @@ fn the_operator_may_see_its_own_policies_and_no_others() {
         .into_iter()
         .map(|rule| (rule.resources, rule.resource_names, rule.verbs))
         .collect();
-    let of = |kind: &str, name: &str| {
+    let of = |kind: &str, names: &[&str]| {
         let resources = ["policies", "policybindings"].map(|what| format!("{kind}admission{what}"));
         let verbs = vec!["get".to_owned()];
-        (Some(resources.to_vec()), Some(vec![name.to_owned()]), verbs)
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        (Some(resources.to_vec()), Some(names), verbs)
     };
     let expected = [
-        of("mutating", admission::SUSPEND),
-        of("validating", admission::GUARD),
+        of("mutating", &[admission::SUSPEND]),
+        of("validating", &[admission::GUARD, admission::REFUSE]),
     ];
     assert_eq!(given, expected);
 }

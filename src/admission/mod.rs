@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
 /// The policy that leaves the start of Jobs, and the reports on them, to the operator, and its binding.
 pub const GUARD: &str = "guard.consul-semaphore.io";
+/// The policy that refuses Jobs which are made running, and its binding: what Kubernetes before 1.36 has in place of
+/// [`SUSPEND`].
+pub const REFUSE: &str = "refuse.consul-semaphore.io";
 
 /// The match condition of [`GUARD`] that names all operators.
 const OPERATORS: &str = "not-by-an-operator";
@@ -29,6 +32,8 @@ pub enum Policy {
     Suspend,
     /// [`GUARD`].
     Guard,
+    /// [`REFUSE`].
+    Refuse,
 }
 
 impl Policy {
@@ -37,27 +42,45 @@ impl Policy {
         match self {
             Self::Suspend => SUSPEND,
             Self::Guard => GUARD,
+            Self::Refuse => REFUSE,
         }
     }
 
     const fn kind(self) -> &'static str {
         match self {
             Self::Suspend => "MutatingAdmissionPolicy",
-            Self::Guard => "ValidatingAdmissionPolicy",
+            Self::Guard | Self::Refuse => "ValidatingAdmissionPolicy",
         }
     }
 
-    /// What is so without it, and from which Kubernetes on it can be had.
-    const fn without(self) -> (&'static str, &'static str) {
+    /// What is so without it.
+    const fn without(self) -> &'static str {
         match self {
-            Self::Suspend => (
-                "a Job that is made running is suspended when the operator sees it, and its pods may run until then",
-                "1.36",
-            ),
-            Self::Guard => (
-                "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then",
-                "1.30",
-            ),
+            Self::Suspend | Self::Refuse => {
+                "a Job that is made running is suspended when the operator sees it, and its pods may run until then"
+            }
+            Self::Guard => {
+                "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
+            }
+        }
+    }
+
+    /// What puts it in force.
+    const fn install(self) -> &'static str {
+        match self {
+            Self::Suspend | Self::Guard => "kubectl apply -k config/policies",
+            Self::Refuse => "kubectl apply -f config/policies/refuse.yaml",
+        }
+    }
+
+    /// Where that can be done.
+    const fn since(self) -> &'static str {
+        match self {
+            Self::Suspend => {
+                "on Kubernetes 1.36 or newer (before: kubectl apply -f config/policies/refuse.yaml, which refuses such \
+                 Jobs)"
+            }
+            Self::Guard | Self::Refuse => "on Kubernetes 1.30 or newer",
         }
     }
 }
@@ -98,14 +121,13 @@ pub struct Finding {
 impl Finding {
     /// What to do, or what follows if nothing is done; `None` if all is well.
     pub fn advice(&self) -> Option<String> {
-        let (without, since) = self.policy.without();
+        let policy = self.policy;
+        let (without, install, since) = (policy.without(), policy.install(), policy.since());
         match &self.standing {
             Standing::InForce => None,
-            Standing::Absent => Some(format!(
-                "{without}; for more: kubectl apply -k config/policies, on Kubernetes {since} or newer"
-            )),
+            Standing::Absent => Some(format!("{without}; for more: {install}, {since}")),
             Standing::Unbound => Some(format!(
-                "{without}; its binding is in the same file: kubectl apply -k config/policies"
+                "{without}; its binding is in the same file: {install}"
             )),
             Standing::Stranger(user) => Some(format!(
                 "it refuses every start of a Job: add '{user}' to the list of operators in its match \
@@ -156,6 +178,15 @@ pub async fn tell(client: kube::Client) {
     }
 }
 
+/// Which of them are worth a word: where no Job can be made running because such are refused, nobody misses the
+/// policy that has them suspended; and nobody misses the refusal who did not ask for it.
+fn told([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
+    let refused = refuse.standing == Standing::InForce;
+    let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
+    let refuse = (refuse.standing != Standing::Absent).then_some(refuse);
+    suspend.into_iter().chain([guard]).chain(refuse).collect()
+}
+
 /// What was read of a policy and of its binding means this; `user` is who the API server takes this operator
 /// for, if that is known.
 fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) -> Finding {
@@ -203,6 +234,7 @@ mod tests {
 
     use super::*;
 
+    const ALL: [Policy; 3] = [Policy::Suspend, Policy::Guard, Policy::Refuse];
     const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
     /// The policy and the binding that are shipped.
@@ -210,6 +242,7 @@ mod tests {
         let text = match policy {
             Policy::Suspend => include_str!("../../config/policies/suspend.yaml"),
             Policy::Guard => include_str!("../../config/policies/guard.yaml"),
+            Policy::Refuse => include_str!("../../config/policies/refuse.yaml"),
         };
         let documents = text.split("\n---\n");
         let objects: Vec<Value> = documents
@@ -233,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_is_shipped_is_in_force_for_the_account_that_is_shipped() {
-        for policy in [Policy::Suspend, Policy::Guard] {
+        for policy in ALL {
             for object in shipped(policy) {
                 assert_eq!(object["metadata"]["name"], policy.name());
             }
@@ -246,14 +279,11 @@ mod tests {
 
     #[test]
     fn without_the_policy_its_binding_says_nothing() {
-        for policy in [Policy::Suspend, Policy::Guard] {
+        for policy in ALL {
             let finding = judged(policy, |[read, _]| *read = Value::Null);
             assert_eq!(finding.standing, Standing::Absent);
             let advice = finding.advice().unwrap();
-            assert!(
-                advice.contains("kubectl apply -k config/policies"),
-                "{advice}"
-            );
+            assert!(advice.contains(policy.install()), "{advice}");
             let hidden = Answer::Unknown("forbidden".to_owned());
             let finding = judge(policy, &Answer::NotThere, &hidden, None);
             assert_eq!(finding.standing, Standing::Absent);
@@ -266,15 +296,41 @@ mod tests {
             let finding = judged(policy, |[_, binding]| change(binding));
             assert_eq!(finding.standing, Standing::Unbound);
         };
-        for policy in [Policy::Suspend, Policy::Guard] {
+        for policy in ALL {
             unbound(policy, |binding| *binding = Value::Null);
             unbound(policy, |binding| {
                 binding["spec"]["policyName"] = json!("another");
             });
         }
-        unbound(Policy::Guard, |binding| {
-            binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
-        });
+        for policy in [Policy::Guard, Policy::Refuse] {
+            unbound(policy, |binding| {
+                binding["spec"]["validationActions"] = json!(["Audit", "Warn"]);
+            });
+        }
+    }
+
+    #[test]
+    fn what_nobody_misses_is_not_told() {
+        use Standing::{Absent, InForce, Unbound};
+        let told = |standings: [Standing; 3]| {
+            let mut policies = ALL.into_iter();
+            let findings = standings.map(|standing| Finding {
+                policy: policies.next().unwrap(),
+                standing,
+            });
+            let told = told(findings).into_iter();
+            told.map(|finding| finding.policy).collect::<Vec<_>>()
+        };
+        let both = [Policy::Suspend, Policy::Guard];
+        assert_eq!(told([InForce, InForce, Absent]), both);
+        assert_eq!(told([Absent, Absent, Absent]), both);
+        assert_eq!(told([InForce, InForce, InForce]), ALL);
+        assert_eq!(told([Absent, InForce, Unbound]), ALL);
+        assert_eq!(told([Unbound, InForce, InForce]), ALL);
+        assert_eq!(
+            told([Absent, InForce, InForce]),
+            [Policy::Guard, Policy::Refuse]
+        );
     }
 
     #[test]

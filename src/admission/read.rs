@@ -9,15 +9,17 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Answer, Finding, Policy, judge};
+use super::{Answer, Finding, Policy, judge, told};
 use crate::text::one_line;
 
-/// How both policies stand. It takes a moment, and never fails. `operator` is who the API server takes the
+/// How the policies stand. It takes a moment, and never fails. `operator` is who the API server takes the
 /// operator for, if that is known; `patience` is how long each answer may take, with the client's own repetitions.
-pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -> [Finding; 2] {
-    let suspend = find(client, Policy::Suspend, operator, patience).await;
-    let guard = find(client, Policy::Guard, operator, patience).await;
-    [suspend, guard]
+pub async fn look(client: &Client, operator: Option<&str>, patience: Duration) -> Vec<Finding> {
+    let find = |policy| find(client, policy, operator, patience);
+    let suspend = find(Policy::Suspend).await;
+    let guard = find(Policy::Guard).await;
+    let refuse = find(Policy::Refuse).await;
+    told([suspend, guard, refuse])
 }
 
 async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Duration) -> Finding {
@@ -26,7 +28,7 @@ async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Dur
             "mutatingadmissionpolicies",
             "mutatingadmissionpolicybindings",
         ),
-        Policy::Guard => (
+        Policy::Guard | Policy::Refuse => (
             "validatingadmissionpolicies",
             "validatingadmissionpolicybindings",
         ),

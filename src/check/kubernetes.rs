@@ -150,7 +150,7 @@ impl Cluster {
             definition: self.definition().await,
             asker,
             rights: self.rights(settings).await,
-            policies: policies.into(),
+            policies,
         }
     }
 

@@ -148,6 +148,8 @@ pub(super) const RULES: &[Rule] = &[
     policy("mutatingadmissionpolicybindings", admission::SUSPEND),
     policy("validatingadmissionpolicies", admission::GUARD),
     policy("validatingadmissionpolicybindings", admission::GUARD),
+    policy("validatingadmissionpolicies", admission::REFUSE),
+    policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];
 
 /// What takes a rule of its own: the token that a `ConsulSemaphore` brings.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace as KubeNamespace};
 use kube::{Api, api::DeleteParams};
 use serde_json::json;
-use testbed::{eventually, eventually_within};
+use testbed::{Job, Namespace, eventually, eventually_within};
 
 use crate::{
     helpers::told,
@@ -14,7 +14,15 @@ use crate::{
 };
 
 /// Longer than the minute that a schedule may need to come round.
-const SCHEDULE: Duration = Duration::from_mins(3);
+pub(crate) const SCHEDULE: Duration = Duration::from_mins(3);
+
+/// The first Job that a `CronJob` makes.
+pub(crate) async fn first_job(team: &Namespace) -> Job {
+    let first = eventually_within(SCHEDULE, "the CronJob makes a Job", || async {
+        team.jobs().await.into_iter().next()
+    });
+    team.job(&first.await)
+}
 
 /// Nobody wrote `suspend: true`, and no Job runs without a slot.
 #[tokio::test]
@@ -28,11 +36,7 @@ async fn the_jobs_of_a_cron_job_wait_for_their_slots() {
     template
         .create_cron_job(json!({ "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }))
         .await;
-    let first = eventually_within(SCHEDULE, "the CronJob makes a Job", || async {
-        team.jobs().await.into_iter().next()
-    })
-    .await;
-    let first = team.job(&first);
+    let first = first_job(&team).await;
     runs_in_a_slot(&bed, &db, &first).await;
     team.kubectl(["create", "job", "by-hand", "--from=cronjob/report"])
         .await;

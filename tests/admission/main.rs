@@ -23,5 +23,6 @@ mod changed;
 mod controllers;
 mod created;
 mod manifests;
+mod refused;
 mod told;
 mod whole_way;

@@ -57,10 +57,14 @@ async fn it_asks_where_it_works() {
 /// A dry run asks no cluster.
 #[tokio::test]
 async fn it_says_that_a_policy_was_left_out() {
-    for (enabled, said) in [("auto", true), ("false", false)] {
-        let notes = notes(&format!("admissionPolicies.suspend.enabled={enabled}")).await;
+    for (values, said) in [
+        ("suspend.enabled=auto", true),
+        ("suspend.enabled=false", false),
+        ("refuse.enabled=true", false),
+    ] {
+        let notes = notes(&format!("admissionPolicies.{values}")).await;
         let says = notes.contains("has no MutatingAdmissionPolicies");
-        assert_eq!(says, said, "{enabled}: {notes}");
+        assert_eq!(says, said, "{values}: {notes}");
     }
 }
 

@@ -53,4 +53,28 @@ async fn admission() {
         .await;
     let left: serde_json::Value = serde_json::from_str(&left).expect("JSON");
     assert_eq!(left["items"], json!([]));
+
+    // What older versions of Kubernetes can have in their place.
+    shell
+        .run("kubectl label namespace demo consul-semaphore.io/admission-")
+        .await;
+    let template = team.job("report").semaphore("db").unsuspended();
+    let yearly = json!({ "schedule": "0 0 1 1 *" });
+    template.create_cron_job(yearly).await;
+    let to_mend = page.run(&shell, "kubectl get cronjobs").await;
+    assert_eq!(to_mend.trim(), "demo/report");
+    page.run(&shell, "kubectl apply -f config/policies").await;
+    let by_hand = "kubectl create job by-hand --from=cronjob/report --dry-run=server";
+    eventually("what is made running is refused", || async {
+        let [code, _, refusal] = shell.end_of(by_hand).await;
+        let refused = code == "1" && refusal.contains("spec.suspend: true");
+        if refused { Ok(()) } else { Err(refusal) }
+    })
+    .await;
+    page.run(&shell, "kubectl delete -f config/policies").await;
+    eventually("it is not refused any more", || async {
+        let [code, _, refusal] = shell.end_of(by_hand).await;
+        if code == "0" { Ok(()) } else { Err(refusal) }
+    })
+    .await;
 }

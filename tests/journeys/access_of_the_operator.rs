@@ -81,13 +81,17 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         "pods [] [] [get list watch]",
     ];
     // Its own admission policies alone, by name.
-    let policies = [("mutating", "suspend"), ("validating", "guard")]
-        .into_iter()
-        .flat_map(|(kind, name)| {
-            ["policies", "policybindings"].map(|what| {
-                format!("{kind}admission{what}.admissionregistration.k8s.io [] [{name}.consul-semaphore.io] [get]")
-            })
-        });
+    let policies = [
+        ("mutating", "suspend"),
+        ("validating", "guard"),
+        ("validating", "refuse"),
+    ]
+    .into_iter()
+    .flat_map(|(kind, name)| {
+        ["policies", "policybindings"].map(|what| {
+            format!("{kind}admission{what}.admissionregistration.k8s.io [] [{name}.consul-semaphore.io] [get]")
+        })
+    });
     let expected: BTreeSet<_> = expected
         .map(str::to_owned)
         .into_iter()

@@ -33,7 +33,7 @@
   verbs: [get]
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
-  resourceNames: [guard.consul-semaphore.io]
+  resourceNames: [guard.consul-semaphore.io, refuse.consul-semaphore.io]
   verbs: [get]
 {{- end }}
 

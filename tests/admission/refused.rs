@@ -1,0 +1,132 @@
+//! Before Kubernetes 1.36, where nothing has Jobs made suspended: a bed of its own with `guard.yaml` and `refuse.yaml`
+//! alone.
+
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+use testbed::{Bed, eventually, eventually_within};
+
+use crate::{
+    controllers::{SCHEDULE, first_job},
+    helpers::told,
+    proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    stage::{Person, STARTS, is_refused, job, people, stranger, suspend, unsuspended},
+};
+
+const REFUSE: &str = "ValidatingAdmissionPolicy 'refuse.consul-semaphore.io'";
+const MADE_RUNNING: &str =
+    "this Job names a semaphore, and its pods would run before it has a slot";
+
+fn says(refusal: &str) -> bool {
+    refusal.contains(REFUSE) && refusal.contains(MADE_RUNNING)
+}
+
+/// What somebody would make is refused, or not, about a second after that was changed.
+async fn is_so(person: &Person, job: &Value, refused: bool) {
+    eventually("Jobs that are made running are refused, or not", || async {
+        match person.would_create(job).await {
+            Err(refusal) if refused && says(&refusal) => Ok(()),
+            Ok(made) if !refused && suspend(&made) == Some(false) => Ok(()),
+            answer => Err(format!("{answer:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_made_running_is_refused() {
+    let bed = Bed::builder().without_operator().start().await;
+    for file in ["guard", "refuse"] {
+        let file = format!("config/policies/{file}.yaml");
+        bed.kubectl(["apply", "-f", &file]).await;
+    }
+    let (team, without) = (bed.namespace("team").await, bed.namespace("without").await);
+    let people = people(&bed, &team).await;
+    let [(_, user), _] = &people;
+    is_so(user, &job("probe", Some(false)), true).await;
+
+    let operator = bed.another_operator("operator", [""; 0], []);
+    operator.start().await;
+    eventually("the operator misses nothing", || async {
+        let logs = operator.logs();
+        let told = ["guard", "refuse"].map(|policy| {
+            let words =
+                format!("ValidatingAdmissionPolicy {policy}.consul-semaphore.io is in force");
+            logs.contains(&words)
+        });
+        if told == [true, true] {
+            Ok(())
+        } else {
+            Err(logs)
+        }
+    })
+    .await;
+    assert!(!operator.logs().contains("MutatingAdmissionPolicy"));
+
+    for (who, person) in &people {
+        for (how, given) in [("unset", None), ("running", Some(false))] {
+            let name = format!("{}-{how}", who.replace(' ', "-"));
+            let refusal = person.create(&job(&name, given)).await.expect_err(&name);
+            assert!(says(&refusal), "{refusal}");
+        }
+        person
+            .would_create(&stranger("stranger", None))
+            .await
+            .expect("it asks for no slot");
+        let mut managed = job("managed", None);
+        managed["spec"]["managedBy"] = "example.com/multikueue".into();
+        person.would_create(&managed).await.expect("that starts it");
+        let mut managed = job("managed", None);
+        managed["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": "batch" });
+        person.would_create(&managed).await.expect("that starts it");
+    }
+    let elsewhere = Person::admin(&bed, &without);
+    for (label, refused) in [("admission=disabled", false), ("admission-", true)] {
+        let label = format!("consul-semaphore.io/{label}");
+        bed.kubectl(["label", "namespace", without.name(), &label])
+            .await;
+        is_so(&elsewhere, &job("probe", Some(false)), refused).await;
+    }
+
+    // Who made a CronJob hears of it there; mended, it makes Jobs that wait.
+    let db = team.semaphore("db").limit(1).create().await;
+    let template = team.job("report").semaphore("db").unsuspended().runs("1h");
+    template
+        .create_cron_job(json!({ "schedule": "* * * * *" }))
+        .await;
+    let of_the_cron_job = ListParams::default().fields("involvedObject.kind=CronJob");
+    let events = team.api::<Event>();
+    eventually_within(SCHEDULE, "the CronJob tells of it", || async {
+        let events = events.list(&of_the_cron_job).await;
+        let events = events.map_err(|error| error.to_string())?.items;
+        let mut texts = events.iter().filter_map(|event| event.message.as_deref());
+        if texts.any(says) {
+            Ok(())
+        } else {
+            Err(format!("{events:?}"))
+        }
+    })
+    .await;
+    assert_eq!(team.jobs().await, [""; 0]);
+    let mended = json!({ "spec": { "jobTemplate": { "spec": { "suspend": true } } } }).to_string();
+    team.kubectl(["patch", "cronjob", "report", "--patch", &mended])
+        .await;
+    let first = first_job(&team).await;
+    let stopped = r#"{"spec":{"suspend":true}}"#;
+    team.kubectl(["patch", "cronjob", "report", "--patch", stopped])
+        .await;
+    runs_in_a_slot(&bed, &db, &first).await;
+
+    user.create(&job("job", Some(true))).await.expect("a Job");
+    let waiting = team.job("job");
+    line_is(&db, [&waiting]).await;
+    is_refused(user.change("job", unsuspended()).await, STARTS);
+    pods_end(&team, &first, End::Succeeded).await;
+    runs_in_a_slot(&bed, &db, &waiting).await;
+    pods_end(&team, &waiting, End::Succeeded).await;
+    for job in [&first, &waiting] {
+        assert!(!told(job).await.contains(&"RanWithoutSlot".to_owned()));
+    }
+    nothing_is_left(&bed, &team, &db).await;
+    operator.stop().await;
+}
