@@ -28,5 +28,7 @@ mod sessions;
 mod transactions;
 #[path = "consul_client/transport.rs"]
 mod transport;
+#[path = "consul_client/watch_faults.rs"]
+mod watch_faults;
 #[path = "consul_client/watches.rs"]
 mod watches;

@@ -171,7 +171,7 @@ pub(super) async fn write(context: &Context, write: JobWrite) -> Result<Kept, Pa
 /// is left of it: `None` if that is nothing.
 ///
 /// # Errors
-/// As of [`write`].
+/// As of [`write()`].
 pub(super) async fn delete(
     context: &Context,
     namespace: &str,

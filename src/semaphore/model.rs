@@ -4,9 +4,9 @@
 //! the operator, which sees late, is interrupted at every point, crashes, and is overtaken by
 //! another replica. Each script of random events is run against it:
 //!
-//! - [`consul`], [`jobs`], [`foreign`]: the parts of the world, as their documentation has them
+//! - [`consul`], [`jobs`], [`requests`], [`foreign`]: the parts of the world, as their documentation has them
 //! - [`operator`]: the controller in small, which is also a description of the real one
-//! - [`observer`]: what must be true at every moment, and of every write
+//! - [`observer`], [`sight`]: what must be true at every moment, and of every write
 //! - [`rules`]: what must be true of every plan
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
@@ -25,9 +25,11 @@ mod observer;
 mod operator;
 mod outage;
 mod outside;
+mod requests;
 mod rest;
 mod rules;
 mod script;
+mod sight;
 mod world;
 
 use proptest::{

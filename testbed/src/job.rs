@@ -1,15 +1,18 @@
 //! A Job in a story.
+
+mod builder;
+
 use std::panic::Location;
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::{batch::v1, core::v1 as core};
 use kube::{
     Api, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
 };
 use serde_json::{Value, json};
 
-use crate::{json, namespace::Namespace, story::story, wait};
+use crate::{namespace::Namespace, story::story, wait};
 
 /// The label on a pod that names the semaphore that its Job was made for.
 pub(crate) const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
@@ -44,128 +47,6 @@ impl Job {
             name: name.to_owned(),
             manifest,
         }
-    }
-
-    /// Waits for a slot of this `ConsulSemaphore`.
-    #[must_use]
-    pub fn semaphore(self, name: &str) -> Self {
-        // The label is for the bed's own observer, which takes nobody's word.
-        let label = json!({ "metadata": { "labels": { SEMAPHORE_LABEL: name } } });
-        self.annotation("consul-semaphore.io/semaphore", name)
-            .with(json!({ "spec": { "template": label } }))
-    }
-
-    /// Its priority in line.
-    #[must_use]
-    pub fn priority(self, priority: i64) -> Self {
-        self.annotation("consul-semaphore.io/priority", &priority.to_string())
-    }
-
-    /// Stays out of the line.
-    #[must_use]
-    pub fn hold(self) -> Self {
-        self.annotation("consul-semaphore.io/hold", "true")
-    }
-
-    /// Made running, as by a user whose cluster has no admission policy.
-    #[must_use]
-    pub fn unsuspended(self) -> Self {
-        self.with(json!({ "spec": { "suspend": false } }))
-    }
-
-    /// How long its pods run, such as `2s`.
-    #[must_use]
-    pub fn runs(self, duration: &str) -> Self {
-        self.pod_annotation("bed.consul-semaphore.io/runs", duration)
-    }
-
-    /// Its pods fail at their end.
-    #[must_use]
-    pub fn fails(self) -> Self {
-        self.pod_annotation("bed.consul-semaphore.io/fails", "true")
-    }
-
-    /// How long its pods still run when they are deleted, such as `2s`.
-    #[must_use]
-    pub fn terminates_in(self, duration: &str) -> Self {
-        self.pod_annotation("bed.consul-semaphore.io/terminates-in", duration)
-    }
-
-    /// How many seconds its pods may take to end: Kubernetes has 30 where nothing is said. The fewer, the
-    /// longer the operator waits for news of its slot before it suspends it.
-    #[must_use]
-    pub fn grace(self, seconds: u32) -> Self {
-        let pods = json!({ "terminationGracePeriodSeconds": seconds });
-        self.with(json!({ "spec": { "template": { "spec": pods } } }))
-    }
-
-    /// So many pods, all at once.
-    #[must_use]
-    pub fn parallelism(self, pods: u32) -> Self {
-        self.with(json!({ "spec": { "parallelism": pods, "completions": pods } }))
-    }
-
-    /// How often a pod is tried again.
-    #[must_use]
-    pub fn backoff_limit(self, limit: u32) -> Self {
-        self.with(json!({ "spec": { "backoffLimit": limit } }))
-    }
-
-    /// How many seconds after its end it is deleted.
-    #[must_use]
-    pub fn ttl_after_finished(self, seconds: u32) -> Self {
-        self.with(json!({ "spec": { "ttlSecondsAfterFinished": seconds } }))
-    }
-
-    /// An annotation of the Job.
-    #[must_use]
-    pub fn annotation(self, name: &str, value: &str) -> Self {
-        self.with(json!({ "metadata": { "annotations": { name: value } } }))
-    }
-
-    /// An annotation of its pods.
-    #[must_use]
-    pub fn pod_annotation(self, name: &str, value: &str) -> Self {
-        self.with(
-            json!({ "spec": { "template": { "metadata": { "annotations": { name: value } } } } }),
-        )
-    }
-
-    /// Anything more, merged into what is there; null removes.
-    #[must_use]
-    pub fn with(mut self, more: Value) -> Self {
-        json::merge(&mut self.manifest, more);
-        self
-    }
-
-    /// Creates it.
-    #[track_caller]
-    pub fn create(self) -> impl Future<Output = Self> {
-        story(Location::caller(), self.try_create())
-    }
-
-    /// As [`Self::create`], for one that may be refused: the error is the API server's message.
-    pub async fn try_create(self) -> Result<Self> {
-        let job = serde_json::from_value(self.manifest.clone())?;
-        self.api().create(&PostParams::default(), &job).await?;
-        Ok(self)
-    }
-
-    /// Creates a `CronJob` of its name that makes such Jobs; `cron` is the rest of its spec, such as
-    /// `{ "schedule": "* * * * *", "concurrencyPolicy": "Forbid" }`.
-    #[track_caller]
-    pub fn create_cron_job(self, mut cron: Value) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            let annotations = &self.manifest["metadata"]["annotations"];
-            cron["jobTemplate"] = json!({ "metadata": { "annotations": annotations }, "spec": self.manifest["spec"] });
-            let cron_job =
-                serde_json::from_value(json!({ "metadata": { "name": self.name }, "spec": cron }))?;
-            self.namespace
-                .api::<v1::CronJob>()
-                .create(&PostParams::default(), &cron_job)
-                .await?;
-            Ok(())
-        })
     }
 
     /// Its name.

@@ -148,7 +148,7 @@ impl<'a> Canon<'a> {
     /// The body of `.lock`, if it is one. Of a contender's, only the end of its
     /// cooldown counts.
     pub(super) fn body(&mut self, value: &[u8]) {
-        if let Some(body) = super::observer::Body::read(value) {
+        if let Some(body) = super::sight::Body::read(value) {
             self.word(&body.limit);
             self.sessions(body.holders.iter());
         }

@@ -2,15 +2,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::canon::Canon;
+use super::{
+    canon::Canon,
+    requests::{Answer, Deletion, Patch},
+};
 use crate::{
     api::annotations::OnContention,
     clock::Moment,
     consul::SessionId,
-    semaphore::{
-        Granted, Job, Standing, Uid,
-        plan::{GiveBack, Rename, Skip, Start, Stop, Suspend, Target},
-    },
+    semaphore::{Granted, Job, Standing, Uid},
 };
 
 /// How many seconds pods take to end once they are asked to.
@@ -118,51 +118,6 @@ pub(super) struct Pod {
     pub(super) terminating: bool,
     /// When it was asked to stop, if it was.
     asked: i64,
-}
-
-/// What happens to a Job's pods when it is deleted.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Deletion {
-    /// The Job goes at once, its pods when the garbage collector and their node get to it.
-    Background,
-    /// The Job goes after its pods.
-    Foreground,
-    /// The Job goes at once, and its pods run on.
-    Orphan,
-}
-
-/// A PATCH, or a DELETE, that names the uid and the version that was decided on.
-#[derive(Clone, Debug)]
-pub(super) enum Patch {
-    Start(Start),
-    Suspend(Suspend),
-    Stop(Stop),
-    GiveBack(GiveBack),
-    Rename(Rename),
-    Skip(Skip),
-}
-
-impl Patch {
-    pub(super) fn target(&self) -> &Target {
-        match self {
-            Self::Start(start) => &start.job,
-            Self::Suspend(suspend) => &suspend.job,
-            Self::Stop(stop) => &stop.job,
-            Self::GiveBack(give_back) => &give_back.job,
-            Self::Rename(rename) => &rename.job,
-            Self::Skip(skip) => &skip.job,
-        }
-    }
-}
-
-/// What the API server says to a PATCH.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Done,
-    /// The Job is not there any more, or not at that version.
-    Conflict,
-    /// Refused for good.
-    Refused,
 }
 
 /// The Jobs and pods of the namespace.

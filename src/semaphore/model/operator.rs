@@ -22,8 +22,8 @@ pub(super) use self::step::Step;
 use super::{
     consul::Refused,
     flaws::Flaw,
-    jobs::{Answer, Patch},
     outside::Outside,
+    requests::{Answer, Patch},
     rules::check_plan,
 };
 use crate::{

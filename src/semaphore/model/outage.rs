@@ -13,9 +13,9 @@ use proptest::{collection::vec, prelude::*};
 use super::{
     config,
     foreign::{Client, Style},
-    jobs::Deletion,
     operator::Operator,
     outside::Outside,
+    requests::Deletion,
     rest::check_at_rest,
     world::{Event, by_others},
 };

@@ -7,8 +7,10 @@ use serde_json::Value;
 use super::{
     canon::Canon,
     consul::{Consul, Refused},
-    jobs::{Answer, Jobs, Patch},
-    observer::{Body, Observer, Sight, Written},
+    jobs::Jobs,
+    observer::{Observer, Written},
+    requests::{Answer, Patch},
+    sight::{Body, Sight},
 };
 use crate::{
     clock::Moment,

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-use super::observer::Body;
+use super::sight::Body;
 
 /// Checks a plan.
 pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {

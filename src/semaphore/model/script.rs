@@ -4,8 +4,8 @@ use proptest::{collection::vec, prelude::*, strategy::Union};
 
 use super::{
     foreign::Style,
-    jobs::Deletion,
     operator::Lost,
+    requests::Deletion,
     world::{Event, Setup},
 };
 use crate::semaphore::{LimitPolicy, Mode, lock::SEMAPHORE_FLAGS};

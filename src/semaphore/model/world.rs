@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{
     foreign::{Client, Style},
-    jobs::{Deletion, Jobs, Object},
+    jobs::{Jobs, Object},
     operator::{Lost, Operator},
     outside::Outside,
+    requests::Deletion,
     rest::check_at_rest,
 };
 use crate::{

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    super::{jobs::Deletion, operator::Operator},
+    super::{operator::Operator, requests::Deletion},
     Manner,
     action::{Action, Delivery, Seen},
     state::{LONG, State},

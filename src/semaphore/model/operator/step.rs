@@ -1,6 +1,6 @@
 //! The calls of a plan.
 
-use super::super::{jobs::Patch, outside::Outside};
+use super::super::{outside::Outside, requests::Patch};
 use crate::{
     clock::Moment,
     consul::{Op, SessionId},

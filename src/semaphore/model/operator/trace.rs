@@ -1,6 +1,6 @@
 //! What counts of an operator when two states are compared.
 
-use super::super::{canon::Canon, jobs::Patch, outside::Outside};
+use super::super::{canon::Canon, outside::Outside, requests::Patch};
 use super::{Operator, Step};
 use crate::{
     consul::Op,
