@@ -278,19 +278,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::semaphore::lock::SEMAPHORE_FLAGS;
-
-    fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
-        Entry {
-            key: key.into(),
-            value: value.into(),
-            flags: SEMAPHORE_FLAGS,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 3,
-            modify_index: 5,
-        }
-    }
+    use crate::semaphore::{lock::SEMAPHORE_FLAGS, samples::entry};
 
     fn reading(entries: Vec<Entry>) -> Reading {
         let sent = Moment::from_boot(Duration::from_secs(1));

@@ -7,12 +7,26 @@ use super::{
     fate::Ours,
     identity::{Cluster, Identity},
     job::{Granted, Job, Standing, Uid},
+    lock::SEMAPHORE_FLAGS,
     settings::Settings,
     turns::WINDOW,
 };
-use crate::{api::annotations::OnContention, clock::Moment};
+use crate::{api::annotations::OnContention, clock::Moment, consul::Entry};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";
+
+/// A key of a semaphore, as Consul has it; its session has locked it.
+pub(crate) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
+    Entry {
+        key: key.into(),
+        value: value.into(),
+        flags: SEMAPHORE_FLAGS,
+        session: session.map(Into::into),
+        lock_index: 1,
+        create_index: 3,
+        modify_index: 5,
+    }
+}
 
 pub(super) fn job(
     name: &str,

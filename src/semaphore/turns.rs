@@ -119,7 +119,7 @@ mod tests {
     use super::*;
     use crate::{
         consul::{Entry, Listing},
-        semaphore::{Mode, lock::SEMAPHORE_FLAGS},
+        semaphore::{Mode, samples},
     };
 
     fn second(since: u64) -> Moment {
@@ -130,13 +130,8 @@ mod tests {
     /// index.
     fn reading(holder: Option<&str>, index: u64) -> Reading {
         let entry = |key: &str, session: Option<&str>, value: &str| Entry {
-            key: key.into(),
-            value: value.into(),
-            flags: SEMAPHORE_FLAGS,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 3,
             modify_index: index,
+            ..samples::entry(key, session, value)
         };
         let holders = holder.map_or("{}".into(), |holder| format!(r#"{{"{holder}":true}}"#));
         let body = format!(r#"{{"Limit":1,"Holders":{holders}}}"#);

@@ -10,7 +10,9 @@ use crate::{
     controllers::{SCHEDULE, first_job},
     helpers::told,
     proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{Person, STARTS, is_refused, job, people, stranger, suspend, unsuspended},
+    stage::{
+        Person, STARTS, is_refused, job, label_as_left_out, people, stranger, suspend, unsuspended,
+    },
 };
 
 const REFUSE: &str = "ValidatingAdmissionPolicy 'refuse.consul-semaphore.io'";
@@ -81,11 +83,9 @@ async fn what_is_made_running_is_refused() {
         person.would_create(&managed).await.expect("that starts it");
     }
     let elsewhere = Person::admin(&bed, &without);
-    for (label, refused) in [("admission=disabled", false), ("admission-", true)] {
-        let label = format!("consul-semaphore.io/{label}");
-        bed.kubectl(["label", "namespace", without.name(), &label])
-            .await;
-        is_so(&elsewhere, &job("probe", Some(false)), refused).await;
+    for out in [true, false] {
+        label_as_left_out(&bed, &without, out).await;
+        is_so(&elsewhere, &job("probe", Some(false)), !out).await;
     }
 
     // Who made a CronJob hears of it there; mended, it makes Jobs that wait.

@@ -71,6 +71,17 @@ pub(crate) async fn are_in_force(person: &Person) {
 
 /// Leaves a namespace out, or not any more, as docs/admission.md says, and waits until that is so.
 pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, out: bool) {
+    label_as_left_out(bed, team, out).await;
+    let admin = Person::admin(bed, team);
+    eventually("it is left out, or not", || async {
+        let made = admin.would_create(&job("probe", Some(false))).await?;
+        same(suspend(&made), Some(!out))
+    })
+    .await;
+}
+
+/// Labels a namespace to be left out, or not any more. The policies go by it about a second later.
+pub(crate) async fn label_as_left_out(bed: &Bed, team: &Namespace, out: bool) {
     let label = "consul-semaphore.io/admission";
     let label = if out {
         format!("{label}=disabled")
@@ -79,12 +90,6 @@ pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, out: bool) {
     };
     bed.kubectl(["label", "namespace", team.name(), &label])
         .await;
-    let admin = Person::admin(bed, team);
-    eventually("it is left out, or not", || async {
-        let made = admin.would_create(&job("probe", Some(false))).await?;
-        same(suspend(&made), Some(!out))
-    })
-    .await;
 }
 
 /// Somebody who makes and changes Jobs in a namespace.

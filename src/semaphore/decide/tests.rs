@@ -9,7 +9,6 @@ use crate::{
     semaphore::{
         identity::ContenderBody,
         job::{CronJob, Granted},
-        lock::SEMAPHORE_FLAGS,
         plan::{Skipped, Taker},
         samples,
     },
@@ -95,15 +94,7 @@ impl Facts {
     }
 
     fn entry(&mut self, key: &str, session: Option<&str>, value: &str) -> &mut Self {
-        self.entries.push(Entry {
-            key: key.into(),
-            value: value.into(),
-            flags: SEMAPHORE_FLAGS,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 3,
-            modify_index: 5,
-        });
+        self.entries.push(samples::entry(key, session, value));
         self
     }
 

@@ -1,7 +1,11 @@
 //! What is done where the lock key itself is locked.
 
 use super::*;
-use crate::semaphore::{Mode, lock::MUTEX_FLAGS, mutex::IN_A_ROW};
+use crate::semaphore::{
+    Mode,
+    lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
+    mutex::IN_A_ROW,
+};
 
 /// The facts about a mutex whose key is not there.
 fn mutex() -> Facts {

@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     consul::{Entry, Error, Session},
     controller::settings_of,
-    semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW},
+    semaphore::{Cluster, samples, turns::WINDOW},
 };
 
 /// What was read: a semaphore of two slots that agrees with Consul, and that nobody uses. Each test
@@ -68,15 +68,7 @@ impl Facts {
 
     pub(super) fn entry(&mut self, key: &str, session: Option<&str>, value: &str) -> &mut Self {
         self.entries.retain(|entry| entry.key != key);
-        self.entries.push(Entry {
-            key: key.to_owned(),
-            value: value.into(),
-            flags: SEMAPHORE_FLAGS,
-            session: session.map(Into::into),
-            lock_index: 1,
-            create_index: 3,
-            modify_index: 5,
-        });
+        self.entries.push(samples::entry(key, session, value));
         self
     }
 
