@@ -101,6 +101,22 @@ impl Op {
         }
     }
 
+    /// Whether it writes or deletes its key.
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Set { .. }
+            | Self::Cas { .. }
+            | Self::Lock { .. }
+            | Self::Unlock { .. }
+            | Self::Delete { .. }
+            | Self::DeleteCas { .. } => true,
+            Self::Get { .. }
+            | Self::CheckIndex { .. }
+            | Self::CheckSession { .. }
+            | Self::CheckNotExists { .. } => false,
+        }
+    }
+
     /// The key that the operation is about.
     pub fn key(&self) -> &str {
         match self {

@@ -78,10 +78,25 @@ pub fn agree(
     }
 }
 
+/// What `status.appliedLimits` is once nothing in Consul follows from a limit other than the spec's,
+/// at any lock key: no other limit is this `ConsulSemaphore`'s to move any longer. The spec's own stays
+/// only if it was written here; one that was in Consul before is agreed with, and not ours.
+pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
+    let applied = applied.iter().copied();
+    applied.filter(|applied| *applied == limit).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use LimitPolicy::{Enforce, Refuse};
+
+    #[test]
+    fn a_limit_that_was_ours_is_not_ours_once_the_spec_agrees_with_another() {
+        assert_eq!(settled(&[3, 5], 5), [5], "moved");
+        assert_eq!(settled(&[3], 5), [0; 0], "somebody else wrote 5");
+        assert_eq!(settled(&[], 5), [0; 0]);
+    }
 
     #[test]
     fn the_rule_case_by_case() {

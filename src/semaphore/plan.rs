@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use super::{
     identity::{ContenderBody, Identity},
     job::{CronJob, Job, Standing, Uid},
-    limit::Agreement,
+    limit::{self, Agreement},
+    lock::Lock,
+    settings::Settings,
 };
 use crate::{
     clock::Moment,
@@ -303,6 +305,15 @@ impl Transaction {
         operations.any(|operation| matches!(operation, Op::Cas { .. }))
     }
 
+    /// The keys that it writes or deletes.
+    pub fn written_keys(&self) -> impl Iterator<Item = &str> {
+        let writes = self
+            .operations
+            .iter()
+            .filter(|operation| operation.writes());
+        writes.map(Op::key)
+    }
+
     /// The sessions that Consul found gone when it refused this: before their renewal did.
     pub fn gone_sessions<'a>(
         &'a self,
@@ -378,6 +389,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether nothing at this lock key follows from a limit other than the spec's that was written
+    /// here, and no write of such a limit can still arrive: see [`limit::settled`].
+    pub fn settles(&self, lock: &Lock, settings: &Settings) -> bool {
+        match (self.agreement, lock) {
+            (None, _) => false,
+            (Some(Agreement::Conflict { .. }), _) => true,
+            // One semaphore of many has a limit in Consul only while it is used.
+            (Some(Agreement::Write { .. }), Lock::Absent { .. }) => {
+                settings.transient && self.record.is_none()
+            }
+            (Some(_), _) => *self.applied == limit::settled(&self.applied, settings.limit),
+        }
+    }
+
     /// Whether there is nothing to do: not now, and not after a while.
     pub fn is_at_rest(&self) -> bool {
         let Self {

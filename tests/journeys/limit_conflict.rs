@@ -65,6 +65,22 @@ async fn another_limit_is_refused_until_both_agree() {
 }
 
 #[tokio::test]
+async fn a_limit_that_was_ours_is_somebody_elses_once_the_spec_agrees_with_another() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("limit-followed").await;
+    let consul = bed.consul();
+    let db = team.semaphore("db").limit(3).create().await;
+    db.shows(json!({ "limit": 3, "appliedLimits": [3] })).await;
+    overwrite(consul, &db, 5).await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    db.set_limit(5).await;
+    db.shows(json!({ "limit": 5, "appliedLimits": [] })).await;
+    overwrite(consul, &db, 3).await;
+    db.has_condition("Ready", "False", "LimitConflict").await;
+    assert_eq!(consul.limit(&db.lock_prefix()).await, Some(3));
+}
+
+#[tokio::test]
 async fn an_enforced_limit_is_written_but_not_in_turn_for_ever() {
     let bed = Bed::shared().await;
     let team = bed.namespace("enforced").await;

@@ -33,8 +33,8 @@ use crate::{
     holding::{self, IDLE, SOONEST},
     id::IdMap,
     semaphore::{
-        AHEAD, Agreement, Coolings, Defence, Evidence, Life, Lock, Plan, Reading, Settings, Turns,
-        Uid, decide, plan::Target,
+        AHEAD, Agreement, Coolings, Defence, Evidence, Life, Plan, Reading, Settings, Turns, Uid,
+        decide, plan::Target,
     },
     telemetry::SemaphoreLabels,
 };
@@ -252,6 +252,9 @@ impl Grantor {
     }
 
     fn conclude(&mut self, facts: &Facts, plan: Plan, before: Conclusion) -> Conclusion {
+        let lock = self.view.reading.as_ref().map(Reading::lock);
+        let settles = lock.is_some_and(|lock| plan.settles(lock, &self.settings));
+        let settled = settles.then_some(self.settings.limit);
         let Plan {
             applied,
             record,
@@ -264,17 +267,6 @@ impl Grantor {
             self.defence.holds(false);
         }
         self.fenced &= record.is_none();
-        let limit = self.settings.limit;
-        let settled = match (agreement, self.view.reading.as_ref().map(Reading::lock)) {
-            (None, _) | (_, None) => false,
-            (Some(Agreement::Conflict { .. }), _) => true,
-            // Of many semaphores one has a limit only while it is used.
-            (Some(Agreement::Write { .. }), Some(Lock::Absent { .. })) => {
-                self.settings.transient && record.is_none()
-            }
-            _ => applied == [limit],
-        };
-        let settled = settled.then_some(limit);
         let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
         let lives = |life| Life::end(life).is_some_and(|end| end > facts.now);
         let mut kept = self.sessions.kept.iter();

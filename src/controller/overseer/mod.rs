@@ -49,7 +49,7 @@ use crate::{
     clock::Moment,
     consul::{self, Listing, WatchOptions},
     crash::{self, Point},
-    semaphore::{Defence, Key, Settings},
+    semaphore::{Defence, Key, Settings, limit},
     telemetry::SemaphoreLabels,
 };
 
@@ -431,12 +431,10 @@ impl Overseer {
     /// Earlier limits are ours no more once nothing in Consul follows from them: at no key, also of
     /// those that only the watch shows.
     fn forget_limits(&mut self) {
-        let limit = self.settings.limit;
-        let moved = self.applied.iter().any(|applied| *applied != limit);
-        let recorded = self.applied.contains(&limit);
+        let applied = limit::settled(&self.applied, self.settings.limit);
         let settled = || self.sums.all_settled(self.spec(), self.branches.len());
-        if moved && recorded && self.feed.is_known() && settled() {
-            self.applied = vec![limit];
+        if applied != self.applied && self.feed.is_known() && settled() {
+            self.applied = applied;
             self.order();
         }
     }

@@ -31,7 +31,7 @@ use crate::{
     consul::SessionId,
     semaphore::{
         Agreement, Coolings, Deaths, Defence, Evidence, Job, Life, MutexMemory, Observed, Ours,
-        Plan, Reading, Settings, Standing, Turns, Uid, decide,
+        Plan, Reading, Settings, Standing, Turns, Uid, decide, limit,
         plan::{Stop, Transaction},
     },
 };
@@ -296,7 +296,7 @@ impl Operator {
             skips,
             sessions,
             surplus,
-            applied,
+            applied: _,
             reread,
             unheld: _,
             agreement: _,
@@ -311,7 +311,11 @@ impl Operator {
             was: outside.applied.clone(),
             limits,
         };
-        let settled = (record.is_none() && applied != outside.applied).then_some(applied);
+        let lock = self.reading.as_ref().map(Reading::lock);
+        let settles = lock.is_some_and(|lock| plan.settles(lock, &outside.settings));
+        let settled = limit::settled(&outside.applied, outside.settings.limit);
+        let settled =
+            (record.is_none() && settles && settled != outside.applied).then_some(settled);
         let ungranted: Vec<Stop> = self.stops(outside).collect();
         let given_up = surplus.iter().filter_map(|uid| self.sessions.remove(uid));
         let steps = ungranted
