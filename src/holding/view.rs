@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
-use super::Setback;
+use super::{Setback, own_writes::OwnWrites};
 use crate::{
     clock::Moment,
     consul::{self, Client, Entry, Listing},
@@ -51,8 +51,10 @@ pub(crate) struct View<W> {
     mode: Mode,
     /// The prefix as Consul last showed it; `None` while that is in doubt.
     pub(crate) reading: Option<Reading>,
-    /// When the last of what it shows was received.
-    received: Moment,
+    /// The last listing that it follows from.
+    listed: Listed,
+    /// What was written here and no listing has shown yet.
+    own_writes: OwnWrites,
     /// Whether the watch failed last. It goes on by itself, with and without waiting for changes, and
     /// what it brings is for all who share it: beside it nobody reads the prefix on his own.
     blind: bool,
@@ -72,6 +74,17 @@ pub(crate) struct View<W> {
     pub(crate) calls: Arc<Semaphore>,
 }
 
+/// Where in Consul's history a listing is.
+#[derive(Clone, Copy, Default)]
+struct Listed {
+    index: u64,
+    received: Moment,
+}
+
+/// How many keys may have been written here that no listing shows: then the watch has brought nothing for
+/// very long, and the prefix is read beside it.
+const UNLISTED: usize = 10_000;
+
 /// What a call may take, however soon a running Job is to be suspended: less than what would make the
 /// next pass believe that it has slept.
 const LEAST: Duration = Duration::from_millis(500);
@@ -90,7 +103,8 @@ impl<W: AsRef<Client>> View<W> {
             prefix,
             mode,
             reading: None,
-            received: Moment::now(),
+            listed: Listed::default(),
+            own_writes: OwnWrites::default(),
             blind: false,
             trouble: None,
             deaths: Deaths::default(),
@@ -136,21 +150,20 @@ impl<W: AsRef<Client>> View<W> {
         };
         self.blind = false;
         // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was
-        // asked after the last answer is newer for sure; what was asked beside a write of ours may
-        // show the prefix as it was before.
-        let newer = self
-            .reading
-            .as_ref()
-            .is_none_or(|known| news.index >= known.index || news.sent > self.received);
+        // asked after the last answer is newer for sure.
+        let newer = news.index >= self.listed.index || news.sent > self.listed.received;
         if !newer && !news.reset {
             return;
         }
-        self.went_back |= news.reset;
+        if news.reset {
+            self.went_back = true;
+            self.own_writes.clear();
+        }
         if let Some(known) = &mut self.reading
             && known.shows(&news.entries)
         {
-            known.confirm(news.index, news.sent);
-            self.received = Moment::now();
+            known.confirm(news.sent);
+            self.note_listing(news.index, news.sent);
             return self.reading_works();
         }
         self.accept(Listing {
@@ -181,9 +194,28 @@ impl<W: AsRef<Client>> View<W> {
         self.reading = None;
     }
 
+    /// Takes a listing over. What it does not show yet of what was written here stays as it is known:
+    /// a prefix with thousands of holders is written to more often than it can be listed.
     fn accept(&mut self, listing: Listing) {
-        self.know(Reading::new(self.prefix.clone(), self.mode, listing));
+        self.note_listing(listing.index, listing.sent);
+        let mut reading = Reading::new(self.prefix.clone(), self.mode, listing);
+        if !self.own_writes.is_empty() {
+            let Some(known) = &self.reading else {
+                // What was written is not known any more: only a later listing can tell.
+                return;
+            };
+            reading = reading.with_own(known, self.own_writes.keys());
+        }
+        self.know(reading);
         self.reading_works();
+    }
+
+    fn note_listing(&mut self, index: u64, sent: Moment) {
+        self.own_writes.listed(index, sent);
+        self.listed = Listed {
+            index,
+            received: Moment::now(),
+        };
     }
 
     fn reading_works(&mut self) {
@@ -205,16 +237,21 @@ impl<W: AsRef<Client>> View<W> {
             self.mutex.took(&grant.session, Moment::now());
         }
         if let Some(reading) = self.reading.take() {
+            let keys = transaction.written_keys();
+            self.own_writes.add(keys, answer, Moment::now());
             self.know(reading.after(&transaction.operations, answer, sent));
+        }
+        if self.own_writes.len() > UNLISTED {
+            self.doubt();
         }
     }
 
     /// Goes by this from now on.
     fn know(&mut self, reading: Reading) {
-        self.received = Moment::now();
-        self.deaths.observe(&reading, self.received);
-        self.mutex.observe(&reading, self.received);
-        self.turns.observe(&reading, self.received);
+        let now = Moment::now();
+        self.deaths.observe(&reading, now);
+        self.mutex.observe(&reading, now);
+        self.turns.observe(&reading, now);
         self.reading = Some(reading);
     }
 
@@ -359,15 +396,116 @@ mod tests {
         assert!(!view.blind && view.reading.is_some());
     }
 
+    fn key(name: &str, session: Option<&str>, index: u64, value: &str) -> Entry {
+        Entry {
+            key: format!("p/{name}"),
+            value: value.into(),
+            flags: 0xe0f6_9a2b_aa41_4de0,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: index,
+            modify_index: index,
+        }
+    }
+
+    fn lock(index: u64, holders: &str) -> Entry {
+        let body = format!(r#"{{"Limit":9,"Holders":{holders}}}"#);
+        key(".lock", None, index, &body)
+    }
+
+    /// A transaction that grants `new` a slot and releases that of `old`, and its answer.
+    fn hand_over(old: &str, new: &str, index: u64) -> (Transaction, Vec<Entry>) {
+        let body = format!(r#"{{"Limit":9,"Holders":{{"{new}":true}}}}"#);
+        let operations = vec![
+            consul::Op::Lock {
+                key: format!("p/{new}"),
+                value: Vec::new(),
+                flags: 0,
+                session: new.into(),
+            },
+            consul::Op::Cas {
+                key: "p/.lock".into(),
+                value: body.into_bytes(),
+                flags: 0xe0f6_9a2b_aa41_4de0,
+                index: 1,
+            },
+            consul::Op::Delete {
+                key: format!("p/{old}"),
+            },
+        ];
+        let transaction = Transaction {
+            operations,
+            ..Transaction::default()
+        };
+        let answer = vec![
+            key(new, Some(new), index, ""),
+            key(".lock", None, index, ""),
+        ];
+        (transaction, answer)
+    }
+
     #[test]
-    fn a_listing_asked_beside_a_write_does_not_undo_it() {
+    fn what_others_wrote_is_seen_though_own_writes_are_quicker_than_any_listing() {
         let mut view = view();
-        let index = |view: &View<Client>| view.reading.as_ref().map(|reading| reading.index);
+        let brings = |entries: Vec<Entry>, index, sent| News {
+            entries: entries.into(),
+            ..news(index, sent)
+        };
+        let first = vec![lock(9, r#"{"a":true}"#), key("a", Some("a"), 8, "")];
+        view.hear(Ok(brings(first.clone(), 9, Moment::now())));
+        // Each listing was asked for before the last of our writes was answered, and shows none of them.
+        let sent = Moment::now();
+        let (handed_over, answer) = hand_over("a", "b", 20);
+        view.committed(&handed_over, &answer, Moment::now());
+        let late = |more: &[Entry]| [&first, more].concat();
+        view.hear(Ok(brings(late(&[key("f", Some("f"), 15, "")]), 15, sent)));
+        let seen = |view: &View<Client>| {
+            let reading = view.reading.as_ref().unwrap();
+            let all = reading.contenders().map(|(session, _)| session.to_string());
+            assert!(reading.holds(&"b".into()) && !reading.is_named(&"a".into()));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&view), ["b", "f"], "what was released stays so");
+        // Somebody else's dead contender goes, beside one more of our writes.
+        let sent = Moment::now();
+        let (again, answer) = hand_over("b", "b", 30);
+        let again = Transaction {
+            operations: again.operations[..2].to_vec(),
+            ..again
+        };
+        view.committed(&again, &answer, Moment::now());
+        let shown = vec![lock(20, r#"{"b":true}"#), key("b", Some("b"), 20, "")];
+        view.hear(Ok(brings(shown, 22, sent)));
+        assert_eq!(seen(&view), ["b"]);
+        assert_eq!(view.own_writes.len(), 2, "until a listing shows them");
+        let shown = vec![lock(30, r#"{"b":true}"#), key("b", Some("b"), 30, "")];
+        view.hear(Ok(brings(shown, 31, sent)));
+        assert_eq!(view.own_writes.len(), 0);
+        assert_eq!(seen(&view), ["b"]);
+    }
+
+    #[test]
+    fn a_listing_that_does_not_show_a_write_tells_nothing_once_the_write_is_in_doubt() {
+        let mut view = view();
+        let sent = Moment::now();
+        view.hear(Ok(news(9, sent)));
+        let (handed_over, answer) = hand_over("a", "b", 20);
+        view.committed(&handed_over, &answer, Moment::now());
+        view.doubt();
+        view.hear(Ok(news(10, sent)));
+        assert!(view.reading.is_none());
+        view.hear(Ok(news(20, sent)));
+        assert!(view.reading.is_some());
+    }
+
+    #[test]
+    fn a_listing_older_than_the_last_one_undoes_nothing() {
+        let mut view = view();
         let (first, second) = (Moment::now(), Moment::now());
         view.hear(Ok(news(9, first)));
         view.hear(Ok(news(8, second)));
-        assert_eq!(index(&view), Some(9));
+        assert_eq!(view.listed.index, 9);
         view.hear(Ok(news(7, Moment::now() + Duration::from_nanos(1))));
-        assert_eq!(index(&view), Some(7), "Consul forgot what was deleted");
+        assert_eq!(view.listed.index, 7, "Consul forgot what was deleted");
     }
 }

@@ -54,8 +54,6 @@ pub struct Reading {
     /// Who is in `Holders`, or has locked the mutex, and whether their contender lives: asked of every
     /// contender again and again, so it must not cost a search.
     holders: IdMap<SessionId, bool>,
-    /// Consul's index of this reading.
-    pub index: u64,
     /// When the request for it was sent: it shows what was true then, or later.
     pub sent: Moment,
 }
@@ -68,7 +66,6 @@ impl Reading {
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
             holders: IdMap::default(),
-            index: listing.index,
             sent: listing.sent,
             prefix,
             mode,
@@ -95,8 +92,7 @@ impl Reading {
 
     /// The same again, as another request showed it. One that was answered only now may have been sent
     /// before this was read: it takes nothing back of what is known to have been true since.
-    pub fn confirm(&mut self, index: u64, sent: Moment) {
-        self.index = index;
+    pub fn confirm(&mut self, sent: Moment) {
         self.sent = self.sent.max(sent);
     }
 
@@ -202,7 +198,6 @@ impl Reading {
                 | Op::Unlock { key, value, .. }
                 | Op::Cas { key, value, .. } => {
                     if let Some(entry) = written.get(key.as_str()) {
-                        self.index = self.index.max(entry.modify_index);
                         self.put(Entry {
                             value: value.clone(),
                             ..(*entry).clone()
@@ -214,6 +209,33 @@ impl Reading {
         }
         if written.contains_key(self.prefix.lock_key().as_str()) {
             self.sent = sent;
+        }
+        self.read_lock();
+        self
+    }
+
+    /// This reading with the keys in `written` as `known` shows them, because they were written here
+    /// after this was read. What others wrote to all other keys is as this reading shows it.
+    #[must_use]
+    pub fn with_own<'a>(
+        mut self,
+        known: &Self,
+        written: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        for key in written {
+            let entry = match self.prefix.child(key) {
+                Some(LOCK) => {
+                    // As after the write itself: what guards it proves that nobody else has written it since.
+                    self.sent = self.sent.max(known.sent);
+                    known.lock_entry.as_ref()
+                }
+                Some(name) => known.entries.get(&name.into()),
+                None => None,
+            };
+            match entry {
+                Some(entry) => self.put(entry.clone()),
+                None => self.remove(key),
+            }
         }
         self.read_lock();
         self
@@ -393,18 +415,18 @@ mod tests {
         assert_eq!(after.contender(&"s".into()), None);
         assert_eq!(after.contender(&"t".into()).unwrap().value, b"body");
         assert!(matches!(after.lock(), Lock::Semaphore { index: 9, .. }));
-        assert_eq!((after.index, after.sent), (index, sent));
+        assert_eq!(after.sent, sent);
     }
 
     #[test]
     fn what_was_asked_before_takes_no_evidence_back() {
         let mut known = reading(vec![entry("a/s", Some("s"), "")]);
         let sent = known.sent;
-        known.confirm(7, Moment::from_boot(Duration::ZERO));
-        assert_eq!((known.index, known.sent), (7, sent));
+        known.confirm(Moment::from_boot(Duration::ZERO));
+        assert_eq!(known.sent, sent);
         let later = sent + Duration::from_secs(1);
-        known.confirm(8, later);
-        assert_eq!((known.index, known.sent), (8, later));
+        known.confirm(later);
+        assert_eq!(known.sent, later);
     }
 
     #[test]
