@@ -68,9 +68,10 @@ impl Settings {
     }
 
     /// How long a running Job that lost its slot may go on while Consul is asked for another one:
-    /// many times what that takes when nothing is wrong.
+    /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
+    /// its slot, so a longer TTL than [`UNTIMED`] makes it no longer.
     pub fn patience(&self) -> Duration {
-        self.span() / 8
+        self.span().min(UNTIMED) / 8
     }
 
     /// How long Consul itself lets rest what a session of ours had locked when it died. Of a
@@ -113,5 +114,29 @@ impl Settings {
             && job.in_line()
             && job.wants.as_deref() == Some(self.name.as_str())
             && (self.key.is_none() || self.key == job.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::semaphore::samples;
+
+    #[test]
+    fn a_long_ttl_gives_a_job_that_lost_its_slot_no_more_time() {
+        let patience = |ttl| {
+            let settings = Settings {
+                ttl,
+                ..samples::settings(1)
+            };
+            settings.patience()
+        };
+        assert_eq!(
+            patience(Some(Duration::from_mins(2))),
+            Duration::from_secs(15)
+        );
+        let longest = Duration::from_millis(37_500);
+        assert_eq!(patience(Some(Duration::from_hours(24))), longest);
+        assert_eq!(patience(None), longest);
     }
 }

@@ -101,6 +101,8 @@ pub(super) enum Event {
 /// The whole of it.
 pub(super) struct World {
     pub(super) outside: Outside,
+    /// How many seconds a call of a plan takes.
+    pub(super) call_seconds: u64,
     operator: Operator,
     stragglers: Vec<Operator>,
     clients: Vec<Client>,
@@ -121,6 +123,7 @@ impl World {
         outside.consul.lock_delay = lock_delay;
         Self {
             outside,
+            call_seconds: 1,
             operator: Operator::default(),
             stragglers: Vec::new(),
             clients: clients
@@ -213,7 +216,7 @@ impl World {
 
     fn finish_plan(&mut self) {
         while self.operator.is_busy() {
-            self.tick(1);
+            self.tick(self.call_seconds);
             self.operator.act(&mut self.outside, None);
         }
     }
