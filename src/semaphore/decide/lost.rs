@@ -50,7 +50,7 @@ impl<'a> Pass<'a> {
                 // What Consul said before the Job was seen running proves nothing against it.
                 Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
                 Standing::Running => lost.push(job),
-                Standing::Idle if !self.observed.settings.may_start(job) && !job.hold => {
+                Standing::Idle if !self.observed.settings.may_start(job) => {
                     self.forget_grant(job);
                 }
                 _ => {}
@@ -60,14 +60,15 @@ impl<'a> Pass<'a> {
     }
 
     /// A Job without a slot is no longer bound to this semaphore: it asks for another one now, or
-    /// its user suspended it and its session died meanwhile.
+    /// its user suspended it or put it on hold and its session died meanwhile. Its template must not
+    /// name the grant any longer: when its user takes the hold away or unsuspends it, it queues at the end.
     fn forget_grant(&mut self, job: &Job) {
         if let Some(granted) = &job.granted {
             let session = granted.session.clone();
             self.plan.give_backs.push(GiveBack {
                 job: job.into(),
                 session,
-                hold: !job.lost(),
+                hold: !job.lost() && !job.hold,
             });
         }
     }

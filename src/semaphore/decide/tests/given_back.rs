@@ -71,6 +71,22 @@ fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
 }
 
 #[test]
+fn a_job_on_hold_keeps_no_grant_whose_session_died() {
+    // Once the hold is gone, such a grant would put it on hold again, or before all who wait.
+    for reported in [Some("sa"), None] {
+        let on_hold = Job {
+            hold: true,
+            ..samples::job("a", Standing::Idle, Some("sa"), reported)
+        };
+        let mut facts = Facts::new(1, &[]);
+        facts.bound(on_hold);
+        let plan = facts.decide();
+        let told = &plan.give_backs[0];
+        assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+    }
+}
+
+#[test]
 fn of_two_contenders_the_one_that_started_the_job_stays() {
     let job = running("a", "sb");
     let mut facts = Facts::new(2, &["sa", "sb"]);
