@@ -397,6 +397,7 @@ impl<'a> Pass<'a> {
         self.let_others_in();
         let mut ahead = AHEAD.min(usize::try_from(settings.limit).unwrap_or(AHEAD));
         let mut in_turn = true;
+        let mut next = BTreeSet::new();
         let mut others = Others::of(self.observed, self.reading);
         for job in line.iter().filter(|job| settings.may_start(job)) {
             let uid = &job.uid;
@@ -409,6 +410,7 @@ impl<'a> Pass<'a> {
             let session = self.session_of(uid);
             self.leave_to_others(&mut others, job);
             if self.composer.has_room(None) {
+                next.insert(uid);
                 match session {
                     Some(session) if in_turn => {
                         self.composer.grant(grant(job, session, true), None);
@@ -427,12 +429,27 @@ impl<'a> Pass<'a> {
                 // It does not wait, so nothing is made for it.
             } else if ahead > 0 {
                 ahead -= 1;
+                next.insert(uid);
                 match session {
                     Some(session) => self.show(&others, job, &session),
                     None => self.plan.sessions.push(job.into()),
                 }
             } else {
-                return;
+                break;
+            }
+        }
+        self.take_back(&next);
+    }
+
+    /// Deletes the contenders of waiting Jobs that others have overtaken: whoever else waits at the
+    /// prefix leaves a slot to each contender that is shown, so only those that are next are.
+    fn take_back(&mut self, next: &BTreeSet<&Uid>) {
+        for ours in self.observed.ours {
+            let uid = &ours.identity.uid;
+            let shown = self.waiting.get(uid) == Some(&&ours.session);
+            let waits = ours.job.as_ref().is_some_and(|job| job.in_line());
+            if shown && waits && !next.contains(uid) && !self.is_busy(uid) {
+                self.release(ours);
             }
         }
     }

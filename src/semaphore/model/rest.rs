@@ -1,7 +1,7 @@
 //! What must be true once nothing is left to do.
 
 use super::{jobs::Object, outside::Outside};
-use crate::semaphore::{Agreement, OnSlotLost, Plan, Standing, Uid};
+use crate::semaphore::{AHEAD, Agreement, OnSlotLost, Plan, Standing, Uid};
 
 /// What must be true once nothing is left to do.
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
@@ -34,6 +34,11 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
             object.hold || !object.stopped_by_user,
             "no hold: {object:?}"
         );
+        let rests = object.hold && object.suspend && !outside.jobs.has_pods(&object.uid);
+        let stale = object.granted.as_ref().is_some_and(|grant| {
+            *grant.lock_key == *settings.prefix.lock_key() && !outside.is_in_holders(&grant.session)
+        });
+        assert!(!(rests && stale), "a stale grant: {object:?}");
     }
     let Some(body) = &sight.body else {
         let left = sight.is_misused() || settings.terminating;
@@ -54,6 +59,14 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         });
         let idle = held < body.limit() && startable.count() > 0;
         assert!(!idle || settings.paused, "a slot is idle");
+        let waiting = |uid: &&Uid| job(uid).is_some_and(|job| job.standing == Standing::Idle);
+        let contenders = sight.contenders.iter();
+        let without_slot = contenders.filter(|(session, _)| !body.holds(session));
+        let shown = without_slot
+            .filter_map(|(_, uid)| uid.as_ref())
+            .filter(waiting);
+        let (shown, next) = (shown.count(), body.limit().min(AHEAD));
+        assert!(settings.paused || shown <= next, "{shown} are shown");
         let waits = |object: &Object| {
             let job = job(&object.uid);
             object.is_impatient() && job.is_some_and(|job| settings.may_start(&job))

@@ -187,3 +187,26 @@ fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
     };
     assert!(operations.contains(&missing) && operations.contains(&unchanged));
 }
+
+#[test]
+fn who_is_overtaken_is_not_shown_any_longer() {
+    // One is shown for each slot at most.
+    let mut facts = Facts::new(1, &["h"]);
+    facts.contender("h");
+    let overtaken = since("a", 5);
+    facts.ours("sa", &overtaken, false);
+    let first = Job {
+        priority: 9,
+        ..since("b", 7)
+    };
+    facts.line(&[first, overtaken]).session("b", "sb");
+    let plan = facts.decide();
+    assert_eq!(shown(&plan), [("b".into(), 9)]);
+    assert_eq!(released(&plan), ["sa"]);
+    let delete = Op::DeleteCas {
+        key: "p/sa".into(),
+        index: 5,
+    };
+    let operations = &plan.transaction.as_ref().unwrap().operations;
+    assert!(operations.contains(&delete), "unless it has a slot by now");
+}
