@@ -26,6 +26,12 @@ impl Moment {
         Self(since)
     }
 
+    /// The moment this long before, at the earliest when the machine booted.
+    #[must_use]
+    pub fn before(self, time: Duration) -> Self {
+        Self(self.0.saturating_sub(time))
+    }
+
     /// How long before `self` the moment `earlier` was; zero if it was not before.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

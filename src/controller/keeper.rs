@@ -18,7 +18,7 @@ use crate::{
     consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
     controller::{AFTERWARDS, home::Home},
     crash::{self, Point},
-    holding::{Renewal, pauses},
+    holding::{KnownLife, Renewal, pauses},
     semaphore::Life,
     telemetry::Metrics,
 };
@@ -54,7 +54,7 @@ struct Shared {
 
 /// The sessions that are kept. One may be kept twice for a moment: by a grantor that is about to go,
 /// and by the one that comes after it.
-type Kept = HashMap<SessionId, usize>;
+type Kept = HashMap<SessionId, Vec<KnownLife>>;
 
 /// What is renewed on when the lead is lost, until somebody leads again. To renew a session changes
 /// nothing, and while nobody leads nobody else would do it: an API server that is away for longer
@@ -113,7 +113,8 @@ impl Drop for Session {
             self.renewal.stop();
         }
         drop(left);
-        self.keeper.forget_session(&self.id);
+        self.keeper
+            .forget_session(&self.id, &self.renewal.known_life());
     }
 }
 
@@ -222,9 +223,9 @@ impl Keeper {
 
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         self.take_back(&id);
-        self.note_session(&id);
         let turns = self.0.renewals.clone();
         let renewal = Renewal::start(consul.clone(), id.clone(), life, turns, wake);
+        self.note_session(&id, renewal.known_life());
         Session {
             id,
             consul: consul.clone(),
@@ -270,17 +271,23 @@ impl Keeper {
         self.kept().contains_key(id)
     }
 
-    fn note_session(&self, id: &SessionId) {
+    /// What is known of a session that somebody here keeps, for whichever semaphore.
+    pub(super) fn life(&self, id: &SessionId) -> Option<Life> {
+        let kept = self.kept();
+        Some(kept.get(id)?.last()?.get())
+    }
+
+    fn note_session(&self, id: &SessionId, life: KnownLife) {
         let mut kept = self.kept();
-        *kept.entry(id.clone()).or_default() += 1;
+        kept.entry(id.clone()).or_default().push(life);
         self.0.metrics.sessions(kept.len());
     }
 
-    fn forget_session(&self, id: &SessionId) {
+    fn forget_session(&self, id: &SessionId, life: &KnownLife) {
         let mut kept = self.kept();
-        if let Some(times) = kept.get_mut(id) {
-            *times -= 1;
-            if *times == 0 {
+        if let Some(lives) = kept.get_mut(id) {
+            lives.retain(|known| !known.is(life));
+            if lives.is_empty() {
                 kept.remove(id);
             }
         }
@@ -316,12 +323,14 @@ mod tests {
     fn a_session_is_kept_until_the_last_who_keeps_it_is_gone() {
         let keeper = Keeper::new(Metrics::default());
         let id = "s".into();
-        assert!(!keeper.keeps(&id));
-        keeper.note_session(&id);
-        keeper.note_session(&id);
-        keeper.forget_session(&id);
+        let (before, after) = (KnownLife::new(Life::Unknown), KnownLife::new(Life::Endless));
+        assert_eq!(keeper.life(&id), None);
+        keeper.note_session(&id, before.clone());
+        keeper.note_session(&id, after.clone());
+        keeper.forget_session(&id, &before);
         assert!(keeper.keeps(&id), "another grantor has taken it over");
-        keeper.forget_session(&id);
+        assert_eq!(keeper.life(&id), Some(Life::Endless));
+        keeper.forget_session(&id, &after);
         assert!(!keeper.keeps(&id));
     }
 

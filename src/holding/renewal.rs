@@ -25,7 +25,7 @@ const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
 /// A session that a task renews until it is gone or [`Renewal::stop`] is called, if it has a TTL.
 #[derive(Debug)]
 pub(crate) struct Renewal {
-    life: Arc<Mutex<Life>>,
+    life: KnownLife,
     task: AbortHandle,
 }
 
@@ -40,7 +40,7 @@ impl Renewal {
         turns: Arc<Semaphore>,
         wake: Arc<Notify>,
     ) -> Self {
-        let life = Arc::new(Mutex::new(life));
+        let life = KnownLife::new(life);
         let renewer = Renewer {
             consul,
             id,
@@ -54,7 +54,12 @@ impl Renewal {
 
     /// What is known of the session.
     pub(crate) fn life(&self) -> Life {
-        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
+        self.life.get()
+    }
+
+    /// The same for others who ask, for as long as it is renewed.
+    pub(crate) fn known_life(&self) -> KnownLife {
+        self.life.clone()
     }
 
     /// Renews it no more, which leaves it in Consul.
@@ -68,11 +73,38 @@ impl Renewal {
     }
 }
 
+/// What is known of a session that is renewed; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownLife(Arc<Mutex<Life>>);
+
+impl KnownLife {
+    /// What is known at first.
+    pub(crate) fn new(life: Life) -> Self {
+        Self(Arc::new(Mutex::new(life)))
+    }
+
+    /// Whether both are of one renewal.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// What is known now.
+    pub(crate) fn get(&self) -> Life {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces it, and returns what was known before.
+    fn replace(&self, life: Life) -> Life {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut known, life)
+    }
+}
+
 /// The task that renews one session.
 struct Renewer {
     consul: Client,
     id: SessionId,
-    life: Arc<Mutex<Life>>,
+    life: KnownLife,
     turns: Arc<Semaphore>,
     wake: Arc<Notify>,
 }
@@ -81,7 +113,7 @@ impl Renewer {
     /// Renews the session until it is gone, or is found to have no TTL.
     async fn run(self) {
         loop {
-            match self.get() {
+            match self.life.get() {
                 Life::Unknown => {}
                 // A third of the TTL, at the most, with jitter so that sessions made together
                 // spread out. It counts from when the last renewal was sent, as the TTL does: an
@@ -98,7 +130,7 @@ impl Renewer {
 
     /// Sends renewals until one is answered.
     async fn renew(&self) {
-        let longest = match self.get() {
+        let longest = match self.life.get() {
             Life::Renewed { ttl, .. } => ttl / 6,
             _ => UNKNOWN_PAUSE,
         };
@@ -125,16 +157,9 @@ impl Renewer {
         }
     }
 
-    fn get(&self) -> Life {
-        *self.life.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn set(&self, life: Life) {
-        let mut current = self.life.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *current == Life::Unknown || life == Life::Gone;
-        *current = life;
-        drop(current);
-        if news {
+        let before = self.life.replace(life);
+        if before == Life::Unknown || life == Life::Gone {
             self.wake.notify_one();
         }
     }

@@ -86,7 +86,7 @@ pub const LATE: Duration = Duration::from_secs(1);
 impl Evidence {
     /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders
     /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
-    /// sessions that are renewed here.
+    /// sessions that this process renews, for whichever semaphore.
     pub fn observe(
         &mut self,
         now: Moment,
@@ -122,7 +122,7 @@ impl Evidence {
             let own = holding.get(&job.uid).copied();
             let own = own.map(|session| (session, life(session)));
             if let Some(reading) = reading {
-                held.look(now, job, reading, own);
+                held.look(now, job, reading, own, &life);
             }
             let held_by = match own {
                 Some((session, life)) if held.session.as_ref() == Some(session) => life,
@@ -172,16 +172,22 @@ impl Held {
         job: &Job,
         reading: &Reading,
         own: Option<(&SessionId, Option<Life>)>,
+        life: impl Fn(&SessionId) -> Option<Life>,
     ) {
-        let neighbours = || job.held_by().find(|session| reading.holds(session));
-        let (session, renewed, ttl) = match own {
+        let of_neighbour = || {
+            let session = job.held_by().find(|session| reading.holds(session))?;
+            let known = life(session);
+            Some((session, known.or_else(|| self.renewed_elsewhere(reading))))
+        };
+        let (session, renewed, ttl) = match own.or_else(of_neighbour) {
             Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),
             Some((session, Some(Life::Endless))) => (session, reading.sent, None),
             // It is held, but for how long is not known.
             Some((_, Some(Life::Unknown) | None)) => return self.lost = None,
-            Some((_, Some(Life::Gone))) => return,
-            // Another ConsulSemaphore of this cluster renews it.
-            None if let Some(session) = neighbours() => (session, reading.sent, self.ttl),
+            Some((_, Some(Life::Gone))) => {
+                self.lost.get_or_insert(now);
+                return;
+            }
             // What Consul said before the Job was seen running proves nothing against it.
             None => {
                 if job.seen <= reading.sent {
@@ -199,6 +205,19 @@ impl Held {
         if self.proved > before_proved {
             self.woken = None;
         }
+    }
+
+    /// What is known of a session that another operator of this cluster renews, for another
+    /// `ConsulSemaphore` at the prefix: it lives in this reading, and its last renewal may be a third
+    /// of the TTL older, which is how often sessions are renewed.
+    fn renewed_elsewhere(&self, reading: &Reading) -> Option<Life> {
+        Some(match self.ttl {
+            Some(ttl) => Life::Renewed {
+                sent: reading.sent.before(ttl / 3),
+                ttl,
+            },
+            None => Life::Endless,
+        })
     }
 }
 
@@ -320,6 +339,30 @@ mod tests {
         assert_eq!(case.deadline(), Some(second(35 + 70)));
         case.observe(40, Some(&reading(36, true)), Life::Gone);
         assert_eq!(case.deadline(), Some(second(40) + settings().patience()));
+    }
+
+    #[test]
+    fn the_session_of_a_neighbour_counts_by_its_renewals_too() {
+        let settings = settings();
+        let job = samples::job("a", Standing::Running, Some("mine"), Some("mine"));
+        let observe = |life: Option<Life>| {
+            let mut evidence = Evidence::default();
+            let reading = reading(40, true);
+            let known = |_: &SessionId| life;
+            evidence.observe(second(41), &settings, &[&job], Some(&reading), &[], known);
+            evidence.deadline(&settings, &job)
+        };
+        assert_eq!(observe(Some(renewed(10))), Some(second(10 + 70)));
+        // Another operator renews it, and may have done so a third of the TTL before.
+        let third = Duration::from_secs(TTL) / 3;
+        assert_eq!(
+            observe(None),
+            Some(second(40).before(third) + Duration::from_secs(70))
+        );
+        // Nobody knows yet: as one that was found running.
+        assert_eq!(observe(Some(Life::Unknown)), Some(second(41 + 50)));
+        let lost = second(41) + settings.patience();
+        assert_eq!(observe(Some(Life::Gone)), Some(lost));
     }
 
     #[test]

@@ -112,7 +112,8 @@ impl Grantor {
         let reading = self.view.reading.as_ref();
         self.evidence
             .observe(now, &self.settings, &running, reading, ours, |session| {
-                self.sessions.life(session)
+                let own = self.sessions.life(session);
+                own.or_else(|| self.context.keeper.life(session))
             });
     }
 
