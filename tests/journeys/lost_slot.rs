@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
 use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
 
@@ -216,6 +217,16 @@ async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_fir
         b.is_running().await;
         b.finish().await;
         nothing_is_left(&stage.bed, team, db).await;
+        // What was lost was not given back.
+        if !mischief.spares_the_contender() {
+            is_told(a, "Normal", "SlotReleased", &second.session).await;
+            let lost = &stage.grant.session;
+            let gives_it_back = |event: &Event| {
+                let note = event.message.as_deref().unwrap_or_default();
+                event.reason.as_deref() == Some("SlotReleased") && note.contains(lost)
+            };
+            assert!(!a.events().await.iter().any(gives_it_back), "{mischief:?}");
+        }
         assert_eq!(stage.observer.peak_holders(), 1, "{mischief:?}");
         assert_eq!(stage.observer.peak_jobs(), 1, "{mischief:?}");
     });

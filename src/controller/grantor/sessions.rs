@@ -228,9 +228,12 @@ impl Grantor {
             let job = self.context.index.job(&identity.uid);
             let started_by_it = |job: &Arc<Job>| job.held_by().any(|by| *by == session);
             let held = named || job.as_ref().is_some_and(started_by_it);
-            let standing = job.as_ref().map(|job| &job.standing);
-            // One that only waited had nothing to give back.
-            if !held || standing == Some(&Standing::Running) {
+            let lost = |job: &Arc<Job>| {
+                job.lost() || matches!(job.standing, Standing::Running | Standing::Stopping)
+            };
+            // One that only waited had nothing to give back, and one that has pods or was suspended
+            // because its slot was lost gave nothing back.
+            if !held || job.as_ref().is_some_and(lost) {
                 continue;
             }
             if let Some(job) = job.as_ref().filter(|job| job.has_ended()) {
