@@ -85,23 +85,33 @@ impl Orphans {
                 return Vec::new();
             }
         };
-        (self.setback, self.obstacle) = (None, None);
-        self.done |= last;
+        let before = self.setback.take();
         let orphans = sessions.into_iter().filter(|session| {
             let own = Identity::parse(&session.name);
             session.ttl.is_none()
                 && own.is_some_and(|identity| settings.owns_of_any_key(&identity))
                 && !in_use(&session.id)
         });
-        let before = std::mem::take(&mut self.found);
+        let known = std::mem::take(&mut self.found);
         let mut ends = Vec::new();
         for session in orphans {
-            let found = before.get(&session.id).copied().unwrap_or(sent);
+            let found = known.get(&session.id).copied().unwrap_or(sent);
             if found + Self::age(settings, last) <= sent {
                 ends.push(session.id);
             } else {
                 self.found.insert(session.id, found);
             }
+        }
+        // Listed is not ended: only a look that finds none shows that none is left.
+        self.done |= last && ends.is_empty();
+        let obstacle = self.obstacle.take();
+        if last && !ends.is_empty() {
+            self.setback = Some(Setback::after(before.as_ref(), Moment::now()));
+            self.obstacle = Some(Obstacle {
+                since: obstacle.map_or(sent, |before| before.since),
+                nowhere: false,
+                why: format!("{} of its sessions have not ended yet", ends.len()),
+            });
         }
         ends
     }
@@ -229,10 +239,25 @@ mod tests {
         orphans.settle(&some, failed, |_| false);
         assert!(orphans.obstacle.is_some() && !orphans.done);
         assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
-        let ended = orphans.settle(&some, answer(2, true, &["batch/db:k/a"]), |_| false);
-        assert_eq!(ended.len(), 1);
-        assert!(orphans.obstacle.is_none() && orphans.done);
+        let ended = orphans.settle(&some, answer(2, true, &[]), |_| false);
+        assert!(ended.is_empty() && orphans.obstacle.is_none() && orphans.done);
         assert_eq!(orphans.due(&some, true), None, "once");
+    }
+
+    #[test]
+    fn at_the_end_those_that_were_listed_are_not_taken_for_ended() {
+        let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
+        for asked in [2, 3] {
+            // It can't be destroyed at first.
+            let ended = orphans.settle(&some, answer(asked, true, &["batch/db:k/a"]), |_| false);
+            assert_eq!(ended.len(), 1);
+            assert!(!orphans.done, "it is still there");
+            assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
+            let obstacle = orphans.obstacle.as_ref().unwrap();
+            assert_eq!(obstacle.since, minute(2), "for so long");
+        }
+        orphans.settle(&some, answer(4, true, &[]), |_| false);
+        assert!(orphans.obstacle.is_none() && orphans.done);
     }
 
     #[test]
