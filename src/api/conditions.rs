@@ -106,6 +106,8 @@ pub enum Reason {
     LoginFailed,
     /// The API server refuses one start of a Job after another.
     StartsRefused,
+    /// The API server refuses the operator's finalizer on the `ConsulSemaphore`.
+    FinalizerRefused,
     /// The spec says to grant nothing for now.
     Paused,
     /// The `ConsulSemaphore` is being deleted.
@@ -142,6 +144,7 @@ impl Reason {
             Self::TokenNotFound => "TokenNotFound",
             Self::LoginFailed => "LoginFailed",
             Self::StartsRefused => "StartsRefused",
+            Self::FinalizerRefused => "FinalizerRefused",
             Self::Paused => "Paused",
             Self::Terminating => "Terminating",
             Self::SlotsFree => "SlotsFree",

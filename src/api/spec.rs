@@ -269,7 +269,8 @@ pub struct ConsulSpec {
     /// A Secret in the same namespace with a Consul token for this semaphore. With one, any prefix
     /// may be used: Consul's ACL decides. The operator must be given the right to read that Secret.
     /// Without, the operator's own token is used, and the prefix must be one that this namespace
-    /// may use. May be changed at any time.
+    /// may use. Another Secret can be named at any time. Add or remove it while no Job runs: sessions
+    /// made before are not taken over when the operator starts again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TokenSecretRef")]
     pub token_secret_ref: Option<TokenSecretRef>,

@@ -35,6 +35,7 @@ mod deletion;
 mod elsewhere_in_consul;
 mod fair;
 mod few_watches;
+mod finalizer_refused;
 mod hand_over;
 mod hold;
 mod hostile;

@@ -7,9 +7,13 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Overseer, SOON, branch::Obstacle};
+use super::{Overseer, SOON, branch::Obstacle, reporter::Report};
 use crate::{
-    api::{ConsulSemaphore, annotations::FINALIZER},
+    api::{
+        ConsulSemaphore, ConsulSemaphoreStatus,
+        annotations::FINALIZER,
+        conditions::{self, ConditionType, Finding},
+    },
     clock::Moment,
     controller::{
         call::{CallError, call, patch_params},
@@ -118,8 +122,37 @@ impl Overseer {
         if self.finalizer.settle(&answer)
             && let Err(error) = answer
         {
-            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set: until it is, nothing new is begun for it");
+            tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set");
+            if !self.reported {
+                self.report_refused_finalizer(&error);
+            }
         }
+    }
+
+    /// Says in the status why nothing is begun: what else it says is left as it is, because nothing is
+    /// known yet.
+    fn report_refused_finalizer(&mut self, error: &CallError) {
+        let status = self.specs.borrow().status.clone();
+        let message = format!(
+            "the API server refuses the finalizer {FINALIZER}, and without it nothing is granted, because \
+             a deletion would leave slots behind: {error}. The operator needs to patch ConsulSemaphores; \
+             look for a policy or webhook that refuses it"
+        );
+        let ready = Finding::new(
+            ConditionType::Ready,
+            false,
+            conditions::Reason::FinalizerRefused,
+            message,
+        );
+        let findings = vec![ready];
+        self.tell_readiness(&findings);
+        self.reporter.publish(Report {
+            status: ConsulSemaphoreStatus {
+                observed_generation: self.generation,
+                ..status.unwrap_or_default()
+            },
+            findings,
+        });
     }
 
     /// Takes the finalizer off: the end of this overseer. What is left to others in Consul is told.
