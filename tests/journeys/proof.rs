@@ -157,7 +157,7 @@ pub(crate) async fn has_no_session(bed: &Bed, job: &str) {
 }
 
 /// The ids and names of all live sessions.
-async fn sessions(bed: &Bed) -> Vec<(String, String)> {
+pub(crate) async fn sessions(bed: &Bed) -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let sessions = bed.consul().sessions().await;
     sessions
