@@ -39,7 +39,7 @@ pub struct Gap {
 pub const GAPS: [Gap; 6] = [
     Gap {
         name: "lost, and Consul says so",
-        bound: "an eighth of the TTL to ask for another slot and 5 s until the Job is suspended",
+        bound: "an eighth of the TTL, at most 37.5 s, to ask for another slot and 5 s until the Job is suspended",
         sentence: "from the loss of a slot to the end of its pods' grace period",
     },
     Gap {
@@ -106,7 +106,7 @@ impl<'a> Measure<'a> {
         let bound = match (why, self.semaphore.ttl) {
             (Why::ByHand, _) => 0.0,
             (Why::Lost, Some(ttl)) if unread => (ttl - grace).max(ttl / 2.0),
-            (Why::Lost, Some(ttl)) => ttl / 8.0,
+            (Why::Lost, Some(ttl)) => ttl.min(UNTIMED) / 8.0,
             (Why::Lost, None) => {
                 length = self.idle.and(&self.unread).clear(begin, to);
                 UNTIMED / 8.0
