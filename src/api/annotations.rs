@@ -26,11 +26,10 @@ pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
 /// On the pod template, by the grant: the uid of the Job that was granted the slot.
 pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 
-/// A label on the pod template, by the grant: marks the pods of slot holders, so that the operator
-/// watches no others. Its value is [`HOLDER_VALUE`].
+/// A label on the pod template, by the grant: the uid of the Job that was granted the slot. The operator
+/// finds the Job's pods by it, also when the Job is gone; Kubernetes' own label with the uid is missing
+/// where `spec.manualSelector` is true.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
-/// The value of [`HOLDER_LABEL`].
-pub const HOLDER_VALUE: &str = "true";
 
 /// The finalizer on a `ConsulSemaphore`.
 pub const FINALIZER: &str = "consul-semaphore.io/finalizer";

@@ -7,7 +7,7 @@ use k8s_openapi::api::batch::v1 as batch;
 use crate::{
     api::annotations::{self, AnnotationError, OnContention},
     clock::Moment,
-    semaphore::{CronJob, Granted, Job, Standing, Uid},
+    semaphore::{CronJob, Granted, Job, Standing},
 };
 
 /// The annotation by which a `CronJob` says for when it made a Job.
@@ -247,14 +247,6 @@ fn condition<'a>(job: &'a batch::Job, type_: &str) -> Option<&'a batch::JobCondi
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == type_)
 }
-
-/// The uid of the Job that a pod belongs to, by the label that the Job controller gives it.
-pub(super) fn controller_uid(labels: &BTreeMap<String, String>) -> Option<Uid> {
-    labels.get(CONTROLLER_UID).map(|uid| uid.as_str().into())
-}
-
-/// The label by which the pods of a Job are found, also when the Job is gone.
-pub(super) const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
 #[cfg(test)]
 mod tests;

@@ -32,7 +32,7 @@ pub(super) fn start(start: &Start) -> Value {
         "spec": {
             "suspend": false,
             "template": { "metadata": {
-                "labels": { (a::HOLDER_LABEL): a::HOLDER_VALUE },
+                "labels": { (a::HOLDER_LABEL): job.uid.as_ref() },
                 "annotations": {
                     (a::LOCK_KEY): slot.key(),
                     (a::SESSION): slot.session(),

@@ -33,7 +33,7 @@ use super::{
     events::Reason,
     index::SemaphoreRef,
     intake,
-    job::{Kept, controller_uid},
+    job::Kept,
     overseer::Overseer,
     reach::Reach,
     ungranted,
@@ -226,12 +226,7 @@ async fn watch_jobs(
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
-    let holders = format!(
-        "{}={}",
-        annotations::HOLDER_LABEL,
-        annotations::HOLDER_VALUE
-    );
-    let config = config().labels(&holders);
+    let config = config().labels(annotations::HOLDER_LABEL);
     let mut events = events::<Pod>(&reach, &context.client, config);
     while let Some(event) = next(&mut events, &mut watching).await {
         let pod = match event {
@@ -239,10 +234,12 @@ async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching)
             Event::Apply(pod) | Event::InitApply(pod) if has_ended(&pod) => pod,
             _ => continue,
         };
+        let uid = pod.labels().get(annotations::HOLDER_LABEL);
         let key = pod.annotations().get(annotations::LOCK_KEY);
-        if let (Some(uid), Some(key)) = (controller_uid(pod.labels()), key) {
+        if let (Some(uid), Some(key)) = (uid, key) {
             let namespace = pod.namespace().unwrap_or_default();
-            context.index.pod_ended(&namespace, &lock_key_of(key), &uid);
+            let (uid, lock_key) = (uid.as_str().into(), lock_key_of(key));
+            context.index.pod_ended(&namespace, &lock_key, &uid);
         }
     }
 }

@@ -215,10 +215,13 @@ impl Pods {
     }
 }
 
-/// By the label, which stays when the owner reference of an orphan goes.
+/// By a label, which stays when the owner reference of an orphan goes. Where the Job has a selector of its
+/// own, Kubernetes gives no label with the uid, and the story gives one with the name.
 fn job_of(pod: &Pod) -> Option<String> {
-    pod.labels()
-        .get("batch.kubernetes.io/controller-uid")
+    let labels = ["controller-uid", "job-name"].map(|label| format!("batch.kubernetes.io/{label}"));
+    labels
+        .iter()
+        .find_map(|label| pod.labels().get(label))
         .cloned()
 }
 

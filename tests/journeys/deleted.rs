@@ -1,4 +1,5 @@
 //! A Job that is deleted: its slot is kept until its pods are gone, or have ended, and no longer.
+use serde_json::{Value, json};
 use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore};
 
 use crate::proof::{
@@ -74,6 +75,37 @@ async fn while_it_runs_and_its_pods_are_removed_by_force() {
     scene.slot_goes_to(&b, &a, &of_a).await;
 }
 
+/// Kubernetes gives the pods of such a Job no label with its uid.
+#[tokio::test]
+async fn while_it_runs_with_a_selector_of_its_own() {
+    for (name, orphans) in [("background", false), ("orphans", true)] {
+        let scene = scene(&format!("deleted-manual-{name}")).await;
+        let (a, b, of_a) = scene
+            .one_runs_and_one_waits_with(manual_selector("a"))
+            .await;
+        if orphans {
+            a.delete_and_orphan_pods().await;
+        } else {
+            a.delete().await;
+        }
+        a.is_gone().await;
+        scene.absence_of_pods_counts().await;
+        scene.slot_is_kept(&of_a, &b).await;
+        pods_end(&scene.team, &a, End::Succeeded).await;
+        scene.slot_goes_to(&b, &a, &of_a).await;
+    }
+}
+
+/// A selector by a label that the Job brings itself.
+fn manual_selector(name: &str) -> Value {
+    let labels = json!({ "batch.kubernetes.io/job-name": name });
+    json!({ "spec": {
+        "manualSelector": true,
+        "selector": { "matchLabels": labels },
+        "template": { "metadata": { "labels": labels } },
+    } })
+}
+
 /// A semaphore of one slot, and an observer of it.
 struct Scene {
     bed: Bed,
@@ -98,13 +130,31 @@ async fn scene(namespace: &str) -> Scene {
 impl Scene {
     /// The pods of the one that runs take their time to end.
     async fn one_runs_and_one_waits(&self) -> (Job, Job, Grant) {
+        self.one_runs_and_one_waits_with(json!({})).await
+    }
+
+    /// The same with more in the manifest of the one that runs.
+    async fn one_runs_and_one_waits_with(&self, more: Value) -> (Job, Job, Grant) {
         let job = |name| self.team.job(name).semaphore("db").runs("1h");
-        let a = job("a").terminates_in("1h").create().await;
+        let a = job("a").terminates_in("1h").with(more).create().await;
         let of_a = runs_in_a_slot(&self.bed, &self.db, &a).await;
         crate::proof::pods_run(&a, 1).await;
         let b = job("b").create().await;
         line_is(&self.db, [&b]).await;
         (a, b, of_a)
+    }
+
+    /// Waits until it would count that a Job which runs by now has no pods: it counts of one that was started
+    /// later, in another semaphore.
+    async fn absence_of_pods_counts(&self) {
+        let other = self.team.semaphore("other").limit(1).create().await;
+        let later = self.team.job("later").semaphore("other").runs("1h");
+        let later = later.create().await;
+        runs_in_a_slot(&self.bed, &other, &later).await;
+        later.delete().await;
+        later.is_gone().await;
+        later.force_delete_pods().await;
+        later.has_event("SlotReleased").await;
     }
 
     async fn slot_is_kept(&self, by: &Grant, waits: &Job) {

@@ -70,7 +70,10 @@ async fn grant_on_both_job_and_pods(job: &Job) -> Grant {
     let template = template(&object);
     let on_template = Grant::read(&template.annotations.unwrap_or_default());
     assert_eq!(on_template.as_ref(), Some(&grant));
-    assert_eq!(template.labels.unwrap_or_default()[HOLDER_LABEL], "true");
+    assert_eq!(
+        template.labels.unwrap_or_default()[HOLDER_LABEL],
+        grant.granted_to
+    );
     let annotations = object.metadata.annotations.unwrap_or_default();
     assert_eq!(annotations[SESSION], grant.session);
     assert_eq!(object.metadata.uid.as_ref(), Some(&grant.granted_to));

@@ -9,13 +9,13 @@ use kube::{Api, api::ListParams};
 
 use super::Grantor;
 use crate::{
+    api::annotations::HOLDER_LABEL,
     clock::Moment,
     consul::SessionId,
     controller::{
         Context,
         call::{CallError, call},
         events::Reason,
-        job::CONTROLLER_UID,
         patch,
     },
     holding::Setback,
@@ -215,7 +215,7 @@ async fn ask(context: &Context, identity: &Identity) -> Answer {
     let found = patch::read(context, namespace, &target).await?;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), namespace);
     let left = ListParams::default()
-        .labels(&format!("{CONTROLLER_UID}={uid}"))
+        .labels(&format!("{HOLDER_LABEL}={uid}"))
         .fields("status.phase!=Succeeded,status.phase!=Failed")
         .limit(NAMED);
     let left = call(pods.list(&left)).await?;
