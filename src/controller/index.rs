@@ -26,6 +26,7 @@ pub(super) use self::refs::{LineRef, SemaphoreRef};
 use self::{contenders::Contenders, lists::Lists};
 use super::{job::Kept, reach::Reach};
 use crate::{
+    clock::Moment,
     id::IdMap,
     semaphore::{Job, Key, Place, Prefix, Standing, Uid},
 };
@@ -147,28 +148,33 @@ impl Index {
         match kept {
             Some(kept) => {
                 let listing = state.lists.note(&kept.namespace, uid);
-                state.put(kept, !listing);
+                state.put(kept, listing.is_none(), listing);
             }
             None => state.remove(uid),
         }
         self.tell(&state, uid);
     }
 
-    /// A Job as it was answered to a request. One that is gone since does not come back by it.
-    pub(super) fn refresh(&self, kept: Kept) {
-        let mut state = self.state();
-        let uid = kept.job.uid.clone();
-        if state.jobs.contains_key(&uid) {
-            state.put(kept, true);
-            self.tell(&state, &uid);
-        }
+    /// A Job as the answer to a write shows it; `None` if it is gone.
+    pub(super) fn written(&self, uid: &Uid, now: Option<Kept>) {
+        self.answered(uid, now, None);
     }
 
-    /// A Job as it was read when it had changed in the meantime; `None` if it is gone.
+    /// A Job as it was read; `None` if it is gone.
     pub(super) fn reread(&self, uid: &Uid, now: Option<Kept>) {
-        match now {
-            Some(now) => self.refresh(now),
-            None => self.remove(uid),
+        let asked = now.as_ref().map(|now| now.job.seen);
+        self.answered(uid, now, asked);
+    }
+
+    /// One that is gone since does not come back by an answer.
+    fn answered(&self, uid: &Uid, now: Option<Kept>, asked: Option<Moment>) {
+        let Some(now) = now else {
+            return self.remove(uid);
+        };
+        let mut state = self.state();
+        if state.jobs.contains_key(uid) {
+            state.put(now, true, asked);
+            self.tell(&state, uid);
         }
     }
 

@@ -203,26 +203,25 @@ async fn find_out(
     job: &Target,
     error: &CallError,
 ) -> PatchError {
+    let conflict = matches!(error.refusal(), Some((404 | 409, _)));
     let failed = match error.refusal() {
-        Some((404 | 409, _)) => None,
-        Some((code @ 400..500, message)) if code != 429 => Some(PatchError::Refused {
+        Some((code @ 400..500, message)) if code != 429 => PatchError::Refused {
             message: message.to_owned(),
             forbidden: matches!(code, 401 | 403)
                 && may_write(&context.client, namespace).await == Some(false),
-        }),
-        _ => Some(PatchError::Unanswered(error.to_string())),
+        },
+        _ => PatchError::Unanswered(error.to_string()),
     };
     let now = match read(context, namespace, job).await {
         Ok(now) => now,
-        Err(error) => return failed.unwrap_or(PatchError::Unanswered(error.to_string())),
+        Err(error) if conflict => return PatchError::Unanswered(error.to_string()),
+        Err(_) => return failed,
     };
-    let same = now
-        .as_ref()
-        .is_some_and(|now| now.job.version == job.version);
-    match failed {
-        Some(failed) if same => failed,
+    match now {
+        // A conflict with the version that is still there is somebody's refusal, such as a webhook's.
+        Some(now) if now.job.version == job.version => failed,
         // Another version answers the question; so does another Job under the same name.
-        _ => PatchError::Outdated(now.map(Box::new)),
+        now => PatchError::Outdated(now.map(Box::new)),
     }
 }
 

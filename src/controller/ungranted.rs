@@ -92,7 +92,7 @@ async fn suspend(context: &Context, kept: &Kept) -> bool {
                  spec.suspend: true"
             );
             tell(Reason::RanWithoutSlot, note);
-            context.index.refresh(kept);
+            context.index.written(&job.uid, Some(kept));
             true
         }
         Err(PatchError::Outdated(now)) => {

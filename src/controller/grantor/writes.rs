@@ -199,7 +199,7 @@ impl Grantor {
     fn done(&mut self, write: &Write, kept: Option<Kept>) {
         let Target { name, uid, .. } = write.job();
         self.writes.refusals.done(write);
-        self.context.index.reread(uid, kept);
+        self.context.index.written(uid, kept);
         if let Write::Suspend(suspend) = write {
             self.trace_suspension(suspend);
         }

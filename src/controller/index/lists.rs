@@ -6,13 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use crate::{controller::reach::Reach, semaphore::Uid};
+use crate::{clock::Moment, controller::reach::Reach, semaphore::Uid};
 
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// While Jobs are listed anew: those that were seen.
-    jobs: HashMap<Reach, BTreeSet<Uid>>,
+    /// While Jobs are listed anew: since when, and those that were seen.
+    jobs: HashMap<Reach, (Moment, BTreeSet<Uid>)>,
     /// Where all semaphores are known: until then, that one is missing means nothing.
     semaphores: HashSet<Reach>,
 }
@@ -20,19 +20,22 @@ pub(super) struct Lists {
 impl Lists {
     /// A list of all Jobs there begins.
     pub(super) fn begin(&mut self, reach: &Reach) {
-        self.jobs.insert(reach.clone(), BTreeSet::new());
+        let list = (Moment::now(), BTreeSet::new());
+        self.jobs.insert(reach.clone(), list);
     }
 
     /// That list is complete; what was in it.
     pub(super) fn end(&mut self, reach: &Reach) -> Option<BTreeSet<Uid>> {
-        self.jobs.remove(reach)
+        let (_, listed) = self.jobs.remove(reach)?;
+        Some(listed)
     }
 
-    /// Takes note of a Job that a watch shows; says whether it does so in a list.
-    pub(super) fn note(&mut self, namespace: &str, job: &Uid) -> bool {
+    /// Takes note of a Job that a watch shows; says when the list began, if it shows it in one.
+    pub(super) fn note(&mut self, namespace: &str, job: &Uid) -> Option<Moment> {
         let mut lists = self.jobs.iter_mut();
-        let list = lists.find(|(reach, _)| reach.covers(namespace));
-        list.map(|(_, listed)| listed.insert(job.clone())).is_some()
+        let (_, (began, listed)) = lists.find(|(reach, _)| reach.covers(namespace))?;
+        listed.insert(job.clone());
+        Some(*began)
     }
 
     /// All semaphores there have been listed.

@@ -4,16 +4,21 @@ use std::sync::Arc;
 
 use super::{Line, LineRef, Semaphore, SemaphoreRef, State};
 use crate::{
+    clock::Moment,
     controller::job::{Kept, Obstacle},
     semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop},
 };
 
 impl State {
-    pub(super) fn put(&mut self, kept: Kept, announce: bool) {
+    /// A Job as it is. Versions order what the watch and the answers to writes bring. What was asked for
+    /// after the version that is known was received replaces it, whatever its own version: etcd may have
+    /// been restored from a backup.
+    pub(super) fn put(&mut self, kept: Kept, announce: bool, asked: Option<Moment>) {
         let uid = kept.job.uid.clone();
         let mut new_in_line = true;
         if let Some(known) = self.jobs.get_mut(&uid) {
-            if is_older(&kept.job.version, &known.job.version) {
+            let asked_later = asked.is_some_and(|asked| asked > known.job.seen);
+            if !asked_later && is_older(&kept.job.version, &known.job.version) {
                 return;
             }
             if known.says_the_same(&kept) {

@@ -235,12 +235,44 @@ fn an_older_version_changes_nothing() {
     assert_eq!(index.line(&line("db")).len(), 0);
 }
 
+/// As after etcd was restored from a backup.
+#[test]
+fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
+    let held = |version: &str, seen: u64| {
+        kept("a", |kept| {
+            let job = job(kept);
+            (job.version, job.hold) = (version.into(), seen > 1);
+            job.seen = Moment::from_boot(Duration::from_secs(seen));
+        })
+    };
+    let uid = "a".into();
+    let (index, _) = with_db();
+    let version = || index.job(&uid).unwrap().version.to_string();
+    put(&index, held("100", 1));
+    // What the watch and a write's answer bring may be late.
+    put(&index, held("50", 2));
+    index.written(&uid, Some(held("50", 2)));
+    assert_eq!(version(), "100");
+    index.reread(&uid, Some(held("50", 1)));
+    assert_eq!(version(), "100", "it was asked for before");
+    index.reread(&uid, Some(held("50", 2)));
+    assert_eq!(version(), "50");
+    // So is an item of a list that began later.
+    index.list_begins(&Reach::Cluster);
+    put(&index, held("40", 3));
+    index.list_ends(&Reach::Cluster);
+    assert_eq!(version(), "40");
+}
+
 #[test]
 fn an_answer_does_not_bring_back_a_job_that_is_gone() {
     let (index, _) = with_db();
     put(&index, kept("a", |_| {}));
     index.remove(&"a".into());
-    index.refresh(kept("a", |kept| job(kept).version = "12".into()));
+    index.written(
+        &"a".into(),
+        Some(kept("a", |kept| job(kept).version = "12".into())),
+    );
     assert_eq!(index.job(&"a".into()), None);
 }
 
@@ -252,7 +284,10 @@ fn what_a_new_list_does_not_have_is_gone() {
     index.list_begins(&Reach::Cluster);
     put(&index, kept("b", |_| {}));
     // An answer that comes in between is not part of the list.
-    index.refresh(kept("a", |kept| job(kept).version = "12".into()));
+    index.written(
+        &"a".into(),
+        Some(kept("a", |kept| job(kept).version = "12".into())),
+    );
     index.list_ends(&Reach::Cluster);
     assert_eq!(names(&index.line(&line("db"))), ["b"]);
 }
