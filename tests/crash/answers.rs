@@ -32,6 +32,7 @@ async fn answers_come_late_or_never() {
     a_start_that_lands_late(&bed, &api).await;
     a_limit_that_lands_late(&bed, &consul).await;
     a_start_that_a_policy_refuses(&bed).await;
+    a_start_that_is_a_conflict_with_nothing(&bed, &api).await;
     operator.stop().await;
     let late = behind(&bed, "late", &consul, &kubeconfig);
     a_replica_that_sees_late(&bed, &late, &api).await;
@@ -259,6 +260,31 @@ async fn a_start_that_a_policy_refuses(bed: &Bed) {
     }
     a.is_waiting().await;
     policy.delete().await;
+    a.is_complete().await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
+    assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}
+
+/// As by a webhook that answers 409: nobody has changed the Job.
+async fn a_start_that_is_a_conflict_with_nothing(bed: &Bed, api: &Proxy) {
+    let team = bed.namespace("conflict").await;
+    let db = team.semaphore("db").limit(1).create().await;
+    let observer = bed.watch_limit(&db.lock_prefix()).await;
+    let name = team.name().to_owned();
+    let answer = r#"{"kind":"Status","status":"Failure","reason":"Conflict","message":"a webhook says no","code":409}"#;
+    api.faults(move |call| starts_a(call, &name).then_some(Fault::Refused(409, answer)));
+    let a = team.job("a").semaphore("db").priority(1).create().await;
+    let message = a.has_event("StartRefused").await;
+    assert!(message.contains("a webhook says no"), "{message}");
+    // It gives its slot back, and blocks nobody.
+    team.job("b")
+        .semaphore("db")
+        .create()
+        .await
+        .is_complete()
+        .await;
+    a.is_waiting().await;
+    api.heal();
     a.is_complete().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
