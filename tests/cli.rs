@@ -117,9 +117,8 @@ fn a_check_says_what_it_can_be_asked() {
 /// Nobody answers: that is told by lines, as everything is, and by the exit code.
 #[test]
 fn a_check_of_nothing_has_failed() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = free.local_addr().expect("an address").to_string();
-    drop(free);
+    let free = testbed::lasting_port().expect("a free port");
+    let address = format!("127.0.0.1:{free}");
     let variables = [
         ("CONSUL_HTTP_ADDR", address.as_str()),
         ("KUBECONFIG", "/does/not/exist"),

@@ -1,7 +1,7 @@
 //! Free ports on loopback.
 use std::{
     collections::HashSet,
-    net::TcpListener,
+    net::{TcpListener, UdpSocket},
     sync::{Mutex, PoisonError},
 };
 
@@ -13,7 +13,7 @@ const TRIES: usize = 3;
 /// What servers say when another one has their port.
 const TAKEN: &str = "address already in use";
 
-/// Ports that this process has given out: none is given twice.
+/// Ports that [`free`] has given out: none is given twice.
 static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// Finds `N` different free ports.
@@ -36,15 +36,25 @@ pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
+/// Where [`lasting`] ports are claimed: a socket there, which no server has, tells all processes that a port is
+/// somebody's also while its server is away, and is gone with whoever has it.
+const CLAIMS: &str = "127.0.0.99";
+
+/// The claims of this process.
+static CLAIMED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+
 /// Finds `N` different free ports below those that the system gives out by itself: nobody is given one
 /// of them while its server is away, so that the server can come back to it.
 pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let given = given.get_or_insert_default();
-    // Other processes look for theirs elsewhere.
+    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Other processes look for theirs elsewhere first.
     let first = u16::try_from(std::process::id() % 1_200).unwrap_or_default() * 10 + 20_000;
-    let mut free = (first..32_000)
-        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok() && given.insert(*port));
+    let mut free = (first..32_000).chain(20_000..first).filter_map(|port| {
+        let claim = UdpSocket::bind((CLAIMS, port)).ok()?;
+        TcpListener::bind(("127.0.0.1", port)).ok()?;
+        claimed.push(claim);
+        Some(port)
+    });
     let mut ports = [0; N];
     for port in &mut ports {
         *port = free.next().context("no free port below 32000")?;
@@ -52,7 +62,8 @@ pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
     Ok(ports)
 }
 
-/// A free port that nobody else is given, whatever becomes of its server.
+/// A free port that nobody else is given as long as this process lives, whatever becomes of its server; or where
+/// nobody listens.
 ///
 /// # Errors
 /// There is none.

@@ -1,6 +1,6 @@
 //! What several of these tests need.
 
-use std::{net::TcpListener, time::Duration};
+use std::time::Duration;
 
 use consul_semaphore_operator::consul::{Client, Config, ExternalNode, NewSession, SessionId};
 use testbed::{Consul, ConsulServer, Folder};
@@ -54,8 +54,7 @@ pub(crate) fn config(variables: &[(&str, &str)]) -> Config {
 
 /// One where nobody listens.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    testbed::lasting_port().unwrap()
 }
 
 /// A session on the server's own node, that nothing but its destruction ends.

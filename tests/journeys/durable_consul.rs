@@ -3,10 +3,8 @@
 use std::{
     fs,
     io::Write as _,
-    net::TcpListener,
     path::{Path, PathBuf},
-    process::{self, Child, Command, Stdio},
-    sync::atomic::{AtomicU16, Ordering},
+    process::{Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
@@ -29,7 +27,8 @@ impl DurableConsul {
     pub(crate) fn new(bed: &Bed) -> Self {
         let folder = bed.folder().path().join("durable-consul");
         fs::create_dir(&folder).expect("a folder");
-        let [http, server, lan, wan] = ports();
+        let [http, server, lan, wan] =
+            [(); 4].map(|()| testbed::lasting_port().expect("a free port"));
         let config = json!({
             "node_name": "durable",
             "server": true,
@@ -111,18 +110,6 @@ impl DurableConsul {
         let pipe = self.guard.as_mut().and_then(|guard| guard.stdin.as_mut());
         writeln!(pipe.expect("it runs"), "{signal}").expect("the guard listens");
     }
-}
-
-/// Four free ports, below those that the system gives out: nobody else is given one of them while
-/// the server is away.
-fn ports() -> [u16; 4] {
-    // Stories of this program run side by side, and leave theirs free now and then.
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let apart = NEXT.fetch_add(100, Ordering::Relaxed);
-    let first = u16::try_from(process::id() % 2_500).unwrap_or_default() * 4 + 20_000;
-    let mut free =
-        (first + apart..32_000).filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-    [(); 4].map(|()| free.next().expect("a free port"))
 }
 
 impl Drop for DurableConsul {
