@@ -2,7 +2,7 @@
 
 mod builder;
 
-use std::panic::Location;
+use std::{collections::BTreeSet, panic::Location};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::{batch::v1, core::v1 as core};
@@ -16,6 +16,8 @@ use crate::{namespace::Namespace, story::story, wait};
 
 /// The label on a pod that names the semaphore that its Job was made for.
 pub(crate) const SEMAPHORE_LABEL: &str = "bed.consul-semaphore.io/semaphore";
+
+const SESSION: &str = "consul-semaphore.io/session";
 
 /// A Job: described, then created; or asked about.
 ///
@@ -75,6 +77,13 @@ impl Job {
     #[track_caller]
     pub fn is_suspended(&self) -> impl Future<Output = ()> {
         self.is("suspended", suspended)
+    }
+
+    /// Waits until the Job controller has seen that it is suspended: its pod template can be changed then, and
+    /// kubectl shows it as Suspended.
+    #[track_caller]
+    pub fn is_at_rest(&self) -> impl Future<Output = ()> {
+        self.is("at rest", |job| condition(job, "Suspended"))
     }
 
     /// Waits until it is Complete.
@@ -200,8 +209,23 @@ impl Job {
     pub fn session(&self) -> impl Future<Output = Option<String>> {
         story(Location::caller(), async move {
             let job = self.try_get().await?;
-            Ok(job
-                .and_then(|job| annotation(&job, "consul-semaphore.io/session").map(str::to_owned)))
+            Ok(job.and_then(|job| annotation(&job, SESSION).map(str::to_owned)))
+        })
+    }
+
+    /// The sessions that these have had their slots by, as the operator reports them: what an observer of Consul,
+    /// which shows the latest state of a key and not each, may have missed.
+    #[track_caller]
+    pub fn sessions<'a>(
+        jobs: impl IntoIterator<Item = &'a Self>,
+    ) -> impl Future<Output = BTreeSet<String>> {
+        story(Location::caller(), async move {
+            let mut sessions = BTreeSet::new();
+            for job in jobs {
+                let job = job.try_get().await?.context("a Job is not there")?;
+                sessions.extend(annotation(&job, SESSION).map(str::to_owned));
+            }
+            Ok(sessions)
         })
     }
 

@@ -14,7 +14,9 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use testbed::{Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within, same};
+use testbed::{
+    Bed, Call, Fault, Job, Namespace, Operator, Proxy, eventually, eventually_within, same,
+};
 
 use crate::{ALWAYS_ACTIVE, EXPIRY, sessions};
 
@@ -97,7 +99,9 @@ async fn lost_answers_of_grant_and_release(bed: &Bed, consul: &Proxy) {
         for job in &jobs {
             job.is_complete().await;
         }
-        assert_eq!(observer.seen().all_holders.len(), 3, "one slot a Job");
+        let had = Job::sessions(&jobs).await;
+        assert_eq!(had.len(), 3, "one slot a Job");
+        assert!(observer.seen().all_holders.is_subset(&had));
         assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
         db.shows(json!({ "held": 0, "waiting": 0 })).await;
         consul.heal();

@@ -18,7 +18,7 @@ async fn of_a_suspended_job_it_can_change_where_it_runs_and_not_what() {
     let bed = Bed::shared().await;
     let team = bed.namespace("security").await;
     let shell = Shell::with(&bed, team.name()).await;
-    team.job("job").create().await;
+    team.job("job").create().await.is_at_rest().await;
     let patch = async |path: &str, value: &str| {
         let patch = format!(r#"[{{"op":"add","path":"/spec/template/{path}","value":{value}}}]"#);
         let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";

@@ -15,7 +15,9 @@ async fn troubleshooting() {
     let holder = team.job("holder").semaphore("db-migrations").runs("1h");
     holder.create().await.is_running().await;
     let migrate = team.job("migrate").semaphore("db-migrations");
-    migrate.create().await.has_event("SlotWaiting").await;
+    let migrate = migrate.create().await;
+    migrate.has_event("SlotWaiting").await;
+    migrate.is_at_rest().await;
     db.shows(json!({ "held": 1, "waiting": 1 })).await;
 
     let seen = page.run(&shell, "kubectl get csem,jobs").await;

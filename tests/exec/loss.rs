@@ -93,8 +93,9 @@ async fn who_is_cut_off_has_ended_its_command_before_the_next_one_starts() {
     let stage = Stage::new().await;
     let consul = stage.consul.address().trim_start_matches("http://");
     let link = Link::start(consul.to_owned()).await.unwrap();
+    // Its command has five seconds for what takes it one: a shell may be slow.
     let flags = format!(
-        "--ttl 10s --kill-after 2s --consul-address {}",
+        "--ttl 15s --kill-after 5s --consul-address {}",
         link.address()
     );
     let slow =

@@ -5,7 +5,7 @@ use futures::future::join_all;
 use serde_json::json;
 use testbed::Bed;
 
-use crate::proof::{GRANTED_TO, grant_of, nothing_is_left, uid_of};
+use crate::proof::{GRANTED_TO, grant_of, nothing_is_left, pods_run, uid_of};
 
 #[tokio::test]
 async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
@@ -14,12 +14,18 @@ async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {
     let db = team.semaphore("db").limit(3).create().await;
     let observer = bed.watch_limit(&db.lock_prefix()).await;
     db.is_ready().await;
-    let names: Vec<_> = (0..40).map(|number| format!("job-{number:02}")).collect();
-    let jobs = join_all(names.iter().map(|name| {
-        let job = team.job(name).semaphore("db").runs("200ms");
-        job.create()
-    }))
-    .await;
+    let job = |number: usize| team.job(&format!("job-{number:02}")).semaphore("db");
+    // At first all slots are held for as long as it takes to see that.
+    let first = join_all((0..3).map(|number| job(number).runs("1h").create())).await;
+    for job in &first {
+        job.is_running().await;
+        pods_run(job, 1).await;
+    }
+    let others = (3..40).map(|number| job(number).runs("200ms").create());
+    let jobs = [first.clone(), join_all(others).await].concat();
+    for job in &first {
+        job.finish().await;
+    }
     for job in &jobs {
         job.is_complete().await;
         job.has_event("SlotGranted").await;
@@ -58,11 +64,24 @@ async fn two_semaphores_do_not_mind_each_other() {
     for number in 0..6 {
         for semaphore in ["db", "mail"] {
             let name = format!("{semaphore}-{number}");
-            let job = team.job(&name).semaphore(semaphore).runs("300ms");
-            jobs.push(job.create().await);
+            // At first both slots of `db` are held for as long as it takes to see that.
+            let runs = if number < 2 { "1h" } else { "300ms" };
+            jobs.push(
+                team.job(&name)
+                    .semaphore(semaphore)
+                    .runs(runs)
+                    .create()
+                    .await,
+            );
         }
     }
+    for job in [&jobs[0], &jobs[2]] {
+        pods_run(job, 1).await;
+    }
     for job in &jobs {
+        if job.name().ends_with(['0', '1']) {
+            job.finish().await;
+        }
         job.is_complete().await;
         let lock_key = grant_of(job)
             .await

@@ -265,6 +265,8 @@ async fn a_running_job_that_lost_the_mutex_has_it_again_or_is_suspended() {
     // Where Consul lets the key rest it can't have it at once.
     let patch = json!({ "spec": { "session": { "lockDelay": "6s" } } });
     db.patch(patch).await;
+    // It goes by that: the next session is made with it.
+    db.is_ready().await;
     a.finish().await;
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     let before = runs_with(&bed, &db, &b, MUTEX_FLAGS).await;

@@ -93,7 +93,7 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     b.is_running().await;
     let c = team.job("c").semaphore("db").runs("1h").create().await;
     c.has_event("SlotWaiting").await;
-    let d = team.job("d").semaphore("db").create().await;
+    let d = team.job("d").semaphore("db").runs("1h").create().await;
     d.has_event("SlotWaiting").await;
     let (holders, contenders) = (
         consul.holders(&prefix).await,
@@ -122,7 +122,8 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
 
     // All goes on as before.
     a.finish().await;
-    d.is_complete().await;
+    d.is_running().await;
+    d.finish().await;
     d.has_event("SlotReleased").await;
     c.finish().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;

@@ -216,7 +216,7 @@ async fn sessions_of_nobodys_semaphore_expire(stage: &Stage) {
     let team = stage.bed.namespace("expire").await;
     let db = semaphore(&team, "db", "a").limit(1).ttl("10s");
     let db = db.create().await;
-    let holds = team.job("holds").semaphore("db").runs("1h");
+    let holds = team.job("holds").semaphore("db").runs("1h").grace(1);
     let holds = holds.create().await;
     holds.is_running().await;
     let next = team.job("next").semaphore("db").create().await;

@@ -1,5 +1,5 @@
 //! Jobs that run, or are unsuspended, before they have a slot.
-use testbed::{Bed, Job};
+use testbed::Bed;
 
 use crate::proof::{
     End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, line_is,
@@ -96,7 +96,7 @@ async fn unsuspended_while_a_slot_is_free_it_runs_with_that_slot() {
     }
     for job in &jobs {
         job.is_waiting().await;
-        has_condition_suspended(job).await;
+        job.is_at_rest().await;
     }
     for job in &jobs {
         job.unsuspend().await;
@@ -113,16 +113,4 @@ async fn unsuspended_while_a_slot_is_free_it_runs_with_that_slot() {
         job.is_complete().await;
     }
     nothing_is_left(&bed, &team, &db).await;
-}
-
-async fn has_condition_suspended(job: &Job) {
-    job.is("at rest", |job| {
-        let conditions = job
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_ref());
-        let mut conditions = conditions.into_iter().flatten();
-        conditions.any(|condition| condition.type_ == "Suspended" && condition.status == "True")
-    })
-    .await;
 }
