@@ -5,6 +5,7 @@
     reason = "what helps tests fails as they do"
 )]
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     io::{BufRead as _, BufReader},
     path::Path,
@@ -12,7 +13,7 @@ use std::{
 };
 
 use serde_json::json;
-use testbed::{ApiServer, Bed, Consul, Kubernetes, eventually, same};
+use testbed::{ApiServer, Bed, Consul, Kubernetes, Policy, eventually, same};
 use tokio::sync::OnceCell;
 
 #[tokio::test]
@@ -135,6 +136,46 @@ async fn the_project_s_manifests_apply_and_its_account_may_not_do_all() {
     assert!(!may(&["get", "secrets"]).await);
     assert!(!may(&["create", "pods"]).await);
     bed.end().await.unwrap();
+}
+
+/// One that is in force says nothing of another one.
+#[tokio::test]
+async fn each_admission_policy_is_waited_for_by_itself() {
+    const SUSPEND: &str = "config/policies/suspend.yaml";
+    const GUARD: &str = "config/policies/guard.yaml";
+    const REFUSE: &str = "config/policies/refuse.yaml";
+    let server = ApiServer::start().await;
+    let team = server.namespace("policies").await;
+    let kubectl = async |args: [&str; 3]| drop(server.kubectl(args).await);
+    let guard_is_applied = Cell::new(false);
+
+    team.policies_are(&[]).await;
+    kubectl(["apply", "-f", SUSPEND]).await;
+    let waits = async {
+        team.policies_are(&[Policy::Suspend, Policy::Guard]).await;
+        assert!(guard_is_applied.get(), "it waited for one of them");
+    };
+    let applies = async {
+        team.policies_are(&[Policy::Suspend]).await;
+        guard_is_applied.set(true);
+        kubectl(["apply", "-f", GUARD]).await;
+    };
+    tokio::join!(waits, applies);
+
+    let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+    team.guard_lets(operator, true).await;
+    team.guard_lets("somebody", false).await;
+    kubectl(["delete", "-f", SUSPEND]).await;
+    team.policies_are(&[Policy::Guard]).await;
+    kubectl(["apply", "-f", REFUSE]).await;
+    team.policies_are(&[Policy::Guard, Policy::Refuse]).await;
+    kubectl(["delete", "-f", GUARD]).await;
+    team.policies_are(&[Policy::Refuse]).await;
+    let left_out = "consul-semaphore.io/admission=disabled";
+    let label = ["label", "namespace", team.name(), left_out];
+    server.kubectl(label).await;
+    team.policies_are(&[]).await;
+    assert_eq!(team.jobs().await, [""; 0], "what was tried is gone");
 }
 
 #[tokio::test]

@@ -78,8 +78,25 @@ fn of_cluster(cluster: &Value, token: &str, namespace: &str) -> Value {
 
 /// A client that belongs to the runtime that asks for it.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+    client_of(Kubeconfig::read_from(kubeconfig)?).await
+}
+
+/// As [`client`], of an admin who goes by another name: with all rights still.
+pub(crate) async fn client_as(admin: &Path, user: &str) -> Result<Client> {
+    let mut kubeconfig = Kubeconfig::read_from(admin)?;
+    for admin in kubeconfig
+        .auth_infos
+        .iter_mut()
+        .filter_map(|named| named.auth_info.as_mut())
+    {
+        admin.impersonate = Some(user.to_owned());
+        admin.impersonate_groups = Some(vec!["system:masters".to_owned()]);
+    }
+    client_of(kubeconfig).await
+}
+
+async fn client_of(kubeconfig: Kubeconfig) -> Result<Client> {
     tls::init();
-    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     // A test wants to see what the server says, at once.

@@ -32,7 +32,7 @@
 //! | [`Taker`] | a program of others that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`Kueue`] | a queue for Jobs that benchmarks hold the operator against |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
-//! | [`eventually`] | waits for a condition |
+//! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] for what the API server takes up late |
 //!
 //! # What holds for all of them
 //! - Ports are free ones of loopback, files are in a new folder; nothing is shared with anything else.
@@ -51,6 +51,7 @@
 //! | `KEEP_BED` | set: the folder with the logs is kept |
 //! | `BED_EXISTING` | 1: uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR` (with the other `CONSUL_*` variables), and starts only the operator |
 //! | `BED_MANIFESTS` | where `crds/` and `config/rbac/` are (default: the workspace) |
+mod access;
 mod api_server;
 mod bed;
 mod bed_builder;
@@ -72,6 +73,7 @@ mod manifests;
 mod namespace;
 mod operator;
 mod pods;
+mod policies;
 mod ports;
 mod process;
 mod programs;
@@ -100,6 +102,7 @@ pub use link::Link;
 pub use login::AuthMethod;
 pub use namespace::Namespace;
 pub use operator::Operator;
+pub use policies::Policy;
 pub use ports::lasting_port;
 pub use process::Process;
 pub use programs::{consul_minor, faketime, operator as operator_program, servers};

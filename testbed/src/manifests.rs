@@ -2,20 +2,19 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DynamicObject, Patch, PatchParams},
+    api::{DynamicObject, ListParams, Patch, PatchParams},
     core::{GroupVersionKind, TypeMeta},
-    discovery::{self, Scope},
+    discovery::{self, Discovery, Scope},
 };
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::wait;
+use crate::{access, wait};
 
 /// All YAML documents in a folder, files in the order of their names. A folder that is not there has none.
 pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
@@ -50,7 +49,7 @@ pub(crate) fn read(folder: &Path) -> Result<Vec<DynamicObject>> {
 }
 
 /// Applies them in their order, server-side; a namespace that they name is made first.
-/// A CRD counts as applied when its kind is served.
+/// A CRD counts as applied when its kind is served, and a binding of roles when the API server goes by it.
 pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
     for namespace in objects
         .iter()
@@ -68,6 +67,12 @@ pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<
         .filter(|object| kind(object) == "CustomResourceDefinition")
     {
         served(client, object).await?;
+    }
+    for object in objects
+        .iter()
+        .filter(|object| kind(object).ends_with("RoleBinding"))
+    {
+        access::is_in_force(client, object).await?;
     }
     Ok(())
 }
@@ -126,26 +131,30 @@ fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }
 
+/// Waits until each version of a kind is found, as kubectl finds it, and can be listed: that the definition is
+/// Established comes before either.
 async fn served(client: &Client, crd: &DynamicObject) -> Result<()> {
-    let types = crd.types.clone().unwrap_or_default();
-    let name = crd.name_any();
-    let crds = api_of(client, &types, None).await?;
-    wait::until(
-        &format!("{name} is served"),
-        Duration::from_mins(1),
-        || async {
-            let crd = crds.get(&name).await.map_err(|error| error.to_string())?;
-            let conditions = crd.data["status"]["conditions"]
-                .as_array()
-                .cloned()
-                .unwrap_or_default();
-            let served = |c: &Value| c["type"] == "Established" && c["status"] == "True";
-            if conditions.iter().any(served) {
-                Ok(())
-            } else {
-                Err(Value::from(conditions).to_string())
-            }
-        },
-    )
-    .await
+    let spec = &crd.data["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let [group, kind] = [&spec["group"], &spec["names"]["kind"]].map(text);
+    for version in spec["versions"].as_array().into_iter().flatten() {
+        let kind = GroupVersionKind::gvk(&group, &text(&version["name"]), &kind);
+        let what = format!("{kind:?} is served");
+        wait::until(&what, wait::PATIENCE, || async {
+            is_served(client, &kind)
+                .await
+                .map_err(|error| format!("{error:#}"))
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+async fn is_served(client: &Client, kind: &GroupVersionKind) -> Result<()> {
+    let group = Discovery::new(client.clone()).filter(&[&kind.group]);
+    let found = group.run_aggregated().await?.resolve_gvk(kind);
+    let (resource, _) = found.context("it is not found")?;
+    let all = Api::<DynamicObject>::all_with(client.clone(), &resource);
+    all.list(&ListParams::default().limit(1)).await?;
+    Ok(())
 }

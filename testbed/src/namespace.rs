@@ -3,7 +3,7 @@ use std::{
     any::Any,
     ffi::{OsStr, OsString},
     panic::Location,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -125,6 +125,11 @@ impl Namespace {
 
     pub(crate) fn client(&self) -> Client {
         self.0.cluster.client.clone()
+    }
+
+    /// An admin's.
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.0.cluster.kubeconfig
     }
 
     fn in_namespace<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Vec<OsString> {

@@ -6,7 +6,9 @@ use testbed::Bed;
 
 use crate::{
     proof::{End, HOLD, is_warned, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{GUARD, OPERATOR, Person, STARTS, annotated, bed, is_refused, leave_out, unsuspended},
+    stage::{
+        BOTH, GUARD, OPERATOR, Person, STARTS, annotated, bed, is_refused, leave_out, unsuspended,
+    },
 };
 
 /// What the words after `kubectl` of a command of docs/admission.md are, with these names in place of its own.
@@ -95,7 +97,7 @@ async fn a_namespace_may_be_left_out_and_taken_in_again() {
         label.contains(&"consul-semaphore.io/admission=disabled".to_owned()),
         "{label:?}"
     );
-    leave_out(&bed, &team, true).await;
+    leave_out(&bed, &team, &BOTH, true).await;
     admin
         .would_change("waits", unsuspended())
         .await
@@ -116,7 +118,7 @@ async fn a_namespace_may_be_left_out_and_taken_in_again() {
         bed.try_kubectl(args).await.expect_err("it is refused")
     );
     assert!(refusal.contains("forbidden"), "{refusal}");
-    leave_out(&bed, &team, false).await;
+    leave_out(&bed, &team, &BOTH, false).await;
     is_refused(user.would_change("waits", unsuspended()).await, STARTS);
     user.change("waits", annotated(HOLD, Some("true")))
         .await

@@ -11,8 +11,8 @@ use crate::{
         nothing_is_left, pods_end, runs_in_a_slot,
     },
     stage::{
-        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_at_rest, is_refused,
-        people, stranger, suspend, unsuspended,
+        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_refused, people, stranger,
+        suspend, unsuspended,
     },
 };
 
@@ -150,7 +150,7 @@ async fn only_the_operator_writes_what_tells_of_the_slot() {
         .expect("a Job");
     for job in [&waits, &team.job("stranger")] {
         // Its pod template can be changed now.
-        is_at_rest(job).await;
+        job.is_at_rest().await;
     }
     let admin = Person::admin(&bed, &team);
     let operator = Person::operator(&bed, &team).await;

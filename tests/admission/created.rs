@@ -10,7 +10,8 @@ use crate::{
     helpers::told,
     proof::{End, HOLD, PRIORITY, SEMAPHORE, line_is, nothing_is_left, pods_end, runs_in_a_slot},
     stage::{
-        Person, REPORTS, bed, job, leave_out, metadata, people, stranger, suspend, unsuspended,
+        BOTH, Person, REPORTS, bed, job, leave_out, metadata, people, stranger, suspend,
+        unsuspended,
     },
 };
 
@@ -176,7 +177,7 @@ async fn jobs_that_name_no_semaphore_are_not_touched() {
         bed.namespace("untouched").await,
         bed.namespace("without").await,
     );
-    leave_out(&bed, &without, true).await;
+    leave_out(&bed, &without, &BOTH, true).await;
     let [(_, user), (_, admin)] = people(&bed, &team).await;
     let elsewhere = Person::admin(&bed, &without);
     for given in [None, Some(false), Some(true)] {
@@ -226,7 +227,7 @@ fn in_common(job: &batch::Job) -> String {
 async fn a_namespace_that_is_left_out_is_as_it_was_without_them() {
     let bed = bed().await;
     let without = bed.namespace("left-out").await;
-    leave_out(&bed, &without, true).await;
+    leave_out(&bed, &without, &BOTH, true).await;
     let user = Person::user(&bed, &without).await;
     for given in [Some(false), Some(true)] {
         let mut job = job("job", given);

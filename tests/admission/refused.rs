@@ -3,17 +3,17 @@
 
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
-use serde_json::{Value, json};
-use testbed::{Bed, eventually, eventually_within};
+use serde_json::json;
+use testbed::{Bed, Policy, eventually, eventually_within};
 
 use crate::{
     controllers::{SCHEDULE, first_job},
     helpers::told,
     proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{
-        Person, STARTS, is_refused, job, label_as_left_out, people, stranger, suspend, unsuspended,
-    },
+    stage::{STARTS, is_refused, job, leave_out, people, stranger, unsuspended},
 };
+
+const INSTALLED: [Policy; 2] = [Policy::Guard, Policy::Refuse];
 
 const REFUSE: &str = "ValidatingAdmissionPolicy 'refuse.consul-semaphore.io'";
 const MADE_RUNNING: &str =
@@ -21,18 +21,6 @@ const MADE_RUNNING: &str =
 
 fn says(refusal: &str) -> bool {
     refusal.contains(REFUSE) && refusal.contains(MADE_RUNNING)
-}
-
-/// What somebody would make is refused, or not, about a second after that was changed.
-async fn is_so(person: &Person, job: &Value, refused: bool) {
-    eventually("Jobs that are made running are refused, or not", || async {
-        match person.would_create(job).await {
-            Err(refusal) if refused && says(&refusal) => Ok(()),
-            Ok(made) if !refused && suspend(&made) == Some(false) => Ok(()),
-            answer => Err(format!("{answer:?}")),
-        }
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -45,7 +33,7 @@ async fn what_is_made_running_is_refused() {
     let (team, without) = (bed.namespace("team").await, bed.namespace("without").await);
     let people = people(&bed, &team).await;
     let [(_, user), _] = &people;
-    is_so(user, &job("probe", Some(false)), true).await;
+    team.policies_are(&INSTALLED).await;
 
     let operator = bed.another_operator("operator", [""; 0], []);
     operator.start().await;
@@ -82,10 +70,8 @@ async fn what_is_made_running_is_refused() {
         managed["metadata"]["labels"] = json!({ "kueue.x-k8s.io/queue-name": "batch" });
         person.would_create(&managed).await.expect("that starts it");
     }
-    let elsewhere = Person::admin(&bed, &without);
     for out in [true, false] {
-        label_as_left_out(&bed, &without, out).await;
-        is_so(&elsewhere, &job("probe", Some(false)), !out).await;
+        leave_out(&bed, &without, &INSTALLED, out).await;
     }
 
     // Who made a CronJob hears of it there; mended, it makes Jobs that wait.

@@ -8,7 +8,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::{Bed, Job, Namespace, eventually, same};
+use testbed::{Bed, Namespace, Policy};
 use tokio::sync::OnceCell;
 
 use crate::proof::SEMAPHORE;
@@ -16,6 +16,9 @@ use crate::proof::SEMAPHORE;
 /// The operator, as the API server knows it.
 pub(crate) const OPERATOR: &str =
     "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+
+/// The policies of `kubectl apply -k config/policies`.
+pub(crate) const BOTH: [Policy; 2] = [Policy::Suspend, Policy::Guard];
 
 /// What the policy says that refused a change.
 pub(crate) const GUARD: &str = "ValidatingAdmissionPolicy 'guard.consul-semaphore.io'";
@@ -47,41 +50,11 @@ pub(crate) async fn bed() -> Bed {
 /// Installs the policies as docs/admission.md says, and waits until they are in force.
 pub(crate) async fn install(bed: &Bed) {
     bed.kubectl(["apply", "-k", "config/policies"]).await;
-    let team = bed.namespace("in-force").await;
-    are_in_force(&Person::admin(bed, &team)).await;
+    bed.namespace("in-force").await.policies_are(&BOTH).await;
 }
 
-/// Waits until both do something where this one works.
-pub(crate) async fn are_in_force(person: &Person) {
-    let probe = job("probe", Some(false));
-    eventually("Jobs are made suspended", || async {
-        same(suspend(&person.would_create(&probe).await?), Some(true))
-    })
-    .await;
-    person.create(&probe).await.expect("a Job");
-    eventually("Jobs are guarded", || async {
-        match person.would_change("probe", unsuspended()).await {
-            Err(refusal) if refusal.contains(GUARD) => Ok(()),
-            answer => Err(format!("{answer:?}")),
-        }
-    })
-    .await;
-    person.delete("probe").await.expect("it is there");
-}
-
-/// Leaves a namespace out, or not any more, as docs/admission.md says, and waits until that is so.
-pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, out: bool) {
-    label_as_left_out(bed, team, out).await;
-    let admin = Person::admin(bed, team);
-    eventually("it is left out, or not", || async {
-        let made = admin.would_create(&job("probe", Some(false))).await?;
-        same(suspend(&made), Some(!out))
-    })
-    .await;
-}
-
-/// Labels a namespace to be left out, or not any more. The policies go by it about a second later.
-pub(crate) async fn label_as_left_out(bed: &Bed, team: &Namespace, out: bool) {
+/// Leaves a namespace out, or not any more, as docs/admission.md says, and waits until these policies go by that.
+pub(crate) async fn leave_out(bed: &Bed, team: &Namespace, policies: &[Policy], out: bool) {
     let label = "consul-semaphore.io/admission";
     let label = if out {
         format!("{label}=disabled")
@@ -90,6 +63,7 @@ pub(crate) async fn label_as_left_out(bed: &Bed, team: &Namespace, out: bool) {
     };
     bed.kubectl(["label", "namespace", team.name(), &label])
         .await;
+    team.policies_are(if out { &[] } else { policies }).await;
 }
 
 /// Somebody who makes and changes Jobs in a namespace.
@@ -114,6 +88,8 @@ impl Person {
             &account,
         ];
         team.kubectl(binding).await;
+        let user = format!("system:serviceaccount:{}:{name}", team.name());
+        team.lets(&user, ["patch", "jobs.batch"], true).await;
         let kubeconfig = bed.kubeconfig_of(team, name).await;
         Self::with(bed.client_of(&kubeconfig).await, team)
     }
@@ -253,15 +229,4 @@ pub(crate) fn metadata(job: &batch::Job) -> [ObjectMeta; 2] {
     let template = job.spec.as_ref().map(|spec| spec.template.clone());
     let template = template.and_then(|template| template.metadata);
     [job.metadata.clone(), template.unwrap_or_default()]
-}
-
-/// Waits until the Job controller has seen that a Job is suspended: its template can be changed then.
-pub(crate) async fn is_at_rest(job: &Job) {
-    job.is("at rest", |job| {
-        let status = job.status.as_ref();
-        let conditions = status.and_then(|status| status.conditions.as_ref());
-        let mut conditions = conditions.into_iter().flatten();
-        conditions.any(|condition| condition.type_ == "Suspended" && condition.status == "True")
-    })
-    .await;
 }

@@ -7,9 +7,7 @@ use testbed::{Bed, Operator, eventually, same};
 
 use crate::{
     proof::{End, SEMAPHORE, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{
-        HOLDS, OPERATOR, Person, STARTS, annotated, are_in_force, install, is_refused, job, suspend,
-    },
+    stage::{BOTH, HOLDS, OPERATOR, Person, STARTS, annotated, install, is_refused, job, suspend},
 };
 
 const SUSPEND: &str = "MutatingAdmissionPolicy suspend.consul-semaphore.io";
@@ -89,7 +87,8 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     let teams = ("[team-a, team-b]", only.as_str());
     apply_overlay(&bed, &[teams, elsewhere]).await;
     let user = Person::user(&bed, &team).await;
-    are_in_force(&user).await;
+    team.policies_are(&BOTH).await;
+    team.guard_lets(OPERATOR, false).await;
     let stranger = [(SUSPEND, "INFO", "is in force"), (GUARD, "WARN", OPERATOR)];
     let operator = says(&bed, "stranger", stranger).await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -101,6 +100,8 @@ async fn the_operator_says_at_its_start_how_they_stand() {
 
     // Both are known, and the other namespace is none of the policies' business.
     apply_overlay(&bed, &[teams]).await;
+    team.guard_lets(OPERATOR, true).await;
+    other.policies_are(&[]).await;
     let operator = says(&bed, "known", in_force).await;
     runs_in_a_slot(&bed, &db, &first).await;
     is_refused(
@@ -132,6 +133,12 @@ async fn the_operator_says_at_its_start_how_they_stand() {
         &rules,
     ])
     .await;
+    for (kind, name) in [("mutating", "suspend"), ("validating", "guard")] {
+        let what = format!(
+            "{kind}admissionpolicies.admissionregistration.k8s.io/{name}.consul-semaphore.io"
+        );
+        bed.lets(OPERATOR, ["get", &what], None, false).await;
+    }
     let hidden = [
         (SUSPEND, "INFO", "is forbidden"),
         (GUARD, "INFO", "is forbidden"),

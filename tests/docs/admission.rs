@@ -1,5 +1,5 @@
 use serde_json::json;
-use testbed::{Bed, eventually, same};
+use testbed::{Bed, Policy};
 
 use crate::{page::Page, shell::Shell};
 
@@ -11,17 +11,7 @@ async fn admission() {
     let mut page = Page::open("docs/admission.md");
 
     page.run(&shell, "kubectl apply -k config/policies").await;
-    let made_suspended = async |expected: bool| {
-        eventually("what becomes of a Job", || async {
-            let made = "kubectl create job probe --image=none --dry-run=client -o json
-                | jq '.metadata.annotations = {\"consul-semaphore.io/semaphore\": \"db\"}'
-                | kubectl create -f - --dry-run=server -o 'jsonpath={.spec.suspend}'";
-            let made = shell.run(&made.replace('\n', " ")).await;
-            same(made == "true", expected)
-        })
-        .await;
-    };
-    made_suspended(true).await;
+    team.policies_are(&[Policy::Suspend, Policy::Guard]).await;
 
     team.semaphore("db").limit(1).create().await;
     let holder = team.job("holder").semaphore("db").runs("1h").create().await;
@@ -41,7 +31,7 @@ async fn admission() {
         .commands("kubectl label namespace team-c")
         .replace("team-c", team.name());
     shell.run(&left_out).await;
-    made_suspended(false).await;
+    team.policies_are(&[]).await;
     page.run(&shell, "kubectl delete -k config/policies").await;
     let left = bed
         .kubectl([
@@ -65,16 +55,11 @@ async fn admission() {
     assert_eq!(to_mend.trim(), "demo/report");
     page.run(&shell, "kubectl apply -f config/policies").await;
     let by_hand = "kubectl create job by-hand --from=cronjob/report --dry-run=server";
-    eventually("what is made running is refused", || async {
-        let [code, _, refusal] = shell.end_of(by_hand).await;
-        let refused = code == "1" && refusal.contains("spec.suspend: true");
-        if refused { Ok(()) } else { Err(refusal) }
-    })
-    .await;
+    team.policies_are(&[Policy::Guard, Policy::Refuse]).await;
+    let [code, _, refusal] = shell.end_of(by_hand).await;
+    assert_eq!(code, "1", "{refusal}");
+    assert!(refusal.contains("spec.suspend: true"), "{refusal}");
     page.run(&shell, "kubectl delete -f config/policies").await;
-    eventually("it is not refused any more", || async {
-        let [code, _, refusal] = shell.end_of(by_hand).await;
-        if code == "0" { Ok(()) } else { Err(refusal) }
-    })
-    .await;
+    team.policies_are(&[Policy::Guard]).await;
+    shell.run(by_hand).await;
 }

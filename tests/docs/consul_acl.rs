@@ -28,6 +28,13 @@ async fn consul_acl() {
         kubectl create clusterrole reviewer --verb=get --resource=serviceaccounts
         kubectl create clusterrolebinding reviewer-gets --clusterrole=reviewer --serviceaccount=default:reviewer";
     shell.run(reviewer).await;
+    let user = "system:serviceaccount:default:reviewer";
+    for what in [
+        ["create", "tokenreviews.authentication.k8s.io"],
+        ["get", "serviceaccounts"],
+    ] {
+        bed.lets(user, what, None, true).await;
+    }
     let token = shell.run("kubectl create token reviewer").await;
     shell.set("REVIEWER_TOKEN", token.trim());
 

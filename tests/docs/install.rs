@@ -1,9 +1,14 @@
-use testbed::{Consul, Kubernetes};
+use testbed::{Consul, Kubernetes, eventually};
 
 use crate::{page::Page, shell::Shell};
 
 /// The samples of the docs go their way with the operator that runs.
 async fn works(shell: &Shell) {
+    eventually("the kind is served", || async {
+        let [code, _, error] = shell.end_of("kubectl get csem").await;
+        if code == "0" { Ok(()) } else { Err(error) }
+    })
+    .await;
     shell
         .run(
             "kubectl apply -f config/samples/consulsemaphore.yaml

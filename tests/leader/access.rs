@@ -77,6 +77,9 @@ async fn a_right_that_is_missing_for_the_lease_is_named() {
         async move { bed.kubectl([vec!["-n", NAMESPACE], args].concat()).await }
     };
     kubectl(vec!["delete", "rolebinding", role]).await;
+    let user = format!("system:serviceaccount:{NAMESPACE}:consul-semaphore-operator");
+    let leases = ["create", "leases.coordination.k8s.io"];
+    bed.lets(&user, leases, Some(NAMESPACE), false).await;
     let a = bed.another_operator("a", [""; 0], []);
 
     let allowed = async {

@@ -25,6 +25,13 @@ pub(crate) async fn replica<const N: usize>(
 pub(crate) async fn may_review(bed: &Bed) {
     let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
     bed.kubectl(["apply", "-f", files[0], "-f", files[1]]).await;
+    let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
+    for what in [
+        "tokenreviews.authentication.k8s.io",
+        "subjectaccessreviews.authorization.k8s.io",
+    ] {
+        bed.lets(operator, ["create", what], None, true).await;
+    }
 }
 
 /// Somebody who may look into no namespace yet: `namespace:name` of its `ServiceAccount`.

@@ -2,7 +2,7 @@
 //! they may not says what is missing and which role gives it.
 
 use serde_json::json;
-use testbed::{Bed, Namespace, eventually};
+use testbed::{Bed, Namespace};
 
 use crate::stage::User;
 
@@ -22,17 +22,14 @@ async fn user(bed: &Bed, team: &Namespace, name: &str, roles: &[&str]) -> User {
             "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": team.name() }],
         }))
         .await;
-        let [verb, resource] = match *role {
-            VIEWER => ["list", "consulsemaphores"],
-            EDITOR => ["patch", "consulsemaphores"],
+        let what = match *role {
+            VIEWER => ["list", "consulsemaphores.consul-semaphore.io"],
+            EDITOR => ["patch", "consulsemaphores.consul-semaphore.io"],
             VIEW => ["list", "events"],
-            _ => ["patch", "jobs"],
+            _ => ["patch", "jobs.batch"],
         };
-        let account = format!("--as=system:serviceaccount:{}:{name}", team.name());
-        eventually(&format!("{name} may {verb} {resource}"), || {
-            bed.try_kubectl(["auth", "can-i", verb, resource, "-n", team.name(), &account])
-        })
-        .await;
+        let account = format!("system:serviceaccount:{}:{name}", team.name());
+        team.lets(&account, what, true).await;
     }
     User::with(&bed.kubeconfig_of(team, name).await, team)
 }
@@ -49,6 +46,7 @@ async fn each_role_may_do_what_it_is_for() {
     let db = team.semaphore("db").limit(1).create().await;
     let job = team.job("runs").semaphore("db").runs("1h").create().await;
     job.is_running().await;
+    job.has_event("SlotGranted").await;
     team.job("waits").semaphore("db").create().await;
     db.shows(json!({ "held": 1, "waiting": 1 })).await;
 
