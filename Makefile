@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo dev bare servers test test-crash test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
+.PHONY: demo dev bare servers test test-crash test-loaded test-consul-1.8 web-test shells-test image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt
 
 CARGO_DENY_VERSION := 0.20.2
 CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
@@ -17,14 +17,19 @@ demo dev bare: servers
 servers:
 	@testbed/servers/build
 
-# Those that watch the clock of real servers first, and those that need the processor after them.
+# Those that watch the clock of real servers first, beside those that need none and wait for the processor.
 test: servers
-	@tests/run journeys outages
+	@tests/run journeys outages units
 	@tests/run rest
 
 # An operator that dies and sleeps at every step.
 test-crash: servers
 	@tests/run crash
+
+# All of it N times in a row (5) beside a process that takes a core in bursts, to find tests that rely on a quick
+# machine: hours, on demand.
+test-loaded: servers
+	@tests/loaded
 
 # One semaphore for everything that speaks Consul, and the client of its API, on the oldest Consul.
 test-consul-1.8: servers
