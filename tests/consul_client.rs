@@ -10,10 +10,16 @@
 
 #[path = "consul_client/access.rs"]
 mod access;
+#[path = "consul_client/credentials.rs"]
+mod credentials;
+#[path = "consul_client/datacenters.rs"]
+mod datacenters;
 #[path = "consul_client/faults.rs"]
 mod faults;
 #[path = "consul_client/keys.rs"]
 mod keys;
+#[path = "consul_client/lanes.rs"]
+mod lanes;
 #[path = "consul_client/login.rs"]
 mod login;
 #[path = "consul_client/login_faults.rs"]

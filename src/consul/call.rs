@@ -4,12 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, header::HeaderValue};
 
-use super::{Error, endpoints::Target};
+use super::{Error, endpoints::Target, lanes::Lane};
 use crate::clock::Moment;
 
 /// One call of the API.
 pub(super) struct Call {
     pub(super) kind: &'static str,
+    /// Behind which other calls it may have to wait. A blocking query has a turn of its own.
+    pub(super) lane: Lane,
     pub(super) method: Method,
     /// From `/v1/` on, escaped.
     pub(super) path: String,
@@ -37,6 +39,7 @@ impl Call {
     pub(super) fn get(kind: &'static str, path: String) -> Self {
         Self {
             kind,
+            lane: Lane::Read,
             method: Method::GET,
             path,
             query: Vec::new(),
@@ -50,6 +53,7 @@ impl Call {
     /// A write that is done at most once.
     pub(super) fn put(kind: &'static str, path: String, body: Vec<u8>) -> Self {
         Self {
+            lane: Lane::Write,
             method: Method::PUT,
             body: Some(body),
             changes: true,
@@ -76,7 +80,7 @@ impl Call {
     /// Whether this is a blocking query that must not be asked there.
     pub(super) fn is_for_another(&self, server: &Arc<Target>) -> bool {
         let wait = self.wait.as_ref();
-        wait.is_some_and(|wait| !Arc::ptr_eq(&wait.server, server))
+        wait.is_some_and(|wait| !wait.server.is_same_server(server))
     }
 
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Error, call::Call, kv::segment};
+use super::{Client, Error, call::Call, kv::segment, lanes::Lane};
 
 /// What a node's meta says of itself where no agent runs on it.
 const EXTERNAL: (&str, &str) = ("external-node", "true");
@@ -41,7 +41,10 @@ impl Client {
         // Strings only: writing them cannot fail.
         let body = serde_json::to_vec(&registration).unwrap_or_default();
         let path = "/v1/catalog/register".to_owned();
-        let call = Call::put_again("catalog_register", path, body);
+        let call = Call {
+            lane: Lane::Session,
+            ..Call::put_again("catalog_register", path, body)
+        };
         self.send(call).await?.done()
     }
 

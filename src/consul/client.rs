@@ -1,17 +1,9 @@
 //! The one way that every call takes: deadline, attempts, what is repeated, bounded answers.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use reqwest::{StatusCode, header::DATE};
 use tokio::{
-    sync::{Semaphore, SemaphorePermit},
     task::yield_now,
     time::{Instant, timeout_at},
 };
@@ -19,7 +11,9 @@ use tokio::{
 use super::{
     Config, ConfigError, Error, HttpAuth, Scope,
     call::{Answer, Call},
+    datacenter::{Datacenter, Datacenters},
     endpoints::{Endpoints, Target, root_cause},
+    lanes::{Lanes, Turn},
     login::Login,
     repeat::Repeat,
     token::{Token, TokenCell, TokenSource},
@@ -42,31 +36,28 @@ pub trait Gate: Send + Sync {
 /// Consul's HTTP API. Clones share connections, token and what has been learned of the servers.
 #[derive(Clone)]
 pub struct Client {
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     pub(super) scope: Arc<Scope>,
+    /// The scope's.
+    pub(super) datacenter: Arc<Datacenter>,
+    pub(super) lanes: Arc<Lanes>,
     gate: Option<Arc<dyn Gate>>,
     token: Arc<TokenSource>,
+    /// When all calls end, beside the timeout.
+    by: Moment,
 }
 
 /// What all clones, scopes and tokens of a client have in common.
-pub(super) struct Shared {
-    endpoints: Endpoints,
+struct Shared {
+    datacenters: Datacenters,
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
-    /// Bounds the connections: an agent takes 200 from one address. Watches are not counted.
-    calls: Semaphore,
-    /// Turns to wait for changes.
-    watches: Semaphore,
-    /// How many operations a transaction may have, as far as is known.
-    pub(super) capacity: AtomicUsize,
-    /// Consul has accepted a namespace or a partition.
-    pub(super) enterprise: AtomicBool,
 }
 
-/// Calls at the same time, each over a connection of its own, without watches. With the election's own
-/// watch and the few connections that are opened although one is about to be free, they are 16 at most.
-const CALLS: usize = 12;
+/// How many tenths of its time may have passed when a call is sent: what could hardly be answered in time
+/// is not sent, and gives its turn to others.
+const LATEST: u32 = 9;
 
 /// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
 const LONGEST: usize = 64 << 20;
@@ -90,21 +81,22 @@ impl Client {
             observer,
             ..
         } = config;
-        let shared = Shared {
-            endpoints,
-            http_auth,
-            timeout,
-            observer,
-            calls: Semaphore::new(CALLS),
-            watches: Semaphore::new(max_watches as usize),
-            capacity: AtomicUsize::new(super::txn::CAPACITY),
-            enterprise: AtomicBool::new(false),
-        };
+        let home = scope.datacenter.clone();
+        let datacenters = Datacenters::new(endpoints, home, max_watches as usize);
+        let datacenter = datacenters.get(scope.datacenter.as_ref());
         let client = Self {
             scope: Arc::new(scope),
-            shared: Arc::new(shared),
+            lanes: datacenter.lanes.clone(),
+            datacenter,
+            shared: Arc::new(Shared {
+                datacenters,
+                http_auth,
+                timeout,
+                observer,
+            }),
             gate: None,
             token: Arc::new(token),
+            by: Moment::END,
         };
         let Some(method) = login else {
             return Ok(client);
@@ -121,10 +113,30 @@ impl Client {
             namespace: scope.namespace.or_else(|| self.scope.namespace.clone()),
             partition: scope.partition.or_else(|| self.scope.partition.clone()),
         };
+        let datacenter = self.shared.datacenters.get(scope.datacenter.as_ref());
         Self {
             scope: Arc::new(scope),
+            lanes: datacenter.lanes.clone(),
+            datacenter,
             ..self.clone()
         }
+    }
+
+    /// The same client, whose calls wait behind those of no other: for an election. They are made one
+    /// after the other, beside one watch.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self {
+            lanes: Arc::new(Lanes::apart()),
+            ..self.clone()
+        }
+    }
+
+    /// The same client, whose calls end by then, and what could only be answered later is not sent:
+    /// [`Error::NotSent`].
+    #[must_use]
+    pub fn by(&self, by: Moment) -> Self {
+        Self { by, ..self.clone() }
     }
 
     /// The same client, which changes nothing while the gate is closed: [`Error::Withheld`] then.
@@ -168,26 +180,29 @@ impl Client {
         let began = Instant::now();
         let wait = call.wait.as_ref().map(|wait| wait.most);
         let limit = self.shared.timeout + wait.unwrap_or_default();
-        let deadline = began + limit;
-        // One server that hangs must leave time for another, unless hanging is what was asked for.
-        let patience = if call.idempotent && call.wait.is_none() {
-            limit / 2
-        } else {
-            limit
+        let limit = limit.min(self.by.since(Moment::now()));
+        let time = Time {
+            latest: began + limit / 10 * LATEST,
+            deadline: began + limit,
+            // One server that hangs must leave time for another, unless hanging is what was asked for.
+            patience: if call.idempotent && call.wait.is_none() {
+                limit / 2
+            } else {
+                limit
+            },
         };
-        let mut repeat = Repeat::new(deadline);
+        let mut repeat = Repeat::new(time.latest);
         // Once: a token that is denied again was not lost by bad luck.
         let mut looked_into = false;
         loop {
-            let until = deadline.min(Instant::now() + patience);
-            let error = match self.attempt(&call, &mut repeat, until).await {
+            let error = match self.attempt(&call, &mut repeat, &time).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             tracing::debug!(call = call.kind, %error, "a call of Consul failed");
             if error.is_unknown_token() && !looked_into {
                 looked_into = true;
-                if let Ok(true) = timeout_at(deadline, self.token.look_into()).await {
+                if let Ok(true) = timeout_at(time.latest, self.token.look_into()).await {
                     continue;
                 }
             }
@@ -195,7 +210,7 @@ impl Client {
             if !safe || !error.is_transient() {
                 return Err(repeat.worst(error));
             }
-            repeat.pause(error, &self.shared.endpoints).await?;
+            repeat.pause(error, &self.datacenter.servers).await?;
         }
     }
 
@@ -203,21 +218,17 @@ impl Client {
         &self,
         call: &Call,
         repeat: &mut Repeat,
-        until: Instant,
+        time: &Time,
     ) -> Result<Answer, Error> {
-        let shared = &self.shared;
         let began = Instant::now();
-        let ready = async {
-            // Before a permit is had: a login that all wait for needs one, too.
-            let token = self.token(until).await?;
-            Ok((token, self.find(call, until).await?))
-        };
-        let result = match ready.await {
-            Ok((_, (_, target))) if call.is_for_another(&target) => {
-                return Err(interrupted("another server is asked now"));
+        let result = match self.prepare(call, time).await {
+            Ok((_, _, target)) if call.is_for_another(&target) => {
+                Err(interrupted("another server is asked now"))
             }
-            Ok((token, (_permit, target))) => {
+            Ok((token, _turn, target)) => {
                 repeat.tried.push(target.clone());
+                // From now on: that others were before it says nothing about the server.
+                let until = time.deadline.min(Instant::now() + time.patience);
                 self.ask_there(&target, call, token, until).await
             }
             Err(error) => Err(error),
@@ -225,40 +236,36 @@ impl Client {
         if let Err(Error::Denied(_)) = result {
             self.token.doubt();
         }
-        if let Some(observer) = &shared.observer {
+        if let Some(observer) = &self.shared.observer {
             let word = result.as_ref().map_or_else(Error::reason, |_| "ok");
             observer.call(call.kind, word, began.elapsed());
         }
         result
     }
 
-    async fn token(&self, until: Instant) -> Result<Option<Token>, Error> {
-        let late = |_| interrupted("there was no token in time");
-        timeout_at(until, self.token.current())
-            .await
-            .map_err(late)?
-    }
-
-    /// A turn to wait for changes; `None` while others have all of them.
-    pub(super) fn watch_turn(&self) -> Option<SemaphorePermit<'_>> {
-        self.shared.watches.try_acquire().ok()
-    }
-
-    /// Whom to ask, and the permission to do so.
-    async fn find(
+    /// What a call is made with: a token, a turn, and whom to ask.
+    async fn prepare(
         &self,
         call: &Call,
-        until: Instant,
-    ) -> Result<(Option<SemaphorePermit<'_>>, Arc<Target>), Error> {
-        let found = async {
-            let permit = match call.wait {
+        time: &Time,
+    ) -> Result<(Option<Token>, Option<Turn<'_>>, Arc<Target>), Error> {
+        // Before a turn is had: a login that all wait for needs one, too.
+        let token = timeout_at(time.latest, self.token.current()).await;
+        let token = token.map_err(|_| interrupted("there was no token in time"))??;
+        let turn = async {
+            match call.wait {
                 Some(_) => None,
-                None => self.shared.calls.acquire().await.ok(),
-            };
-            Ok((permit, self.shared.endpoints.current().await?))
+                None => self.lanes.turn(call.lane).await,
+            }
         };
-        let late = |_| interrupted("no server was found in time");
-        timeout_at(until, found).await.map_err(late)?
+        let turn = timeout_at(time.latest, turn).await;
+        let turn = turn.map_err(|_| Error::NotSent("other calls took too long".to_owned()))?;
+        let target = timeout_at(time.latest, self.datacenter.servers.current()).await;
+        let target = target.map_err(|_| interrupted("no server was found in time"))??;
+        if Instant::now() >= time.latest {
+            return Err(Error::NotSent("too little time is left".to_owned()));
+        }
+        Ok((token, turn, target))
     }
 
     /// Asks one server, and remembers if it does not work.
@@ -271,10 +278,12 @@ impl Client {
     ) -> Result<Answer, Error> {
         let asked = self.ask(target, call, token, until);
         let result = if call.wait.is_some() {
+            let servers = &self.datacenter.servers;
             tokio::select! {
                 result = asked => result,
                 // Nothing new about the server, so this does not count against it.
                 () = target.lost.notified() => return Err(interrupted("the server is lost")),
+                () = servers.lost.notified() => return Err(interrupted("the datacenter is silent")),
             }
         } else {
             asked.await
@@ -283,9 +292,23 @@ impl Client {
             && error.is_transient()
             && (call.idempotent || !matches!(error, Error::Unexpected { .. }))
         {
-            self.shared.endpoints.failed(target, error);
+            self.leave(target, error, Instant::now() >= until);
         }
         result
+    }
+
+    /// Has another server be asked after this failure: for all datacenters if it is the server's own, as
+    /// when its connection fails, or if the server is `silent` and had nobody to ask.
+    fn leave(&self, target: &Arc<Target>, error: &Error, silent: bool) {
+        let servers = &self.datacenter.servers;
+        match error {
+            Error::Unreachable { .. } if silent && self.scope.datacenter.is_some() => {
+                servers.lost.notify_waiters();
+                servers.leave(target);
+            }
+            Error::Unreachable { .. } => self.shared.datacenters.leave(target),
+            _ => servers.leave(target),
+        }
     }
 
     /// One request to one server.
@@ -296,7 +319,6 @@ impl Client {
         token: Option<Token>,
         until: Instant,
     ) -> Result<Answer, Error> {
-        let shared = &self.shared;
         let mut url = target
             .url(&call.path)
             .ok_or_else(|| Error::InvalidKey(call.path.clone()))?;
@@ -317,7 +339,7 @@ impl Client {
         if let Some(token) = &token {
             request = request.header("X-Consul-Token", token.header());
         }
-        if let Some(auth) = &shared.http_auth {
+        if let Some(auth) = &self.shared.http_auth {
             request = request.basic_auth(&auth.username, Some(auth.password.expose()));
         }
         if let Some(body) = &call.body {
@@ -365,6 +387,15 @@ impl Client {
             server: target.clone(),
         })
     }
+}
+
+/// The time of one call.
+struct Time {
+    /// When it is sent at the latest.
+    latest: Instant,
+    deadline: Instant,
+    /// How long one server may take.
+    patience: Duration,
 }
 
 impl AsRef<Self> for Client {

@@ -56,6 +56,9 @@ pub struct Config {
     /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). As with
     /// Consul's own tools it goes before `token`.
     pub token_file: Option<PathBuf>,
+    /// Whether the file may come later, as that of an optional Secret does: until it is there `token` is
+    /// used, or none. Its folder must be there.
+    pub token_file_may_come: bool,
     /// The login that gives the token; `token` and `token_file` are not used then.
     pub login: Option<AuthMethod>,
     /// How TLS is done.
@@ -71,8 +74,8 @@ pub struct Config {
     /// How long a call may take, with all that is done again. A blocking query adds its wait.
     pub timeout: Duration,
     /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond
-    /// that read again now and then. Consul takes 200 connections from one address
-    /// (`limits.http_max_conns_per_client`).
+    /// that read again now and then. All other calls take up to 86 more, of the 200 connections that Consul
+    /// takes from one address (`limits.http_max_conns_per_client`).
     pub max_watches: u32,
     /// Is told of every request.
     pub observer: Option<Arc<dyn Observer>>,
@@ -209,6 +212,7 @@ impl Default for Config {
             })],
             token: None,
             token_file: None,
+            token_file_may_come: false,
             login: None,
             tls: Tls::default(),
             http_auth: None,
@@ -228,6 +232,7 @@ impl fmt::Debug for Config {
             addresses,
             token,
             token_file,
+            token_file_may_come,
             login,
             tls,
             http_auth,
@@ -242,6 +247,7 @@ impl fmt::Debug for Config {
             .field("addresses", addresses)
             .field("token", token)
             .field("token_file", token_file)
+            .field("token_file_may_come", token_file_may_come)
             .field("login", login)
             .field("tls", tls)
             .field("http_auth", http_auth)

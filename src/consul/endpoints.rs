@@ -4,12 +4,15 @@
 //! the name resolves to: behind a headless Service are all servers, and one that has a connection
 //! but no answers must not be taken again only because the name is the same. Names are resolved
 //! when every target has failed since they last were.
+//!
+//! When the files of certificates change, new connections use the new ones. A blocking query that waits
+//! goes on over the connection that it has.
 
 use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -17,8 +20,9 @@ use reqwest::{Client, ClientBuilder, Url};
 use tokio::sync::{self, Notify};
 
 use super::{
-    Config, ConfigError, Error,
+    Config, ConfigError, Error, Tls,
     config::{Address, CACERT, Place, TLS_SERVER_NAME},
+    files::Files,
     tls::Trust,
 };
 
@@ -30,10 +34,13 @@ pub(super) struct Target {
     /// For messages: the address, and what its name resolved to.
     pub(super) name: String,
     pub(super) http: Client,
-    /// Tells the blocking queries that wait there when it has failed another call.
+    /// Tells the blocking queries that wait there when the server has failed another call.
     pub(super) lost: Notify,
     /// The beginning of every URL, without a slash at its end.
     base: String,
+    key: Key,
+    /// What its connections are made with.
+    trust: Arc<Trust>,
 }
 
 impl Target {
@@ -41,17 +48,31 @@ impl Target {
     pub(super) fn url(&self, path: &str) -> Option<Url> {
         Url::parse(&format!("{}{path}", self.base)).ok()
     }
+
+    /// Whether both are the same server, perhaps by other connections.
+    pub(super) fn is_same_server(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
 }
 
 /// All servers there are.
 pub(super) struct Endpoints {
     sites: Vec<Site>,
-    trust: Trust,
+    trust: Files<Tls>,
     connect_timeout: Duration,
+    /// The targets that somebody uses, which share their connections. Locked for moments only.
+    known: Mutex<HashMap<Key, Weak<Target>>>,
+}
+
+/// Which of the servers is asked, for one datacenter.
+pub(super) struct Choice {
+    endpoints: Arc<Endpoints>,
     /// Locked for moments only.
     list: Mutex<List>,
     /// Who resolves the names; that may take long.
     resolving: sync::Mutex<()>,
+    /// Tells the blocking queries when another call to the datacenter was not answered in time.
+    pub(super) lost: Notify,
 }
 
 /// The targets of the last resolution, and which of them is asked.
@@ -59,8 +80,6 @@ pub(super) struct Endpoints {
 struct List {
     targets: Vec<Arc<Target>>,
     at: usize,
-    /// The same targets by what they were made of, so that those which stay keep their connections.
-    known: HashMap<Key, Arc<Target>>,
 }
 
 impl List {
@@ -85,6 +104,65 @@ enum Dial {
     Name(String, u16),
 }
 
+impl Choice {
+    pub(super) fn new(endpoints: Arc<Endpoints>) -> Self {
+        Self {
+            endpoints,
+            list: Mutex::default(),
+            resolving: sync::Mutex::default(),
+            lost: Notify::new(),
+        }
+    }
+
+    /// The target that is asked at the moment. Names may have to be resolved for it, which takes as
+    /// long as it takes: the caller bounds it.
+    pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
+        let trust = self.endpoints.trust.current().await;
+        if let Some(target) = self.target(&trust) {
+            return Ok(target);
+        }
+        let _turn = self.resolving.lock().await;
+        // Another call may have seen to it meanwhile.
+        if self.list().target().is_none() {
+            let targets = self.endpoints.resolve(&trust).await?;
+            *self.list() = List { targets, at: 0 };
+        }
+        let target = self.target(&trust);
+        target.ok_or_else(|| unreachable("no address".to_owned()))
+    }
+
+    /// The target did not work: the next one is asked from now on, unless another call has seen to
+    /// that already.
+    pub(super) fn leave(&self, target: &Arc<Target>) {
+        let mut list = self.list();
+        let current = list.targets.get(list.at);
+        if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
+            list.at += 1;
+        }
+    }
+
+    /// The target that the list is at, with connections that are made with these certificates.
+    fn target(&self, trust: &Arc<Trust>) -> Option<Arc<Target>> {
+        let mut list = self.list();
+        let target = list.target()?;
+        if Arc::ptr_eq(&target.trust, trust) {
+            return Some(target);
+        }
+        // They were tried when they were read. Should they fail all the same, those before still work.
+        let renewed = self.endpoints.target(target.key, trust).unwrap_or(target);
+        let at = list.at;
+        if let Some(place) = list.targets.get_mut(at) {
+            *place = renewed.clone();
+        }
+        Some(renewed)
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Endpoints {
     pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
         let site = |address| Site::new(address, config);
@@ -94,91 +172,60 @@ impl Endpoints {
                 .iter()
                 .map(site)
                 .collect::<Result<_, _>>()?,
-            trust: Trust::load(&config.tls)?,
+            trust: Files::read(config.tls.clone())?,
             connect_timeout: config.timeout / 4,
-            list: Mutex::default(),
-            resolving: sync::Mutex::default(),
+            known: Mutex::default(),
         };
         // What cannot be used for TLS shows now, not with the first call.
-        for site in &endpoints.sites {
-            endpoints.target(site, None).map_err(|problem| {
+        let trust = Arc::new(Trust::load(&config.tls)?);
+        for (number, site) in endpoints.sites.iter().enumerate() {
+            let made = endpoints.connect(site, (number, None), &trust);
+            made.map_err(|problem| {
                 ConfigError::new(CACERT, format!("no TLS with these certificates: {problem}"))
             })?;
         }
         Ok(endpoints)
     }
 
-    /// The target that is asked at the moment. Names may have to be resolved for it, which takes as
-    /// long as it takes: the caller bounds it.
-    pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
-        if let Some(target) = self.list().target() {
-            return Ok(target);
-        }
-        let _turn = self.resolving.lock().await;
-        // Another call may have seen to it meanwhile.
-        let known = match self.list() {
-            list if list.target().is_some() => None,
-            list => Some(list.known.clone()),
-        };
-        if let Some(known) = known {
-            let list = self.resolve(known).await?;
-            *self.list() = list;
-        }
-        let target = self.list().target();
-        target.ok_or_else(|| unreachable("no address".to_owned()))
-    }
-
-    /// The target did not work: the next one is asked from now on, unless another call has seen to
-    /// that already.
-    pub(super) fn failed(&self, target: &Arc<Target>, error: &Error) {
-        if let Error::Unreachable { .. } = error {
-            target.lost.notify_waiters();
-        }
-        let mut list = self.list();
-        let current = list.targets.get(list.at);
-        if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
-            list.at += 1;
-        }
-    }
-
-    fn list(&self) -> MutexGuard<'_, List> {
-        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    async fn resolve(&self, mut before: HashMap<Key, Arc<Target>>) -> Result<List, Error> {
+    async fn resolve(&self, trust: &Arc<Trust>) -> Result<Vec<Arc<Target>>, Error> {
         let mut keys: Vec<Key> = Vec::new();
         let mut problems = Vec::new();
         for (number, site) in self.sites.iter().enumerate() {
             match site.dial.addresses().await {
-                Ok(addresses) => keys.extend(addresses.into_iter().map(|a| (number, a))),
+                Ok(addresses) => {
+                    for address in addresses {
+                        if !keys.contains(&(number, address)) {
+                            keys.push((number, address));
+                        }
+                    }
+                }
                 Err(error) => problems.push(format!("{}: {error}", site.name)),
             }
         }
-        keys.truncate(MOST);
-        let mut known = HashMap::new();
-        let mut targets = Vec::new();
-        for key in keys {
-            let target = match (before.remove(&key), self.sites.get(key.0)) {
-                (Some(target), _) => target,
-                (None, Some(site)) => Arc::new(self.target(site, key.1).map_err(unreachable)?),
-                (None, None) => continue,
-            };
-            if known.insert(key, target.clone()).is_none() {
-                targets.push(target);
-            }
-        }
-        if targets.is_empty() {
+        if keys.is_empty() {
             return Err(unreachable(problems.join("; ")));
         }
-        Ok(List {
-            targets,
-            at: 0,
-            known,
-        })
+        keys.truncate(MOST);
+        let targets = keys.into_iter().map(|key| self.target(key, trust));
+        targets.collect::<Result<_, _>>().map_err(unreachable)
     }
 
-    fn target(&self, site: &Site, address: Option<SocketAddr>) -> Result<Target, String> {
+    /// The target of this server, which all who ask it share.
+    fn target(&self, key: Key, trust: &Arc<Trust>) -> Result<Arc<Target>, String> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = known.get(&key).and_then(Weak::upgrade)
+            && Arc::ptr_eq(&target.trust, trust)
+        {
+            return Ok(target);
+        }
+        let site = self.sites.get(key.0).ok_or("no such address")?;
+        let target = Arc::new(self.connect(site, key, trust)?);
+        known.retain(|_, target| target.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&target));
+        Ok(target)
+    }
+
+    fn connect(&self, site: &Site, key: Key, trust: &Arc<Trust>) -> Result<Target, String> {
         let mut builder = ClientBuilder::new()
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -199,12 +246,12 @@ impl Endpoints {
             .pool_max_idle_per_host(32)
             .pool_idle_timeout(Duration::from_mins(1));
         builder = if site.base.scheme() == "https" {
-            self.trust.apply(builder)
+            trust.apply(builder)
         } else {
             Trust::none(builder)
         };
         let mut name = site.name.clone();
-        match (&site.dial, address, site.base.host_str()) {
+        match (&site.dial, key.1, site.base.host_str()) {
             (Dial::Unix(path), ..) => builder = builder.unix_socket(path.as_path()),
             (dial, Some(address), Some(host)) => {
                 builder = builder.resolve(host, address);
@@ -219,6 +266,8 @@ impl Endpoints {
             http: builder.build().map_err(|error| root_cause(&error))?,
             lost: Notify::new(),
             base: site.base.as_str().trim_end_matches('/').to_owned(),
+            key,
+            trust: trust.clone(),
         })
     }
 }
@@ -301,39 +350,38 @@ pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
 mod tests {
     use super::*;
 
-    fn endpoints(addresses: &[&str]) -> Endpoints {
+    fn choice(addresses: &[&str]) -> Choice {
         let parse = |address: &&str| address.parse().unwrap();
         let config = Config {
             addresses: addresses.iter().map(parse).collect(),
             ..Config::default()
         };
         super::super::client::install_crypto();
-        Endpoints::new(&config).unwrap()
+        Choice::new(Arc::new(Endpoints::new(&config).unwrap()))
     }
 
     #[tokio::test]
     async fn a_target_is_kept_until_it_fails_and_the_first_comes_after_the_last() {
-        let endpoints = endpoints(&["http://127.0.0.1:1", "http://127.0.0.1:2/consul/"]);
-        let error = unreachable("test".to_owned());
-        let first = endpoints.current().await.unwrap();
-        assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
-        endpoints.failed(&first, &error);
-        let second = endpoints.current().await.unwrap();
+        let choice = choice(&["http://127.0.0.1:1", "http://127.0.0.1:2/consul/"]);
+        let first = choice.current().await.unwrap();
+        assert!(Arc::ptr_eq(&first, &choice.current().await.unwrap()));
+        choice.leave(&first);
+        let second = choice.current().await.unwrap();
         assert_eq!(
             second.url("/v1/kv/a").unwrap().as_str(),
             "http://127.0.0.1:2/consul/v1/kv/a"
         );
         // Many calls fail at once; only the first of them moves on.
-        endpoints.failed(&first, &error);
-        assert!(Arc::ptr_eq(&second, &endpoints.current().await.unwrap()));
-        endpoints.failed(&second, &error);
-        assert!(Arc::ptr_eq(&first, &endpoints.current().await.unwrap()));
+        choice.leave(&first);
+        assert!(Arc::ptr_eq(&second, &choice.current().await.unwrap()));
+        choice.leave(&second);
+        assert!(Arc::ptr_eq(&first, &choice.current().await.unwrap()));
     }
 
     #[tokio::test]
     async fn a_name_stands_for_all_its_addresses() {
-        let endpoints = endpoints(&["localhost:8500"]);
-        let target = endpoints.current().await.unwrap();
+        let choice = choice(&["localhost:8500"]);
+        let target = choice.current().await.unwrap();
         assert!(target.name.starts_with("http://localhost:8500 ("));
         assert!(
             target
@@ -348,8 +396,8 @@ mod tests {
     async fn a_name_that_is_not_found_is_named() {
         // Too long for a label of DNS, so nobody is even asked.
         let name = "x".repeat(64);
-        let endpoints = endpoints(&[&format!("{name}:8500")]);
-        let Err(error) = endpoints.current().await else {
+        let choice = choice(&[&format!("{name}:8500")]);
+        let Err(error) = choice.current().await else {
             panic!("found");
         };
         assert_eq!(error.reason(), "ConsulUnreachable");

@@ -17,6 +17,9 @@ pub enum Error {
         /// The request had been sent, so a write in it may have been applied.
         undecided: bool,
     },
+    /// Nothing was sent, because the calls before it took so long that too little time was left.
+    #[error("not sent to Consul: {0}")]
+    NotSent(String),
     /// The servers have no leader at the moment, as during an election.
     #[error("Consul has no leader: {message}")]
     NoLeader {
@@ -138,6 +141,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "ConsulUnreachable",
+            Self::NotSent(_) => "NotSent",
             Self::NoLeader { .. } => "NoLeader",
             Self::Denied(_) => "PermissionDenied",
             Self::LoginFailed(_) => "LoginFailed",
@@ -162,7 +166,8 @@ impl Error {
             Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
             Self::Unexpected { status, .. } => *status >= 500,
             Self::Decode(_) => true,
-            Self::Denied(_)
+            Self::NotSent(_)
+            | Self::Denied(_)
             | Self::LoginFailed(_)
             | Self::NoToken
             | Self::TooManyRequests(_)
@@ -186,7 +191,10 @@ impl Error {
     /// Whether another server, or the same one later, may answer better.
     pub(super) fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NoLeader { .. } | Self::TooManyRequests(_) => true,
+            Self::Unreachable { .. }
+            | Self::NotSent(_)
+            | Self::NoLeader { .. }
+            | Self::TooManyRequests(_) => true,
             Self::Unexpected { status, .. } => *status >= 500,
             _ => false,
         }

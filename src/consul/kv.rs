@@ -11,6 +11,7 @@ use super::{
     Client, Entry, Error, Listing, SessionId,
     call::{Answer, Call},
     endpoints::Target,
+    lanes::Lane,
 };
 
 /// Under which condition a key is written.
@@ -74,6 +75,7 @@ impl Client {
     /// That there is no such key is success without `cas`.
     pub async fn delete(&self, key: &str, cas: Option<u64>) -> Result<bool, Error> {
         let mut call = Call {
+            lane: Lane::Write,
             method: Method::DELETE,
             changes: true,
             idempotent: false,

@@ -22,9 +22,8 @@ use tokio::{
 };
 
 use super::{
-    Client, ConfigError, Error, LoginFailure, Secret,
-    call::Call,
-    token::{LOOK, Token},
+    Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK, lanes::Lane,
+    token::Token,
 };
 use crate::clock::Moment;
 
@@ -73,8 +72,6 @@ const DOUBT: Duration = Duration::from_millis(250);
 
 /// How long giving the token back may take.
 const FAREWELL: Duration = Duration::from_secs(2);
-
-const OWN_TOKEN: &str = "/v1/acl/token/self";
 
 /// The login of a client and all its clones.
 pub(super) struct Login {
@@ -358,8 +355,7 @@ impl Desk {
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         for pause in PROBES.build() {
-            let look = Call::get("acl_token_self", OWN_TOKEN.to_owned());
-            match client.send(look.with("stale", "")).await {
+            match client.send(own_token().with("stale", "")).await {
                 Err(error) if error.is_unknown_token() => sleep(pause).await,
                 _ => return,
             }
@@ -369,8 +365,7 @@ impl Desk {
     /// Whether the leader does not know the token.
     async fn is_lost(&self, token: &Token) -> bool {
         let client = self.client.with_fixed(token.clone());
-        let look = Call::get("acl_token_self", OWN_TOKEN.to_owned());
-        matches!(client.send(look).await, Err(error) if error.is_unknown_token())
+        matches!(client.send(own_token()).await, Err(error) if error.is_unknown_token())
     }
 
     async fn log_out(&self, token: &Token) {
@@ -437,10 +432,19 @@ impl Desk {
     }
 }
 
+/// What Consul knows of the token that asks.
+fn own_token() -> Call {
+    Call {
+        lane: Lane::Login,
+        ..Call::get("acl_token_self", "/v1/acl/token/self".to_owned())
+    }
+}
+
 /// A login or logout. Never done again when its answer was lost.
 fn post(kind: &'static str, path: &str, body: Vec<u8>) -> Call {
     Call {
         method: Method::POST,
+        lane: Lane::Login,
         ..Call::put(kind, path.to_owned(), body)
     }
 }

@@ -10,8 +10,11 @@
 //! | `call` | what a call asks and what is answered |
 //! | `client` | the one way a call takes: deadline, attempts, bounded answers |
 //! | `repeat` | when a call that failed is made again |
+//! | `lanes` | how many calls of a kind are under way at once |
+//! | `datacenter` | what is kept apart for each datacenter |
 //! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
-//! | `token`, `tls` | the token (its file is read again when it changes), certificates |
+//! | `files` | what is read from files, and read again when they change |
+//! | `token`, `tls` | the token, certificates |
 //! | `login` | a token that Consul gives for a login, and takes back |
 //! | `kv`, `session`, `txn`, `catalog`, `status` | the calls |
 //! | `watch` | blocking queries as a stream |
@@ -24,9 +27,12 @@ mod call;
 mod catalog;
 mod client;
 mod config;
+mod datacenter;
 mod endpoints;
 mod error;
+mod files;
 mod kv;
+mod lanes;
 mod login;
 mod model;
 mod repeat;

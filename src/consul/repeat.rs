@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     Error,
-    endpoints::{Endpoints, Target},
+    endpoints::{Choice, Target},
 };
 
 /// Between the attempts of one call.
@@ -22,7 +22,8 @@ const SLOW_DOWN: Duration = Duration::from_millis(500);
 
 /// The attempts of one call.
 pub(super) struct Repeat {
-    deadline: Instant,
+    /// After this nothing is sent any more.
+    latest: Instant,
     pauses: ExponentialBackoff,
     pub(super) tried: Vec<Arc<Target>>,
     /// A failure after which a write may have been applied: it outweighs later ones.
@@ -30,9 +31,9 @@ pub(super) struct Repeat {
 }
 
 impl Repeat {
-    pub(super) fn new(deadline: Instant) -> Self {
+    pub(super) fn new(latest: Instant) -> Self {
         Self {
-            deadline,
+            latest,
             pauses: BACKOFF.build(),
             tried: Vec::new(),
             undecided: None,
@@ -41,10 +42,10 @@ impl Repeat {
 
     /// Waits until it is right to try again; the error, when that would be too late. A server that
     /// was not yet asked in this call is asked at once.
-    pub(super) async fn pause(&mut self, error: Error, endpoints: &Endpoints) -> Result<(), Error> {
+    pub(super) async fn pause(&mut self, error: Error, servers: &Choice) -> Result<(), Error> {
         let slow = matches!(error, Error::TooManyRequests(_));
-        let fresh = match timeout_at(self.deadline, endpoints.current()).await {
-            Ok(Ok(next)) => !self.tried.iter().any(|tried| Arc::ptr_eq(tried, &next)),
+        let fresh = match timeout_at(self.latest, servers.current()).await {
+            Ok(Ok(next)) => !self.tried.iter().any(|tried| tried.is_same_server(&next)),
             _ => false,
         };
         let pause = match (slow, fresh) {
@@ -52,7 +53,7 @@ impl Repeat {
             (false, false) => self.pauses.next(),
             (true, _) => self.pauses.next().map(|pause| pause + SLOW_DOWN),
         };
-        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.deadline) else {
+        let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.latest) else {
             return Err(self.worst(error));
         };
         if error.may_have_been_applied() {

@@ -8,6 +8,7 @@ use super::{
     Client, Error, SessionId,
     call::{Answer, Call},
     kv::segment,
+    lanes::Lane,
 };
 use crate::clock::Moment;
 
@@ -82,11 +83,11 @@ impl Client {
             #[serde(rename = "ID")]
             id: SessionId,
         }
-        let call = Call::put(
-            "session_create",
-            "/v1/session/create".to_owned(),
-            request.wire(),
-        );
+        let path = "/v1/session/create".to_owned();
+        let call = Call {
+            lane: Lane::Session,
+            ..Call::put("session_create", path, request.wire())
+        };
         let created: Created = self.send(call).await?.json()?;
         Ok(created.id)
     }
@@ -98,7 +99,9 @@ impl Client {
     /// is none is believed when a consistent read says so, too.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Renewed, Error> {
         match self.renew_once(id).await {
-            Err(Error::Gone) if self.session(id).await?.is_some() => self.renew_once(id).await,
+            Err(Error::Gone) if self.look_up(id, Lane::Renew).await?.is_some() => {
+                self.renew_once(id).await
+            }
             answer => answer,
         }
     }
@@ -106,6 +109,7 @@ impl Client {
     async fn renew_once(&self, id: &SessionId) -> Result<Renewed, Error> {
         let path = format!("/v1/session/renew/{}", segment(id.as_str())?);
         let call = Call {
+            lane: Lane::Renew,
             changes: false,
             ..Call::put_again("session_renew", path, Vec::new())
         };
@@ -121,8 +125,15 @@ impl Client {
 
     /// A session, if there is one; [`Error::Denied`] as for [`Self::node_sessions`].
     pub async fn session(&self, id: &SessionId) -> Result<Option<Session>, Error> {
+        self.look_up(id, Lane::Read).await
+    }
+
+    async fn look_up(&self, id: &SessionId, lane: Lane) -> Result<Option<Session>, Error> {
         let path = format!("/v1/session/info/{}", segment(id.as_str())?);
-        let call = Call::get("session_info", path).consistent();
+        let call = Call {
+            lane,
+            ..Call::get("session_info", path).consistent()
+        };
         let answer = readable(self.send(call).await?, id.as_str())?;
         first(&answer)
     }
@@ -145,7 +156,10 @@ impl Client {
     /// Ends a session. That there is none is success.
     pub async fn destroy_session(&self, id: &SessionId) -> Result<(), Error> {
         let path = format!("/v1/session/destroy/{}", segment(id.as_str())?);
-        let call = Call::put_again("session_destroy", path, Vec::new());
+        let call = Call {
+            lane: Lane::Session,
+            ..Call::put_again("session_destroy", path, Vec::new())
+        };
         self.send(call).await?.done()
     }
 }

@@ -1,12 +1,17 @@
 //! Whom the client trusts over TLS, and as whom it presents itself.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use reqwest::{Certificate, ClientBuilder, Identity};
 
 use super::{
     ConfigError, Tls,
     config::{CACERT, CAPATH, CLIENT_CERT, CLIENT_KEY},
+    endpoints::root_cause,
+    files::Source,
 };
 
 /// Certificates and keys, read from their files.
@@ -15,6 +20,33 @@ pub(super) struct Trust {
     roots: Option<Vec<Certificate>>,
     identity: Option<Identity>,
     verify: bool,
+}
+
+impl Source for Tls {
+    type Content = Arc<Trust>;
+    const NAME: &'static str = "Consul's CA, the client's certificate and its key";
+
+    fn files(&self) -> Vec<PathBuf> {
+        let mut files = match (&self.ca_file, &self.ca_path) {
+            (Some(file), _) => vec![file.clone()],
+            // One that can't be read shows when it is to be used.
+            (None, Some(folder)) => files_below(folder).unwrap_or_default(),
+            (None, None) => Vec::new(),
+        };
+        files.extend(
+            [&self.client_cert, &self.client_key]
+                .into_iter()
+                .flatten()
+                .cloned(),
+        );
+        files
+    }
+
+    fn read(&self) -> Result<Arc<Trust>, ConfigError> {
+        let trust = Trust::load(self)?;
+        trust.check()?;
+        Ok(Arc::new(trust))
+    }
 }
 
 impl Trust {
@@ -32,6 +64,23 @@ impl Trust {
             roots,
             identity,
             verify: tls.verify,
+        })
+    }
+
+    /// Whether connections can be made with it: a certificate may be another key's, if one of the two
+    /// files was exchanged before the other.
+    fn check(&self) -> Result<(), ConfigError> {
+        let Some(identity) = &self.identity else {
+            return Ok(());
+        };
+        let builder = Self::none(ClientBuilder::new()).identity(identity.clone());
+        let built = builder.build().map(drop);
+        built.map_err(|error| {
+            let problem = format!(
+                "no TLS with it and CONSUL_CLIENT_KEY: {}",
+                root_cause(&error)
+            );
+            ConfigError::new(CLIENT_CERT, problem)
         })
     }
 
@@ -69,13 +118,20 @@ fn certificates(variable: &'static str, file: &Path) -> Result<Vec<Certificate>,
 }
 
 /// All files in the folder; Kubernetes' own folders and links in a mounted Secret are no files.
+fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)?;
+    let mut files: Vec<_> = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<_>>()?;
+    files.retain(|path| path.is_file());
+    files.sort_unstable();
+    Ok(files)
+}
+
 fn certificates_below(folder: &Path) -> Result<Vec<Certificate>, ConfigError> {
     let fail = |problem: String| ConfigError::new(CAPATH, problem);
-    let list = std::fs::read_dir(folder)
-        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+    let files = files_below(folder)
         .map_err(|error| fail(format!("cannot read {}: {error}", folder.display())))?;
-    let mut files: Vec<PathBuf> = list;
-    files.retain(|path| path.is_file());
     let mut found = Vec::new();
     for file in files {
         found.extend(certificates(CAPATH, &file)?);

@@ -4,30 +4,18 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, SystemTime},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use reqwest::header::HeaderValue;
-use tokio::{
-    sync::{Mutex, Notify},
-    time::{Instant, timeout},
-};
+use tokio::sync::Notify;
 
 use super::{
     Config, ConfigError, Error, Secret,
     config::{HTTP_TOKEN, HTTP_TOKEN_FILE},
+    files::{Files, Source},
     login::Login,
 };
-
-/// How often a file is looked at.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long a look at a file may take: it may be on a disk that does not answer.
-pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// A token in the form that goes over the wire.
 #[derive(Clone)]
@@ -107,51 +95,62 @@ impl fmt::Debug for TokenCell {
 pub(super) enum TokenSource {
     None,
     Fixed(Token),
-    File {
-        path: PathBuf,
-        last: Mutex<Read>,
-        /// It was denied since the file was last looked at.
-        doubted: AtomicBool,
-    },
+    File(Files<TokenFile>),
     Cell(TokenCell),
     Login(Login),
 }
 
-/// What was last read from a file.
-pub(super) struct Read {
-    /// `None` for an empty file: calls are made without a token, as Consul's tools do.
-    token: Option<Token>,
-    stamp: Option<Stamp>,
-    looked: Option<Instant>,
-}
+/// A file that holds a token.
+pub(super) struct TokenFile(PathBuf);
 
-/// What changes when a file is written or, as Kubernetes does with Secrets, exchanged.
-type Stamp = (SystemTime, u64);
+impl Source for TokenFile {
+    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as
+    /// Consul's tools do.
+    type Content = Option<Token>;
+    const NAME: &'static str = "the Consul token";
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.0.clone()]
+    }
+
+    fn read(&self) -> Result<Self::Content, ConfigError> {
+        let Self(path) = self;
+        let fail = |problem| ConfigError::new(HTTP_TOKEN_FILE, problem);
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| fail(format!("cannot read {}: {error}", path.display())))?;
+        let problem = match text.trim() {
+            // Or it is being written.
+            "" => "is empty".to_owned(),
+            text => match Token::parse(text) {
+                Ok(token) => return Ok(Some(token)),
+                Err(problem) => problem.to_string(),
+            },
+        };
+        Err(fail(format!("{} {problem}", path.display())))
+    }
+}
 
 impl TokenSource {
     pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
-        if let Some(path) = &config.token_file {
-            let fail = |problem| ConfigError::new(HTTP_TOKEN_FILE, problem);
-            let text = std::fs::read_to_string(path)
-                .map_err(|e| fail(format!("cannot read {}: {e}", path.display())))?;
-            let last = Read {
-                token: parse(&text).map_err(fail)?,
-                // Looked at once more before the first call, which then knows the stamp.
-                stamp: None,
-                looked: None,
-            };
-            return Ok(Self::File {
-                path: path.clone(),
-                last: Mutex::new(last),
-                doubted: AtomicBool::new(false),
-            });
-        }
-        let Some(token) = &config.token else {
-            return Ok(Self::None);
+        let fixed = config.token.as_ref().map(|token| {
+            let refuse = |problem: InvalidToken| ConfigError::new(HTTP_TOKEN, problem.to_string());
+            Token::parse(token.expose()).map_err(refuse)
+        });
+        let Some(path) = &config.token_file else {
+            return Ok(fixed.transpose()?.map_or(Self::None, Self::Fixed));
         };
-        let token = Token::parse(token.expose())
-            .map_err(|problem| ConfigError::new(HTTP_TOKEN, problem.to_string()))?;
-        Ok(Self::Fixed(token))
+        let file = TokenFile(path.clone());
+        let may_come =
+            config.token_file_may_come && !path.exists() && path.parent().is_some_and(Path::is_dir);
+        if may_come {
+            tracing::info!(file = %path.display(), "there is no token file yet: it is used once it is there");
+            return Ok(Self::File(Files::expected(file, fixed.transpose()?)));
+        }
+        let text = std::fs::read_to_string(path);
+        if text.is_ok_and(|text| text.trim().is_empty()) {
+            return Ok(Self::File(Files::expected(file, None)));
+        }
+        Files::read(file).map(Self::File)
     }
 
     /// The token of this moment; `None` where calls are to be made without one.
@@ -160,18 +159,7 @@ impl TokenSource {
         match self {
             Self::None => Ok(None),
             Self::Fixed(token) => Ok(Some(token.clone())),
-            Self::File {
-                path,
-                last,
-                doubted,
-            } => {
-                let mut last = last.lock().await;
-                let old = last.looked.is_none_or(|at| at.elapsed() >= INTERVAL);
-                if doubted.swap(false, Ordering::Relaxed) || old {
-                    last.look_again(path).await;
-                }
-                Ok(last.token.clone())
-            }
+            Self::File(file) => Ok(file.current().await),
             Self::Cell(cell) => cell.get().map(Some).ok_or(Error::NoToken),
             Self::Login(login) => login.token().await.map(Some),
         }
@@ -180,7 +168,7 @@ impl TokenSource {
     /// The token was denied: looks at the file before the next call, or tells its owner.
     pub(super) fn doubt(&self) {
         match self {
-            Self::File { doubted, .. } => doubted.store(true, Ordering::Relaxed),
+            Self::File(file) => file.doubt(),
             Self::Cell(cell) => cell.0.denied.notify_one(),
             // A login that lacks a rule is as good as the next one would be.
             Self::None | Self::Fixed(_) | Self::Login(_) => {}
@@ -192,47 +180,9 @@ impl TokenSource {
     pub(super) async fn look_into(&self) -> bool {
         match self {
             Self::Login(login) => login.look_into().await,
-            Self::None | Self::Fixed(_) | Self::File { .. } | Self::Cell(_) => false,
+            Self::None | Self::Fixed(_) | Self::File(_) | Self::Cell(_) => false,
         }
     }
-}
-
-impl Read {
-    /// Keeps the token that it has while there is no better one: a file that is being exchanged is
-    /// missing or half written for a moment.
-    async fn look_again(&mut self, path: &Path) {
-        self.looked = Some(Instant::now());
-        let problem = match timeout(LOOK, self.read(path)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(problem)) => problem,
-            Err(_) => "cannot be read in time".to_owned(),
-        };
-        tracing::warn!(file = %path.display(), problem, "the token file is of no use; the token before is kept");
-    }
-
-    async fn read(&mut self, path: &Path) -> Result<(), String> {
-        let stamp = match tokio::fs::metadata(path).await {
-            Ok(metadata) => metadata.modified().ok().map(|at| (at, metadata.len())),
-            Err(_) => None,
-        };
-        if stamp.is_some() && stamp == self.stamp {
-            return Ok(());
-        }
-        let text = tokio::fs::read_to_string(path).await;
-        let text = text.map_err(|error| format!("cannot be read: {error}"))?;
-        self.token = parse(&text)?;
-        self.stamp = stamp;
-        Ok(())
-    }
-}
-
-fn parse(text: &str) -> Result<Option<Token>, String> {
-    let text = text.trim();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let token = Token::parse(text).map_err(|problem| problem.to_string())?;
-    Ok(Some(token))
 }
 
 #[cfg(test)]

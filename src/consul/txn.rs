@@ -50,9 +50,9 @@ impl Client {
     }
 
     /// How many operations a transaction may have: 128 until a Consul before 1.14 refuses so many,
-    /// then 64. All clones learn together.
+    /// then 64. All clients of the datacenter learn together.
     pub fn transaction_capacity(&self) -> usize {
-        self.shared.capacity.load(Ordering::Relaxed)
+        self.datacenter.capacity.load(Ordering::Relaxed)
     }
 
     /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a
@@ -66,7 +66,7 @@ impl Client {
         };
         let limit: usize = named.unwrap_or(OLD_CAPACITY);
         if (1..operations).contains(&limit) {
-            self.shared.capacity.fetch_min(limit, Ordering::Relaxed);
+            self.datacenter.capacity.fetch_min(limit, Ordering::Relaxed);
         }
     }
 
@@ -78,13 +78,13 @@ impl Client {
             namespace,
             partition,
         } = &*self.scope;
-        let known = self.shared.enterprise.load(Ordering::Relaxed);
+        let known = self.datacenter.enterprise.load(Ordering::Relaxed);
         if known || (namespace.is_none() && partition.is_none()) {
             return Ok(());
         }
         match self.get(key).await {
             Ok(_) | Err(Error::Denied(_)) => {
-                self.shared.enterprise.store(true, Ordering::Relaxed);
+                self.datacenter.enterprise.store(true, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => Err(error),

@@ -160,7 +160,7 @@ impl Watch {
         let waited = match self.since.take() {
             None => None,
             Some((index, server)) => {
-                if let Some(_turn) = self.client.watch_turn() {
+                if let Some(_turn) = self.client.lanes.watch_turn() {
                     Some(self.wait_for_change(index, server).await)
                 } else {
                     self.pause().await;

@@ -7,11 +7,7 @@ use std::{
 };
 
 use backon::BackoffBuilder;
-use tokio::{
-    sync::{Notify, Semaphore},
-    task::AbortHandle,
-    time::sleep,
-};
+use tokio::{sync::Notify, task::AbortHandle, time::sleep};
 
 use crate::{
     clock::Moment,
@@ -26,15 +22,6 @@ use crate::{
 /// The address of our external node: Consul wants one, and nobody connects to it.
 const ADDRESS: &str = "127.0.0.1";
 
-/// How many sessions are made or ended at once, over all semaphores: half of all calls that the client
-/// makes, so that no transaction waits behind them.
-const CHANGES: usize = 6;
-
-/// How many sessions are renewed at once. They have turns of their own: what is made and ended waits for
-/// raft, and thousands of it may wait, as when a namespace is deleted, while a renewal that waits behind
-/// them comes too late for a Job that runs.
-const RENEWALS: usize = 6;
-
 /// How long a replica that leads again renews what it left before and has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
@@ -45,8 +32,6 @@ pub(super) struct Keeper(Arc<Shared>);
 struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
-    changes: Semaphore,
-    renewals: Arc<Semaphore>,
     kept: Mutex<Kept>,
     left: Mutex<Left>,
     metrics: Metrics,
@@ -122,8 +107,6 @@ impl Keeper {
     pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
-            changes: Semaphore::new(CHANGES),
-            renewals: Arc::new(Semaphore::new(RENEWALS)),
             kept: Mutex::default(),
             left: Mutex::default(),
             metrics,
@@ -180,18 +163,19 @@ impl Keeper {
             ttl,
             lock_delay,
         };
-        let permit = self.0.changes.acquire().await;
         self.register(home).await?;
-        let mut sent = Moment::now();
-        let mut created = home.consul.create_session(&request).await;
+        let create = || async {
+            let sent = Moment::now();
+            let id = home.consul.create_session(&request).await?;
+            Ok((id, sent))
+        };
+        let mut created = in_turn(create).await;
         if matches!(created, Err(consul::Error::MissingNode)) {
             self.forget_node(home);
             self.register(home).await?;
-            sent = Moment::now();
-            created = home.consul.create_session(&request).await;
+            created = in_turn(create).await;
         }
-        drop(permit);
-        let id = created?;
+        let (id, sent) = created?;
         let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
         let session = self.keep(&home.consul, id.clone(), life, wake);
         Ok((id, session))
@@ -206,15 +190,13 @@ impl Keeper {
     /// that could not be ended expires.
     pub(super) fn destroy(&self, consul: &Client, id: SessionId) {
         self.take_back(&id);
-        let (keeper, consul) = (self.clone(), consul.clone());
+        let consul = consul.clone();
         tokio::spawn(async move {
             sleep(AFTERWARDS).await;
             for pause in pauses(Duration::from_secs(5)).with_max_times(5).build() {
-                let permit = keeper.0.changes.acquire().await;
-                let Err(error) = consul.destroy_session(&id).await else {
+                let Err(error) = in_turn(|| consul.destroy_session(&id)).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;
                 };
-                drop(permit);
                 tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
                 sleep(pause).await;
             }
@@ -223,8 +205,7 @@ impl Keeper {
 
     fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
         self.take_back(&id);
-        let turns = self.0.renewals.clone();
-        let renewal = Renewal::start(consul.clone(), id.clone(), life, turns, wake);
+        let renewal = Renewal::start(consul.clone(), id.clone(), life, wake);
         self.note_session(&id, renewal.known_life());
         Session {
             id,
@@ -245,7 +226,7 @@ impl Keeper {
             name: home.node.as_ref().into(),
             address: ADDRESS.into(),
         };
-        home.consul.register_node(&node).await?;
+        in_turn(|| home.consul.register_node(&node)).await?;
         crash::reach(Point::NodeRegistered, "").await;
         self.registered(|registered| registered.insert(here));
         Ok(())
@@ -296,6 +277,20 @@ impl Keeper {
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a call that may wait for long: thousands of sessions may be made or ended before it, and each
+/// time that it was not sent it has waited nearly as long as a call may take.
+async fn in_turn<T, F>(call: impl Fn() -> F) -> Result<T, consul::Error>
+where
+    F: Future<Output = Result<T, consul::Error>>,
+{
+    loop {
+        match call().await {
+            Err(consul::Error::NotSent(_)) => {}
+            answer => return answer,
+        }
     }
 }
 
@@ -358,7 +353,7 @@ mod tests {
             keeper.destroy(&consul, format!("gone-{number}").as_str().into());
         }
         let under_way = async {
-            while server.received_requests().await.unwrap().len() < CHANGES {
+            while server.received_requests().await.unwrap().is_empty() {
                 sleep(Duration::from_millis(5)).await;
             }
         };

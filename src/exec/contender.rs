@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Notify, mpsc},
     time::sleep,
 };
 
@@ -70,7 +70,6 @@ pub(super) struct Contender {
     pub(super) kept: BTreeMap<SessionId, Renewal>,
     /// The session that has no contender yet.
     pub(super) ahead: BTreeMap<Uid, SessionId>,
-    pub(super) turns: Arc<Semaphore>,
     /// Notified when something about a session changes.
     pub(super) wake: Arc<Notify>,
     /// How the limits stand, as far as is known.
@@ -153,7 +152,6 @@ impl Contender {
             kept: BTreeMap::new(),
             ahead: BTreeMap::new(),
             // One session, or two: each has its turn.
-            turns: Arc::new(Semaphore::new(2)),
             wake: Arc::new(Notify::new()),
             agreement: None,
             stderr,

@@ -65,6 +65,7 @@ impl Failure {
                 Self::Unreachable(error.clone())
             }
             consul::Error::Unreachable { .. }
+            | consul::Error::NotSent(_)
             | consul::Error::NoLeader { .. }
             | consul::Error::TooManyRequests(_)
             | consul::Error::Unexpected { status: 500.., .. } => Self::Unreachable(error.clone()),

@@ -214,9 +214,9 @@ impl Contender {
         let call = self.create_session(ttl);
         match self.view.in_time(call).await {
             Ok(id) => {
-                let (turns, wake) = (self.turns.clone(), self.wake.clone());
+                let wake = self.wake.clone();
                 let life = Life::Renewed { sent, ttl };
-                let renewal = Renewal::start(self.consul.clone(), id.clone(), life, turns, wake);
+                let renewal = Renewal::start(self.consul.clone(), id.clone(), life, wake);
                 self.kept.insert(id.clone(), renewal);
                 self.ahead.insert(self.job.uid.clone(), id);
                 true

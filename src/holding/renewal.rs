@@ -6,11 +6,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use tokio::{
-    sync::{Notify, Semaphore},
-    task::AbortHandle,
-    time::sleep,
-};
+use tokio::{sync::Notify, task::AbortHandle, time::sleep};
 
 use crate::{
     clock::Moment,
@@ -31,21 +27,13 @@ pub(crate) struct Renewal {
 
 impl Renewal {
     /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
-    /// `turns` bounds how many calls are under way, and `wake` is notified when something about the
-    /// session changes.
-    pub(crate) fn start(
-        consul: Client,
-        id: SessionId,
-        life: Life,
-        turns: Arc<Semaphore>,
-        wake: Arc<Notify>,
-    ) -> Self {
+    /// `wake` is notified when something about the session changes.
+    pub(crate) fn start(consul: Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
             consul,
             id,
             life: life.clone(),
-            turns,
             wake,
         };
         let task = tokio::spawn(renewer.run()).abort_handle();
@@ -105,7 +93,6 @@ struct Renewer {
     consul: Client,
     id: SessionId,
     life: KnownLife,
-    turns: Arc<Semaphore>,
     wake: Arc<Notify>,
 }
 
@@ -136,10 +123,7 @@ impl Renewer {
         };
         let mut pauses = pauses(longest).without_max_times().build();
         loop {
-            let turn = self.turns.acquire().await;
-            let answer = self.consul.renew_session(&self.id).await;
-            drop(turn);
-            match answer {
+            match self.in_time().renew_session(&self.id).await {
                 // The TTL is its own: longer than asked where Consul has a floor, and of another
                 // day's spec where it was adopted.
                 Ok(Renewed { session, sent }) => {
@@ -154,6 +138,15 @@ impl Renewer {
                 }
             }
             sleep(pauses.next().unwrap_or(longest)).await;
+        }
+    }
+
+    /// A client whose calls end when the session may be gone. From then on a renewal only finds out
+    /// whether it is, and has all the time that a call has.
+    fn in_time(&self) -> Client {
+        match self.life.get().end() {
+            Some(end) if end > Moment::now() => self.consul.by(end),
+            _ => self.consul.clone(),
         }
     }
 
@@ -200,7 +193,6 @@ mod tests {
             consul.unwrap(),
             "s".into(),
             Life::Renewed { sent, ttl },
-            Arc::new(Semaphore::new(1)),
             Arc::default(),
         );
         let renewed = async {

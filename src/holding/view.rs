@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::Semaphore;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 
 use super::{Setback, own_writes::OwnWrites};
 use crate::{
@@ -122,18 +125,19 @@ impl<W: AsRef<Client>> View<W> {
         &self,
         call: impl Future<Output = Result<T, consul::Error>>,
     ) -> Result<T, consul::Error> {
-        let call = async {
-            // Never closed: without a turn nothing would be asked any more.
-            let _turn = self.calls.acquire().await;
-            call.await
-        };
         let Some(deadline) = self.deadline else {
+            let _turn = self.calls.acquire().await;
             return call.await;
         };
-        let left = deadline.since(Moment::now()).max(LEAST);
-        tokio::time::timeout(left, call).await.unwrap_or_else(|_| {
+        let end = Instant::now() + deadline.since(Moment::now()).max(LEAST);
+        let late = "no answer before a running Job must be suspended";
+        // Never closed: without a turn nothing would be asked any more.
+        let Ok(_turn) = timeout_at(end, self.calls.acquire()).await else {
+            return Err(consul::Error::NotSent(late.into()));
+        };
+        timeout_at(end, call).await.unwrap_or_else(|_| {
             Err(consul::Error::Unreachable {
-                message: "no answer before a running Job must be suspended".into(),
+                message: late.into(),
                 undecided: true,
             })
         })

@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::mpsc,
-    time::{sleep, timeout},
-};
+use tokio::{sync::mpsc, time::sleep};
 
 use super::{Candidate, Election, Standing, Term, Timing, board::Board};
 use crate::{
@@ -78,7 +75,7 @@ impl LockCandidate {
             telemetry: _,
         } = election;
         Self {
-            consul,
+            consul: consul.apart(),
             key: settings.lease_name.key(&cluster),
             node,
             me: Leader {
@@ -142,7 +139,7 @@ impl LockCandidate {
     /// A session of this replica's, and since when it is known to live.
     async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
         if let Some(session) = self.session.clone() {
-            match self.bounded(self.consul.renew_session(&session)).await {
+            match self.consul().renew_session(&session).await {
                 Ok(renewed) => return Ok((session, renewed.sent)),
                 Err(consul::Error::Gone) => self.session = None,
                 Err(error) => return Err(error),
@@ -152,7 +149,7 @@ impl LockCandidate {
             name: self.node.clone(),
             address: ADDRESS.to_owned(),
         };
-        self.bounded(self.consul.register_node(&node)).await?;
+        self.consul().register_node(&node).await?;
         let request = NewSession {
             name: format!("consul-semaphore-operator leader {}", self.me.identity),
             node: Some(self.node.clone()),
@@ -161,7 +158,7 @@ impl LockCandidate {
             lock_delay: self.timing.certain().min(LONGEST_DELAY),
         };
         let sent = Moment::now();
-        let session = self.bounded(self.consul.create_session(&request)).await?;
+        let session = self.consul().create_session(&request).await?;
         self.session = Some(session.clone());
         Ok((session, sent))
     }
@@ -169,24 +166,17 @@ impl LockCandidate {
     async fn write(&self, mode: PutMode) -> Result<bool, consul::Error> {
         // Strings only: writing them cannot fail.
         let value = serde_json::to_vec(&self.me).unwrap_or_default();
-        self.bounded(self.consul.put(&self.key, &value, 0, mode))
-            .await
+        self.consul().put(&self.key, &value, 0, mode).await
     }
 
-    async fn bounded<T>(
-        &self,
-        call: impl Future<Output = Result<T, consul::Error>>,
-    ) -> Result<T, consul::Error> {
-        let silent = |_| consul::Error::Unreachable {
-            message: "no answer in time".to_owned(),
-            undecided: true,
-        };
-        timeout(self.timing.call(), call).await.map_err(silent)?
+    /// A client for one call, which may take as long as the election has for it.
+    fn consul(&self) -> Client {
+        self.consul.by(Moment::now() + self.timing.call())
     }
 
     /// Ends a session, without a second try: it runs out by itself.
     async fn end(&self, session: &SessionId) {
-        if let Err(error) = self.bounded(self.consul.destroy_session(session)).await {
+        if let Err(error) = self.consul().destroy_session(session).await {
             tracing::debug!(%session, %error, "the session of the leader election can't be destroyed");
         }
     }
@@ -295,7 +285,7 @@ impl LockCandidate {
         loop {
             let due = from + pause.mul_f64(fastrand::f64().mul_add(0.2, 0.8));
             sleep(due.since(Moment::now())).await;
-            (from, pause) = match self.bounded(self.consul.renew_session(session)).await {
+            (from, pause) = match self.consul().renew_session(session).await {
                 Ok(renewed) => {
                     term.extend(renewed.sent + self.timing.certain());
                     (renewed.sent, usual)

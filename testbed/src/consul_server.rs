@@ -12,6 +12,7 @@ use crate::{
     process::{Process, Recipe},
     programs,
     story::story,
+    wait,
 };
 
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -165,6 +166,31 @@ impl ConsulServer {
             env.set("CONSUL_HTTP_TOKEN", token);
         }
         env
+    }
+
+    /// Joins the datacenter of another server, so that each forwards to the other what is for it.
+    #[track_caller]
+    pub fn federate(&self, other: &Self) -> impl Future<Output = ()> {
+        story(Location::caller(), async move {
+            let agent = other.try_get("agent/self").await?;
+            let port = agent["DebugConfig"]["SerfPortWAN"].as_u64();
+            let port = port.context("no SerfPortWAN")?;
+            let join = format!("agent/join/127.0.0.1:{port}?wan=1");
+            self.try_put(&join, json!({})).await?;
+            let datacenter = &agent["Config"]["Datacenter"];
+            let leader = format!(
+                "status/leader?dc={}",
+                datacenter.as_str().unwrap_or_default()
+            );
+            wait::until("the other datacenter answers", PATIENCE, || async {
+                match self.try_get(&leader).await {
+                    Ok(Value::String(leader)) if !leader.is_empty() => Ok(()),
+                    Ok(other) => Err(other.to_string()),
+                    Err(error) => Err(format!("{error:#}")),
+                }
+            })
+            .await
+        })
     }
 
     /// The folder of its log.

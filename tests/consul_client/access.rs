@@ -1,16 +1,16 @@
 //! Who may do what, and where.
 
-use std::{fs, pin::pin, time::Duration};
+use std::{fs, path::Path, pin::pin, time::Duration};
 
 use consul_semaphore_operator::consul::{
     Client, Error, ExternalNode, NewSession, Op, PutMode, Scope, WatchOptions,
 };
 use futures::StreamExt;
 use serde_json::json;
-use testbed::{Consul, ConsulServer, consul_minor};
+use testbed::{Consul, ConsulServer, consul_minor, eventually};
 use tokio::time::{sleep, timeout};
 
-use crate::server::{DEADLINE, client, session_on_node, start};
+use crate::server::{DEADLINE, client, config, session_on_node, start};
 
 const ROOT: &str = "7a1c0e5e-0000-4000-8000-000000000001";
 
@@ -168,10 +168,41 @@ async fn a_token_file_is_read_again_when_it_changes() {
         .await
         .expect("the new token is used");
 
-    // While the file is missing, the token before is kept.
-    fs::remove_file(&file).unwrap();
-    sleep(Duration::from_millis(1500)).await;
-    assert!(client.put("k", b"", 0, PutMode::Set).await.unwrap());
+    // While the file is being written, or is missing, the token before is kept.
+    for away in [
+        |file: &Path| fs::write(file, ""),
+        |file: &Path| fs::remove_file(file),
+    ] {
+        away(&file).unwrap();
+        sleep(Duration::from_millis(1500)).await;
+        assert!(client.put("k", b"", 0, PutMode::Set).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_token_file_that_comes_later_is_taken_up() {
+    let (consul, _root) = with_acls().await;
+    let file = consul.folder().path().join("token");
+    let mut config = config(&[
+        ("CONSUL_HTTP_ADDR", consul.address()),
+        ("CONSUL_HTTP_TOKEN_FILE", file.to_str().unwrap()),
+    ]);
+    let Err(refused) = Client::new(config.clone()) else {
+        panic!("taken");
+    };
+    assert_eq!(refused.variable, "CONSUL_HTTP_TOKEN_FILE");
+    config.token_file_may_come = true;
+    let client = Client::new(config.clone()).unwrap();
+    let denied = client.put("k", b"", 0, PutMode::Set).await;
+    assert!(matches!(denied, Err(Error::Denied(_))));
+    fs::write(&file, ROOT).unwrap();
+    eventually("the token is used", async || {
+        client.put("k", b"", 0, PutMode::Set).await
+    })
+    .await;
+    // A name that nothing will ever come to.
+    config.token_file = Some(consul.folder().path().join("no/token"));
+    assert!(Client::new(config).is_err());
 }
 
 #[tokio::test]

@@ -1,14 +1,16 @@
 //! The ways to a Consul.
 
-use std::{fs, net::TcpListener, pin::pin, process::Command, time::Duration};
+use std::{fs, net::TcpListener, path::Path, pin::pin, time::Duration};
 
 use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
 use futures::{StreamExt, future::try_join_all};
-use serde_json::json;
 use testbed::{Consul, Folder, Link};
 use tokio::time::timeout;
 
-use crate::server::{DEADLINE, client, config, free_port, is_old, kill, start, start_at};
+use crate::{
+    credentials::{certificates, over_tls},
+    server::{DEADLINE, client, config, free_port, kill, start, start_at},
+};
 
 #[tokio::test]
 async fn over_a_unix_socket() {
@@ -94,21 +96,6 @@ async fn over_as_many_connections_as_calls_at_once() {
     assert!(made <= 15, "{made} connections");
 }
 
-/// A folder with a CA, and certificates of a server and of a client.
-fn certificates() -> Folder {
-    let folder = Folder::new().unwrap();
-    let run = |words: &[&str]| {
-        let mut command = Command::new(testbed::servers().join("consul"));
-        command.args(words).current_dir(folder.path());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-    };
-    run(&["tls", "ca", "create"]);
-    run(&["tls", "cert", "create", "-server"]);
-    run(&["tls", "cert", "create", "-client"]);
-    folder
-}
-
 /// The variables of one that is let in.
 fn with_tls<'a>(address: &'a str, files: &'a [String; 3]) -> Vec<(&'static str, &'a str)> {
     vec![
@@ -129,23 +116,9 @@ async fn over_tls_with_certificates_on_both_sides() {
         file("dc1-client-consul-0-key.pem"),
     ];
     let port = free_port();
-    let verify = if is_old() {
-        "verify_incoming_https"
-    } else {
-        "verify_incoming"
-    };
-    let tls = json!({
-        "ca_file": files[0],
-        "cert_file": file("dc1-server-consul-0.pem"),
-        "key_file": file("dc1-server-consul-0-key.pem"),
-        verify: true,
-    });
-    let mut configuration = if is_old() {
-        tls
-    } else {
-        json!({ "tls": { "https": tls } })
-    };
-    configuration["ports"] = json!({ "https": port });
+    let [certificate, key] = ["dc1-server-consul-0.pem", "dc1-server-consul-0-key.pem"]
+        .map(|name| folder.path().join(name));
+    let configuration = over_tls(Path::new(&files[0]), &certificate, &key, port);
     let _consul = Consul::builder().config(configuration).start().await;
     let https = format!("https://127.0.0.1:{port}");
     let bare = format!("localhost:{port}");

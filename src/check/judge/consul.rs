@@ -226,6 +226,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "check --consul-address (CONSUL_HTTP_ADDR), its scheme and port (8501 with TLS), \
              --consul-ca-file, and what is between this machine and Consul: firewalls, NetworkPolicies"
         }
+        Error::NotSent(_) => "see how long Consul takes to answer, and try again",
         Error::NoLeader { .. } => {
             "look at the Consul servers: a majority of them must be up and know each other"
         }

@@ -54,6 +54,7 @@ impl Branch {
 /// The reason for a condition, and what a person can do about any other error.
 fn advise(error: &consul::Error) -> (Reason, &'static str) {
     match error {
+        consul::Error::NotSent(_) => (Reason::ConsulUnreachable, BY_ITSELF),
         consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
         consul::Error::LoginFailed(_) => (
             Reason::LoginFailed,

@@ -1,0 +1,85 @@
+//! What is kept apart for each datacenter, so that one which hangs takes none of the others along.
+//!
+//! A call to another datacenter is forwarded by the server that is asked. That it is not answered in
+//! time says nothing about this server, so it counts against that datacenter alone.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+};
+
+use tokio::sync::Semaphore;
+
+use super::{
+    endpoints::{Choice, Endpoints, Target},
+    lanes::{ELSEWHERE, Lanes},
+};
+
+/// One datacenter, as far as is known of it. All clients of it share this.
+pub(super) struct Datacenter {
+    /// Which server is asked.
+    pub(super) servers: Choice,
+    pub(super) lanes: Arc<Lanes>,
+    /// How many operations a transaction may have.
+    pub(super) capacity: AtomicUsize,
+    /// It has accepted a namespace or a partition.
+    pub(super) enterprise: AtomicBool,
+}
+
+/// The datacenters that somebody has a client of.
+pub(super) struct Datacenters {
+    endpoints: Arc<Endpoints>,
+    /// That of the client which all others were made from.
+    home: Option<String>,
+    known: Mutex<HashMap<Option<String>, Weak<Datacenter>>>,
+    watches: Arc<Semaphore>,
+    elsewhere: Arc<Semaphore>,
+}
+
+impl Datacenters {
+    pub(super) fn new(endpoints: Endpoints, home: Option<String>, watches: usize) -> Self {
+        Self {
+            endpoints: Arc::new(endpoints),
+            home,
+            known: Mutex::default(),
+            watches: Arc::new(Semaphore::new(watches)),
+            elsewhere: Arc::new(Semaphore::new(ELSEWHERE)),
+        }
+    }
+
+    /// The datacenter of this name; `None`: that of whichever server is asked.
+    pub(super) fn get(&self, name: Option<&String>) -> Arc<Datacenter> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = name.cloned();
+        if let Some(datacenter) = known.get(&name).and_then(Weak::upgrade) {
+            return datacenter;
+        }
+        let watches = self.watches.clone();
+        let lanes = if name == self.home {
+            Lanes::at_home(watches)
+        } else {
+            Lanes::elsewhere(watches, self.elsewhere.clone())
+        };
+        let datacenter = Arc::new(Datacenter {
+            servers: Choice::new(self.endpoints.clone()),
+            lanes: Arc::new(lanes),
+            capacity: AtomicUsize::new(super::txn::CAPACITY),
+            enterprise: AtomicBool::new(false),
+        });
+        known.retain(|_, datacenter| datacenter.strong_count() > 0);
+        known.insert(name, Arc::downgrade(&datacenter));
+        datacenter
+    }
+
+    /// The server itself does not work: it is left for all datacenters.
+    pub(super) fn leave(&self, target: &Arc<Target>) {
+        target.lost.notify_waiters();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for datacenter in known.values().filter_map(Weak::upgrade) {
+            datacenter.servers.leave(target);
+        }
+    }
+}

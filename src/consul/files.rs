@@ -1,0 +1,250 @@
+//! What is read from files, and read again when they change: a token, certificates.
+//!
+//! While there is nothing better, what was read last is kept: a file that is being exchanged is missing
+//! or half written for a moment, and a certificate may come before its key.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use tokio::{
+    sync::Mutex,
+    task::{JoinHandle, spawn_blocking},
+    time::{Instant, timeout},
+};
+
+use super::ConfigError;
+
+/// How often files are looked at.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a look may take: the files may be on a disk that does not answer.
+pub(super) const LOOK: Duration = Duration::from_secs(2);
+
+/// Which files, and what is read from them. Its methods may block.
+pub(super) trait Source: Send + Sync + 'static {
+    /// What is read.
+    type Content: Clone + Send + 'static;
+    /// Its name, for the log.
+    const NAME: &'static str;
+    /// The files.
+    fn files(&self) -> Vec<PathBuf>;
+    /// Reads them, and makes sure that what they hold can be used.
+    fn read(&self) -> Result<Self::Content, ConfigError>;
+}
+
+/// What was last read from files.
+pub(super) struct Files<S: Source> {
+    source: Arc<S>,
+    last: Mutex<Last<S::Content>>,
+    /// It was of no use since the files were last looked at.
+    doubted: AtomicBool,
+}
+
+struct Last<C> {
+    content: C,
+    stamps: Vec<Stamp>,
+    looked: Instant,
+    /// A look that is under way, also after the call that began it was given up.
+    look: Option<JoinHandle<Look<C>>>,
+    /// What was wrong with the files when they were last looked at.
+    problem: Option<String>,
+}
+
+/// What changes when a file is written or, as Kubernetes does with Secrets, exchanged.
+type Stamp = (PathBuf, Option<(SystemTime, u64)>);
+
+/// The files as they are now, and what they hold; `None`: as before.
+type Look<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
+
+impl<S: Source> Files<S> {
+    pub(super) fn read(source: S) -> Result<Self, ConfigError> {
+        // Before what they hold: what is written in between is read again.
+        let stamps = stamps(&source.files());
+        let content = source.read()?;
+        Ok(Self::new(source, content, stamps))
+    }
+
+    /// Files that are not there yet, and what counts until they are.
+    pub(super) fn expected(source: S, until_then: S::Content) -> Self {
+        let missing = source.files().into_iter().map(|file| (file, None));
+        let missing = missing.collect();
+        Self::new(source, until_then, missing)
+    }
+
+    fn new(source: S, content: S::Content, stamps: Vec<Stamp>) -> Self {
+        let last = Last {
+            content,
+            stamps,
+            looked: Instant::now(),
+            look: None,
+            problem: None,
+        };
+        Self {
+            source: Arc::new(source),
+            last: Mutex::new(last),
+            doubted: AtomicBool::new(false),
+        }
+    }
+
+    /// What the files hold. They are looked at once a second.
+    pub(super) async fn current(&self) -> S::Content {
+        let mut last = self.last.lock().await;
+        let doubted = self.doubted.swap(false, Ordering::Relaxed);
+        if doubted || last.looked.elapsed() >= INTERVAL {
+            last.look_again(&self.source).await;
+        }
+        last.content.clone()
+    }
+
+    /// What they held is of no use: they are looked at before it is used again.
+    pub(super) fn doubt(&self) {
+        self.doubted.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<C: Clone + Send + 'static> Last<C> {
+    async fn look_again<S: Source<Content = C>>(&mut self, source: &Arc<S>) {
+        self.looked = Instant::now();
+        // One that is still under way has had its time.
+        let patience = self.look.as_ref().map_or(LOOK, |_| Duration::ZERO);
+        let look = self.look.get_or_insert_with(|| {
+            let (source, before) = (source.clone(), self.stamps.clone());
+            spawn_blocking(move || {
+                let stamps = stamps(&source.files());
+                (stamps != before).then(|| (stamps, source.read()))
+            })
+        });
+        let problem = match timeout(patience, look).await {
+            Err(_) => Some("cannot be read in time".to_owned()),
+            Ok(done) => {
+                self.look = None;
+                match done {
+                    Ok(None) => None,
+                    Ok(Some((stamps, Ok(content)))) => {
+                        (self.content, self.stamps) = (content, stamps);
+                        tracing::info!(
+                            what = S::NAME,
+                            "read again, because the files have changed"
+                        );
+                        None
+                    }
+                    Ok(Some((_, Err(error)))) => Some(error.to_string()),
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+        };
+        if problem.is_some() && problem != self.problem {
+            tracing::warn!(
+                what = S::NAME,
+                problem,
+                "the files are of no use; what they held before is still used"
+            );
+        }
+        self.problem = problem;
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+    let stamp = |file: &Path| {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    let stamps = files.iter().map(|file| (file.clone(), stamp(file)));
+    stamps.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        sync::{atomic::AtomicUsize, mpsc},
+    };
+
+    use super::*;
+
+    struct Words(PathBuf);
+
+    impl Source for Words {
+        type Content = String;
+        const NAME: &'static str = "words";
+
+        fn files(&self) -> Vec<PathBuf> {
+            vec![self.0.clone()]
+        }
+
+        fn read(&self) -> Result<String, ConfigError> {
+            let fail = |problem: String| ConfigError::new("WORDS", problem);
+            let text = fs::read_to_string(&self.0).map_err(|error| fail(error.to_string()))?;
+            let whole = text.strip_suffix('.').map(str::to_owned);
+            whole.ok_or_else(|| fail("half a sentence".to_owned()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_missing_or_half_written_changes_nothing_and_what_is_whole_does() {
+        let file = std::env::temp_dir().join(format!("files-{:x}", fastrand::u64(..)));
+        fs::write(&file, "one.").unwrap();
+        let words = Files::read(Words(file.clone())).unwrap();
+        let now = async || {
+            words.doubt();
+            words.current().await
+        };
+        assert_eq!(now().await, "one");
+        fs::remove_file(&file).unwrap();
+        assert_eq!(now().await, "one");
+        fs::write(&file, "half of tw").unwrap();
+        assert_eq!(now().await, "one");
+        fs::write(&file, "two, whole.").unwrap();
+        assert_eq!(now().await, "two, whole");
+        fs::remove_file(&file).unwrap();
+    }
+
+    /// Its files are on a disk that hangs once they have been read.
+    struct Hangs {
+        looks: Arc<AtomicUsize>,
+        disk: std::sync::Mutex<mpsc::Receiver<()>>,
+    }
+
+    impl Source for Hangs {
+        type Content = ();
+        const NAME: &'static str = "nothing";
+
+        fn files(&self) -> Vec<PathBuf> {
+            if self.looks.fetch_add(1, Ordering::Relaxed) > 0 {
+                let _ = self.disk.lock().unwrap().recv();
+            }
+            Vec::new()
+        }
+
+        fn read(&self) -> Result<(), ConfigError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_look_that_does_not_end_is_the_only_one() {
+        let (disk, hangs) = mpsc::channel();
+        let looks = Arc::<AtomicUsize>::default();
+        let source = Hangs {
+            looks: looks.clone(),
+            disk: hangs.into(),
+        };
+        let files = Files::read(source).unwrap();
+        for _ in 0..3 {
+            files.doubt();
+            files.current().await;
+        }
+        assert_eq!(
+            looks.load(Ordering::Relaxed),
+            2,
+            "at the start and one more"
+        );
+        drop(disk);
+    }
+}

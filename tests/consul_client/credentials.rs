@@ -1,0 +1,129 @@
+//! Certificates that are exchanged while the client works.
+
+use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
+
+use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
+use serde_json::json;
+use testbed::{Consul, Folder, Link, eventually, same};
+use tokio::time::timeout;
+
+use crate::{
+    faults::Calls,
+    server::{DEADLINE, config, free_port, is_old},
+};
+
+/// A folder with a CA, and certificates of a server and of a client.
+pub(crate) fn certificates() -> Folder {
+    let folder = Folder::new().unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(testbed::servers().join("consul"));
+        command.args(words).current_dir(folder.path());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+    };
+    run(&["tls", "ca", "create"]);
+    run(&["tls", "cert", "create", "-server"]);
+    run(&["tls", "cert", "create", "-client"]);
+    folder
+}
+
+/// The configuration of a server that lets in whom its CA knows, and answers at this port.
+pub(crate) fn over_tls(ca: &Path, certificate: &Path, key: &Path, port: u16) -> serde_json::Value {
+    let verify = if is_old() {
+        "verify_incoming_https"
+    } else {
+        "verify_incoming"
+    };
+    let tls = json!({ "ca_file": ca, "cert_file": certificate, "key_file": key, verify: true });
+    let mut configuration = if is_old() {
+        tls
+    } else {
+        json!({ "tls": { "https": tls } })
+    };
+    configuration["ports"] = json!({ "https": port });
+    configuration
+}
+
+/// What is exchanged, and by which file of [`certificates`].
+const SERVERS: [(&str, &str); 3] = [
+    ("ca", "consul-agent-ca.pem"),
+    ("certificate", "dc1-server-consul-0.pem"),
+    ("key", "dc1-server-consul-0-key.pem"),
+];
+const CLIENTS: [(&str, &str); 3] = [
+    ("ca", "consul-agent-ca.pem"),
+    ("certificate", "dc1-client-consul-0.pem"),
+    ("key", "dc1-client-consul-0-key.pem"),
+];
+
+fn exchange(from: &Folder, into: &Folder, files: &[(&str, &str)]) {
+    for (name, file) in files {
+        fs::copy(from.path().join(file), into.path().join(name)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
+    let (first, second) = (certificates(), certificates());
+    let (servers, clients) = (Folder::new().unwrap(), Folder::new().unwrap());
+    exchange(&first, &servers, &SERVERS);
+    exchange(&first, &clients, &CLIENTS);
+    let at = |folder: &Folder, name: &str| folder.path().join(name);
+    let [ca, certificate, key] = ["ca", "certificate", "key"].map(|name| at(&servers, name));
+    let port = free_port();
+    let configuration = over_tls(&ca, &certificate, &key, port);
+    let consul = Consul::builder().config(configuration).start().await;
+    let link = Link::start(format!("127.0.0.1:{port}")).await.unwrap();
+    let address = format!("https://{}", link.address());
+    let [ca, certificate, key] =
+        ["ca", "certificate", "key"].map(|name| at(&clients, name).display().to_string());
+    let mut config = config(&[
+        ("CONSUL_HTTP_ADDR", &address),
+        ("CONSUL_CACERT", &ca),
+        ("CONSUL_CLIENT_CERT", &certificate),
+        ("CONSUL_CLIENT_KEY", &key),
+    ]);
+    let calls = Arc::new(Calls::default());
+    config.observer = Some(calls.clone());
+    let client = Client::new(config).unwrap();
+    assert!(client.put("p/a", b"", 0, PutMode::Set).await.unwrap());
+    let mut readings = client.readings("p/", WatchOptions::default());
+    let reading = timeout(DEADLINE, readings.recv()).await.unwrap().unwrap();
+    assert_eq!(reading.unwrap().entries.len(), 1);
+    let before = link.made();
+
+    // Half of it, and none that fits.
+    exchange(&second, &clients, &CLIENTS[..2]);
+    let looked = tokio::time::Instant::now() + Duration::from_secs(2);
+    while tokio::time::Instant::now() < looked {
+        assert!(client.get("p/a").await.unwrap().is_some());
+    }
+    assert_eq!(link.made(), before, "what it had is used on");
+
+    exchange(&second, &servers, &SERVERS);
+    consul.process().signal("HUP").unwrap();
+    exchange(&second, &clients, &CLIENTS);
+    eventually("there are connections with the new ones", async || {
+        client.get("p/a").await.map_err(|error| error.to_string())?;
+        same(link.made() > before, true)
+    })
+    .await;
+    // The one that waits is not disturbed.
+    assert!(client.put("p/b", b"", 0, PutMode::Set).await.unwrap());
+    let reading = timeout(DEADLINE, readings.recv()).await.unwrap().unwrap();
+    assert_eq!(reading.unwrap().entries.len(), 2);
+    let mut watched = calls.all();
+    watched.retain(|(kind, _)| *kind == "kv_watch");
+    assert_eq!(watched, [("kv_watch", "ok"); 2]);
+
+    // Nothing of the old ones is left to live on.
+    link.cut();
+    link.mend();
+    eventually("it is trusted both ways", async || {
+        client
+            .get("p/a")
+            .await
+            .map(|entry| assert!(entry.is_some()))
+    })
+    .await;
+}
