@@ -30,6 +30,7 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
     let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         max_watches: flags.consul_max_watches,
+        token_file_may_come: true,
         ..consul
     };
     telemetry::init_logs(

@@ -24,8 +24,16 @@ use crate::env::Env;
 pub(crate) struct Volumes {
     client: Client,
     namespace: String,
-    /// The path of each mount in the container, and the folder that stands for it.
-    mounts: Vec<(PathBuf, PathBuf)>,
+    mounts: Vec<Mount>,
+}
+
+struct Mount {
+    /// Its path in the container.
+    path: PathBuf,
+    /// What stands for it here.
+    folder: PathBuf,
+    /// Whether files may come later.
+    optional: bool,
 }
 
 type Files = BTreeMap<String, Vec<u8>>;
@@ -53,7 +61,12 @@ impl Volumes {
             for (name, content) in files {
                 fs::write(folder.join(name), content)?;
             }
-            this.mounts.push((mount.mount_path.clone().into(), folder));
+            let secret = volume.secret.as_ref();
+            this.mounts.push(Mount {
+                path: mount.mount_path.clone().into(),
+                folder,
+                optional: secret.and_then(|secret| secret.optional) == Some(true),
+            });
         }
         Ok(this)
     }
@@ -61,13 +74,15 @@ impl Volumes {
     /// Where a file of the container is here. One that is below no mount would be the image's, which has none.
     pub(crate) fn place(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
-        let below = |(mount, folder): &(PathBuf, PathBuf)| {
-            Some(folder.join(path.strip_prefix(mount).ok()?))
+        let below = |mount: &Mount| {
+            let place = mount.folder.join(path.strip_prefix(&mount.path).ok()?);
+            Some((place, mount.optional))
         };
         let place = self.mounts.iter().find_map(below);
-        let place = place.with_context(|| format!("nothing is mounted at {}", path.display()))?;
+        let (place, optional) =
+            place.with_context(|| format!("nothing is mounted at {}", path.display()))?;
         ensure!(
-            place.exists(),
+            optional || place.exists(),
             "{} is not in what is mounted there",
             path.display()
         );

@@ -212,6 +212,7 @@
 - name: consul-token
   secret:
     secretName: {{ $consul.token.secretName | quote }}
+    optional: {{ $consul.token.optional }}
 {{- end }}
 {{- if $consul.tls.ca.secretName }}
 - name: consul-ca
