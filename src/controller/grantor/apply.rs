@@ -176,7 +176,7 @@ impl Grantor {
     }
 
     fn released(&mut self, release: &Release) {
-        self.proofs.remove(&release.session);
+        self.proofs.forget(&release.session);
         self.end_session(release.session.clone());
         if release.held {
             self.tell_release(release);

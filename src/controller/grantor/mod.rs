@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, task::JoinError};
 
-use self::{observe::Facts, proofs::Proof};
+use self::{observe::Facts, proofs::Proofs};
 pub(super) use self::{
     others::{Moved, Tenures},
     sessions::{Sessions, Whose},
@@ -99,7 +99,7 @@ pub(super) struct Grantor {
     evidence: Evidence,
     /// When the slots of Jobs that are done are free.
     pub(super) coolings: Coolings,
-    proofs: IdMap<SessionId, Proof>,
+    proofs: Proofs,
     /// Since when the Jobs of our contenders are known to have been started.
     starts: IdMap<SessionId, Moment>,
     /// The running Jobs of which it was said that they go on without a slot.
@@ -149,7 +149,7 @@ impl Grantor {
             tenures: Tenures::default(),
             evidence: Evidence::default(),
             coolings: Coolings::default(),
-            proofs: IdMap::default(),
+            proofs: Proofs::default(),
             starts: IdMap::default(),
             unheld: BTreeSet::new(),
             writes: Writes::default(),
@@ -213,6 +213,10 @@ impl Grantor {
             }
             Some(made) = self.sessions.made.join_next() => self.settle_session(unwind(made)),
             Some(told) = self.strangers.asked.join_next() => self.strangers.settle(unwind(told)),
+            Some(proved) = self.proofs.answers.join_next() => self.settle_proof(unwind(proved)),
+            Some(may_write) = self.writes.asked.join_next() => {
+                self.writes.refusals.answered(unwind(may_write), Moment::now());
+            }
             else => std::future::pending().await,
         }
         while let Some(written) = self.writes.under_way.try_join_next() {
@@ -220,6 +224,9 @@ impl Grantor {
         }
         while let Some(made) = self.sessions.made.try_join_next() {
             self.settle_session(unwind(made));
+        }
+        while let Some(proved) = self.proofs.answers.try_join_next() {
+            self.settle_proof(unwind(proved));
         }
     }
 
@@ -298,7 +305,7 @@ impl Grantor {
         let others = again
             .chain(self.writes.refusals.due())
             .chain(self.strangers.due())
-            .chain(self.proofs.values().filter_map(Proof::due));
+            .chain(self.proofs.due());
         self.view.next_time(plan, others, observed)
     }
 

@@ -79,15 +79,19 @@ impl Grantor {
         self.identify().await;
         self.adopt();
         self.acquaint();
-        let ours = self.ours().await;
+        let ours = self.ours();
         if let Some(reading) = &self.view.reading {
             // Both clocks at once: what was asked for in between may have taken long.
             let (time, now) = (clock::time(), Moment::now());
             self.coolings.observe(reading, &ours, now, time);
         }
-        if self.writes.refusals.is_to_ask(now) {
-            let may_write = patch::may_write(&self.context.client, &self.reference.namespace).await;
-            self.writes.refusals.answered(may_write, Moment::now());
+        if self.writes.refusals.is_to_ask(now) && self.writes.asked.is_empty() {
+            let (client, namespace) = (
+                self.context.client.clone(),
+                self.reference.namespace.clone(),
+            );
+            let asked = async move { patch::may_write(&client, &namespace).await };
+            self.writes.asked.spawn(asked);
         }
         let withheld = self.writes.withheld(now);
         let capacity = self.view.capacity();
@@ -118,7 +122,7 @@ impl Grantor {
     }
 
     /// Our contenders, each with its Job, and with a proof where what happens to it depends on one.
-    async fn ours(&mut self) -> Vec<Ours> {
+    fn ours(&mut self) -> Vec<Ours> {
         let Some(reading) = &self.view.reading else {
             return Vec::new();
         };
@@ -141,13 +145,13 @@ impl Grantor {
             });
         let mut ours: Vec<Ours> = ours.collect();
         self.proofs
-            .retain(|session, _| reading.contender(session).is_some());
+            .retain(|session| reading.contender(session).is_some());
         // A session has one start, so those that are gone are forgotten many at once.
         if self.starts.len() > 2 * ours.len() {
             self.starts
                 .retain(|session, _| reading.contender(session).is_some());
         }
-        self.prove(&mut ours).await;
+        self.prove(&mut ours);
         ours
     }
 }

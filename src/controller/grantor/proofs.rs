@@ -1,11 +1,12 @@
 //! Proofs that no pod of a Job is left: a GET of the Job and a LIST of its pods, both sent after its
-//! contender was read. Never a cache.
+//! contender was read. Never a cache. They are brought beside the passes: an API server that gives no
+//! answer delays nothing but the slots that depend on it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
+use tokio::task::JoinSet;
 
 use super::Grantor;
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
         patch,
     },
     holding::Setback,
+    id::IdMap,
     semaphore::{Identity, Job, Ours, Standing, plan::Target},
 };
 
@@ -42,7 +44,7 @@ const CONCURRENCY: usize = 16;
 const NAMED: u32 = 10;
 
 /// What was asked about a Job, and answered.
-pub(in crate::controller) struct Proof {
+struct Proof {
     /// The version of the Job that it was asked for.
     of: Option<Arc<str>>,
     job: Option<Arc<Job>>,
@@ -59,7 +61,7 @@ pub(in crate::controller) struct Proof {
 
 impl Proof {
     /// When it is to be taken again.
-    pub(super) fn due(&self) -> Option<Moment> {
+    fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
             Err(setback) => setback.until,
             Ok(pods) if pods.is_empty() => self.counts,
@@ -87,37 +89,102 @@ impl Proof {
 /// The Job as it is now, and the pods of it that are left.
 type Answer = Result<(Option<Arc<Job>>, Vec<String>), CallError>;
 
+/// A question that was answered.
+pub(super) struct Answered {
+    of: Question,
+    answer: Answer,
+}
+
+/// What is asked: about the Job of a contender that a reading shows, at the version that is known then.
+#[derive(Clone)]
+struct Question {
+    session: SessionId,
+    identity: Arc<Identity>,
+    version: Option<Arc<str>>,
+    asked: Moment,
+}
+
+/// The proofs that were brought, and those that are being brought beside the passes.
+#[derive(Default)]
+pub(super) struct Proofs {
+    brought: IdMap<SessionId, Proof>,
+    /// The contenders that are asked about, and whether a pod of each has ended since.
+    asking: IdMap<SessionId, bool>,
+    pub(super) answers: JoinSet<Answered>,
+}
+
+impl Proofs {
+    /// When one is to be brought again.
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
+        self.brought.values().filter_map(Proof::due)
+    }
+
+    /// Forgets what was proved for a contender.
+    pub(super) fn forget(&mut self, session: &SessionId) {
+        self.brought.remove(session);
+    }
+
+    /// Forgets what was proved for all contenders but these.
+    pub(super) fn retain(&mut self, is_there: impl Fn(&SessionId) -> bool) {
+        self.brought.retain(|session, _| is_there(session));
+    }
+
+    /// A pod of this contender's Job has ended.
+    fn touch(&mut self, session: &SessionId) {
+        if let Some(proof) = self.brought.get_mut(session) {
+            proof.touched = true;
+        }
+        if let Some(touched) = self.asking.get_mut(session) {
+            *touched = true;
+        }
+    }
+
+    /// Whether one more may be asked about.
+    fn may_ask(&self, session: &SessionId) -> bool {
+        self.asking.len() < CONCURRENCY && !self.asking.contains_key(session)
+    }
+}
+
 impl Grantor {
-    /// Brings proofs where what happens to a contender depends on one.
-    pub(super) async fn prove(&mut self, ours: &mut [Ours]) {
+    /// Takes proofs into account where what happens to a contender depends on one, and has those brought
+    /// that are missing. Until they are, it counts as if pods were left.
+    pub(super) fn prove(&mut self, ours: &mut [Ours]) {
         let touched = self.context.index.touched(&self.reference);
         for contender in ours
             .iter()
             .filter(|ours| touched.contains(&ours.identity.uid))
         {
-            if let Some(proof) = self.proofs.get_mut(&contender.session) {
-                proof.touched = true;
-            }
+            self.proofs.touch(&contender.session);
         }
         self.note_starts(ours);
-        let mut in_doubt = Vec::new();
-        for contender in ours.iter_mut().filter(|ours| self.needs_proof(ours)) {
-            match self.proofs.get(&contender.session) {
+        for contender in ours {
+            if !self.needs_proof(contender) {
+                continue;
+            }
+            match self.proofs.brought.get(&contender.session) {
                 Some(proof) if proof.is_current(contender) => proof.tell(contender),
-                _ => in_doubt.push(contender.clone()),
+                _ if self.proofs.may_ask(&contender.session) => self.ask(contender),
+                _ => {}
             }
         }
-        let context = &self.context;
-        let answers: HashMap<SessionId, Answer> = stream::iter(in_doubt)
-            .map(|ours| async move { (ours.session, ask(context, &ours.identity).await) })
-            .buffer_unordered(CONCURRENCY)
-            .collect()
-            .await;
-        for (session, answer) in answers {
-            if let Some(contender) = ours.iter_mut().find(|ours| ours.session == session) {
-                self.take_proof(contender, answer);
+    }
+
+    fn ask(&mut self, contender: &Ours) {
+        let question = Question {
+            session: contender.session.clone(),
+            identity: contender.identity.clone(),
+            version: contender.job.as_ref().map(|job| job.version.clone()),
+            asked: Moment::now(),
+        };
+        self.proofs.asking.insert(question.session.clone(), false);
+        let context = self.context.clone();
+        self.proofs.answers.spawn(async move {
+            let answer = ask(&context, &question.identity).await;
+            Answered {
+                of: question,
+                answer,
             }
-        }
+        });
     }
 
     /// Notes since when Jobs are known to have been started, which may have been a moment before. Of one
@@ -147,37 +214,44 @@ impl Grantor {
         ours.needs_proof(held, may_start)
     }
 
-    fn take_proof(&mut self, contender: &mut Ours, answer: Answer) {
-        let before = self.proofs.remove(&contender.session);
+    /// Takes note of an answer.
+    pub(super) fn settle_proof(&mut self, Answered { of, answer }: Answered) {
+        let Question {
+            session,
+            identity,
+            version,
+            asked,
+        } = of;
+        let touched = self.proofs.asking.remove(&session) == Some(true);
+        let before = self.proofs.brought.remove(&session);
         let now = Moment::now();
-        let start = self.starts.get(&contender.session);
-        let version = contender.job.as_ref().map(|job| job.version.clone());
+        let start = self.starts.get(&session);
         let unanswered = before
             .as_ref()
             .and_then(|before| before.pods.as_ref().err());
         let (job, pods) = match answer {
             Ok((job, pods)) => (job, Ok(pods)),
             Err(error) => {
-                let job = &contender.identity.job;
+                let job = &identity.job;
                 if unanswered.is_none() {
                     tracing::warn!(%job, %error, "it can't be seen whether pods are left");
                 }
-                (contender.job.clone(), Err(Setback::after(unanswered, now)))
+                let known = self.context.index.job(&identity.uid);
+                (known, Err(Setback::after(unanswered, now)))
             }
         };
         let mut proof = Proof {
             of: version,
             job,
             pods,
-            first: before.as_ref().map_or(now, |before| before.first),
-            taken: now,
-            counts: start.map_or(now, |start| *start + UNHEARD),
-            touched: false,
+            first: before.as_ref().map_or(asked, |before| before.first),
+            taken: asked,
+            counts: start.map_or(asked, |start| *start + UNHEARD),
+            touched,
             warned: before.is_some_and(|before| before.warned),
         };
-        self.warn_if_overdue(&contender.identity, &mut proof);
-        proof.tell(contender);
-        self.proofs.insert(contender.session.clone(), proof);
+        self.warn_if_overdue(&identity, &mut proof);
+        self.proofs.brought.insert(session, proof);
     }
 
     /// Says which pods keep a slot that should be free by now.
@@ -253,6 +327,22 @@ mod tests {
         let left = proof(&["a"], 16);
         assert!(!left.pods_gone());
         assert_eq!(left.due(), Some(second(16) + PROVE_AGAIN));
+    }
+
+    #[test]
+    fn a_contender_is_asked_about_once_at_a_time_and_not_all_of_them_at_once() {
+        let mut proofs = Proofs::default();
+        let session = |number: usize| SessionId::from(format!("s{number}").as_str());
+        for number in 0..CONCURRENCY {
+            assert!(proofs.may_ask(&session(number)));
+            proofs.asking.insert(session(number), false);
+            assert!(!proofs.may_ask(&session(number)));
+        }
+        assert!(!proofs.may_ask(&session(CONCURRENCY)));
+        // A pod that ends meanwhile may be in the answer yet.
+        proofs.touch(&session(3));
+        assert_eq!(proofs.asking.remove(&session(3)), Some(true));
+        assert!(proofs.may_ask(&session(CONCURRENCY)));
     }
 
     #[test]

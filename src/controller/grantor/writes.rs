@@ -93,6 +93,8 @@ pub(in crate::controller) struct Writes {
     pub(super) under_way: JoinSet<Written>,
     busy: BTreeSet<Uid>,
     pub(in crate::controller) refusals: Refusals,
+    /// Whether the operator may write to Jobs, while that is asked.
+    pub(super) asked: JoinSet<Option<bool>>,
 }
 
 impl Writes {
