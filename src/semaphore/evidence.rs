@@ -176,8 +176,8 @@ impl Held {
     ) {
         let of_neighbour = || {
             let session = job.held_by().find(|session| reading.holds(session))?;
-            let known = life(session);
-            Some((session, known.or_else(|| self.renewed_elsewhere(reading))))
+            let known = life(session).unwrap_or_else(|| self.renewed_elsewhere(reading));
+            Some((session, Some(known)))
         };
         let (session, renewed, ttl) = match own.or_else(of_neighbour) {
             Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),
@@ -210,13 +210,10 @@ impl Held {
     /// What is known of a session that another operator of this cluster renews, for another
     /// `ConsulSemaphore` at the prefix: it lives in this reading, and its last renewal may be a third
     /// of the TTL older, which is how often sessions are renewed.
-    fn renewed_elsewhere(&self, reading: &Reading) -> Option<Life> {
-        Some(match self.ttl {
-            Some(ttl) => Life::Renewed {
-                sent: reading.sent.before(ttl / 3),
-                ttl,
-            },
-            None => Life::Endless,
+    fn renewed_elsewhere(&self, reading: &Reading) -> Life {
+        self.ttl.map_or(Life::Endless, |ttl| Life::Renewed {
+            sent: reading.sent.before(ttl / 3),
+            ttl,
         })
     }
 }
