@@ -18,6 +18,7 @@
 //! | `connections` | HTTP connections, bounded in number and time | |
 //! | [`clock`] | moments on a clock that never jumps | |
 //! | [`stderr`] | stderr, for who must not wait for its reader | |
+//! | `streamed` | watches whose list is streamed, so that its objects take no memory together | what is watched |
 //! | [`text`] | text of others as one line that can be shown | |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
@@ -46,6 +47,7 @@ mod id;
 pub mod leader;
 pub mod semaphore;
 pub mod stderr;
+mod streamed;
 pub mod telemetry;
 pub mod text;
 pub mod web;

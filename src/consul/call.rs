@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use reqwest::{Method, header::HeaderValue};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Error, endpoints::Target, lanes::Lane};
 use crate::clock::Moment;
@@ -100,13 +101,15 @@ pub(super) struct Answer {
     /// What time it is there, to the second.
     pub(super) date: Option<HeaderValue>,
     pub(super) body: Vec<u8>,
+    /// While it is there no other long answer is read.
+    pub(super) _long: Option<OwnedSemaphorePermit>,
     pub(super) sent: Moment,
     /// Who answered.
     pub(super) server: Arc<Target>,
 }
 
 impl Answer {
-    pub(super) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, Error> {
+    pub(super) fn json<'a, T: serde::Deserialize<'a>>(&'a self) -> Result<T, Error> {
         if !self.found {
             return Err(self.not_found());
         }

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use reqwest::{StatusCode, header::DATE};
 use tokio::{
+    sync::Semaphore,
     task::yield_now,
     time::{Instant, timeout_at},
 };
@@ -53,14 +54,21 @@ struct Shared {
     http_auth: Option<HttpAuth>,
     timeout: Duration,
     observer: Option<Arc<dyn Observer>>,
+    /// The turn of the one answer that may be long.
+    long: Arc<Semaphore>,
 }
 
 /// How many tenths of its time may have passed when a call is sent: what could hardly be answered in time
 /// is not sent, and gives its turn to others.
 const LATEST: u32 = 9;
 
-/// The longest answer that is read, in bytes. The largest prefix of a semaphore is some MiB.
-const LONGEST: usize = 64 << 20;
+/// The longest answer that is read, in bytes. A prefix with 5000 holders is some 10 MiB: for each a contender
+/// with a body of up to 1 KiB, which grows by a third on its way.
+const LONGEST: usize = 16 << 20;
+
+/// From how many bytes on an answer waits until no other one is so long: they come one at a time, so that
+/// what others write below their prefixes can't add up here.
+const LONG: usize = 1 << 20;
 
 impl Client {
     /// Reads the files that the settings name; connects with the first call.
@@ -93,6 +101,7 @@ impl Client {
                 http_auth,
                 timeout,
                 observer,
+                long: Arc::new(Semaphore::new(1)),
             }),
             gate: None,
             token: Arc::new(token),
@@ -359,10 +368,18 @@ impl Client {
         let filtered = header("X-Consul-Results-Filtered-By-ACLs") == Some("true");
         let date = response.headers().get(DATE).cloned();
 
-        let mut body = Vec::new();
+        let (mut body, mut long) = (Vec::new(), None);
         while let Some(part) = response.chunk().await.map_err(lost)? {
-            if body.len() + part.len() > LONGEST {
-                return Err(Error::Decode(format!("it is longer than {LONGEST} bytes")));
+            let length = body.len() + part.len();
+            if length > LONGEST {
+                return Err(Error::AnswerTooLarge(LONGEST));
+            }
+            if length > LONG && long.is_none() {
+                let turn = timeout_at(until, self.shared.long.clone().acquire_owned()).await;
+                // Never closed.
+                long = turn
+                    .map_err(|_| interrupted("other long answers took too long"))?
+                    .ok();
             }
             body.extend_from_slice(&part);
         }
@@ -383,6 +400,7 @@ impl Client {
             filtered,
             date,
             body,
+            _long: long,
             sent,
             server: target.clone(),
         })

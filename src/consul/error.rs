@@ -50,6 +50,9 @@ pub enum Error {
     /// [`Client::transaction_capacity`](super::Client::transaction_capacity).
     #[error("too large for Consul: {0}")]
     TooLarge(String),
+    /// The answer is longer than any that is read.
+    #[error("Consul's answer has more than {} MiB", .0 >> 20)]
+    AnswerTooLarge(usize),
     /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
     #[error("not supported by this Consul: {0}")]
     Unsupported(String),
@@ -150,6 +153,7 @@ impl Error {
             Self::Conflict(_) => "Conflict",
             Self::Gone => "SessionGone",
             Self::TooLarge(_) => "TooLarge",
+            Self::AnswerTooLarge(_) => "AnswerTooLarge",
             Self::Unsupported(_) => "EnterpriseOnly",
             Self::UnknownDatacenter => "UnknownDatacenter",
             Self::MissingNode => "MissingNode",
@@ -165,7 +169,7 @@ impl Error {
         match self {
             Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
             Self::Unexpected { status, .. } => *status >= 500,
-            Self::Decode(_) => true,
+            Self::Decode(_) | Self::AnswerTooLarge(_) => true,
             Self::NotSent(_)
             | Self::Denied(_)
             | Self::LoginFailed(_)

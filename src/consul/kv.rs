@@ -1,11 +1,12 @@
 //! Keys and values.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{
     Client, Entry, Error, Listing, SessionId,
@@ -46,7 +47,7 @@ impl Client {
         if !answer.found && answer.index.is_some() {
             return Ok(None);
         }
-        let wire: Vec<WireEntry> = answer.json()?;
+        let wire: Vec<WireEntry<'_>> = answer.json()?;
         wire.into_iter().next().map(WireEntry::decode).transpose()
     }
 
@@ -126,12 +127,12 @@ fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
         None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
         None => return Err(answer.not_found()),
     };
-    let wire: Vec<WireEntry> = if answer.found {
+    let wire: Vec<WireEntry<'_>> = if answer.found {
         answer.json()?
     } else {
         Vec::new()
     };
-    let entries = wire.into_iter().map(WireEntry::decode);
+    let entries = wire.into_iter().map(WireEntry::listed);
     Ok(Listing {
         entries: entries.collect::<Result<_, _>>()?,
         index,
@@ -179,12 +180,13 @@ pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
     Ok(format!("/v1/kv/{escaped}"))
 }
 
-/// An entry as Consul writes it.
+/// An entry as Consul writes it. Its value stays where it is until it is needed.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct WireEntry {
+pub(super) struct WireEntry<'a> {
     key: String,
-    value: Option<String>,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
     #[serde(default)]
     flags: u64,
     session: Option<SessionId>,
@@ -194,12 +196,29 @@ pub(super) struct WireEntry {
     modify_index: u64,
 }
 
-impl WireEntry {
+impl WireEntry<'_> {
+    /// The entry as a listing has it: with its value only if that can mean anything, because it is a
+    /// lock key's or somebody has locked it. Others may have written anything beside these.
+    fn listed(mut self) -> Result<Entry, Error> {
+        let locked = self
+            .session
+            .as_ref()
+            .is_some_and(|session| !session.as_str().is_empty());
+        if !locked && !self.key.ends_with("/.lock") {
+            self.value = None;
+        }
+        self.decode()
+    }
+
     pub(super) fn decode(self) -> Result<Entry, Error> {
-        let value = BASE64_STANDARD.decode(self.value.unwrap_or_default());
-        let not_base64 = |_| Error::decode(&format!("the value of {:?} is no base64", self.key));
+        let not_base64 = || Error::decode(&format!("the value of {:?} is no base64", self.key));
+        let value: Option<Cow<'_, str>> = match self.value {
+            Some(value) => serde_json::from_str(value.get()).map_err(|_| not_base64())?,
+            None => None,
+        };
+        let value = BASE64_STANDARD.decode(value.as_deref().unwrap_or_default());
         Ok(Entry {
-            value: value.map_err(not_base64)?,
+            value: value.map_err(|_| not_base64())?,
             key: self.key,
             flags: self.flags,
             session: self.session.filter(|session| !session.as_str().is_empty()),
@@ -251,7 +270,7 @@ mod tests {
         fn any_entries_are_read_or_refused(body in hostile::bytes(), value in hostile::json()) {
             let entry = format!(r#"[{{"Key":"k","Value":"e30=","Flags":{value},"CreateIndex":1,"ModifyIndex":2}}]"#);
             for body in [body, entry.into_bytes()] {
-                if let Ok(wire) = serde_json::from_slice::<Vec<WireEntry>>(&body) {
+                if let Ok(wire) = serde_json::from_slice::<Vec<WireEntry<'_>>>(&body) {
                     let _: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
                 }
             }
@@ -279,11 +298,23 @@ mod tests {
     }
 
     #[test]
+    fn only_what_can_be_a_semaphores_keeps_its_value_in_a_listing() {
+        let body = r#"[{"Key":"s/.lock","Value":"e30=","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/1","Value":"e30=","Session":"1","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/2","Value":"e30=","Session":"","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/junk","Value":"e30=","CreateIndex":1,"ModifyIndex":2}]"#;
+        let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
+        let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::listed).collect();
+        let values = entries.unwrap().into_iter().map(|entry| entry.value);
+        assert_eq!(values.collect::<Vec<_>>(), [&b"{}"[..], b"{}", b"", b""]);
+    }
+
+    #[test]
     fn entries_of_a_real_consul() {
         let body = r#"[{"LockIndex":1,"Key":"s/1","Flags":16210313421097356768,"Value":"eyJhIjoxfQ==",
             "Session":"e3bc48c5-d578-a5a2-8922-52dbf9ee84ab","CreateIndex":22,"ModifyIndex":23},
             {"LockIndex":0,"Key":"s/2","Flags":0,"Value":null,"CreateIndex":5,"ModifyIndex":5}]"#;
-        let wire: Vec<WireEntry> = serde_json::from_str(body).unwrap();
+        let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
         let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
         let entries = entries.unwrap();
         assert_eq!(entries[0].value, br#"{"a":1}"#);

@@ -24,13 +24,14 @@ impl Client {
     pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Applied {
-            results: Option<Vec<Applies>>,
+        struct Applied<'a> {
+            #[serde(borrow)]
+            results: Option<Vec<Applies<'a>>>,
         }
         #[derive(Deserialize)]
-        struct Applies {
-            #[serde(rename = "KV")]
-            kv: Option<WireEntry>,
+        struct Applies<'a> {
+            #[serde(rename = "KV", borrow)]
+            kv: Option<WireEntry<'a>>,
         }
         let Some(first) = operations.first() else {
             return Ok(Vec::new());
@@ -43,7 +44,8 @@ impl Client {
         if let Err(Error::TooLarge(message)) = &answer {
             self.learn_capacity(operations.len(), message);
         }
-        let applied: Applied = answer?.json()?;
+        let answer = answer?;
+        let applied: Applied<'_> = answer.json()?;
         let entries = applied.results.unwrap_or_default();
         let entries = entries.into_iter().filter_map(|result| result.kv);
         entries.map(WireEntry::decode).collect()

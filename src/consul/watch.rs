@@ -61,6 +61,13 @@ const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_secs(4))
     .without_max_times();
 
+/// After a reading that is too large: each costs as much as is read of it.
+const TOO_LARGE: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_secs(15))
+    .with_max_delay(Duration::from_secs(15))
+    .without_max_times();
+
 impl Client {
     /// Reads a prefix again and again: at once, then after every change and after every `wait`.
     /// That nothing has changed is a reading too: fresh evidence, as its
@@ -150,6 +157,7 @@ impl Watch {
                 self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
+            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE.build()),
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
             Err(_) => {}
         }

@@ -16,10 +16,7 @@ use k8s_openapi::{
 use kube::{
     Client, Resource, ResourceExt,
     core::DeserializeGuard,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, Event},
 };
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -43,12 +40,9 @@ use crate::{
     api::{ConsulSemaphore, annotations, scope::Namespaces},
     clock::Moment,
     semaphore::lock_key_of,
+    streamed,
     telemetry::{Health, Metrics, SemaphoreLabels},
 };
-
-/// How many objects a list asks for at once. What a page takes in memory stays resident, so it is small:
-/// most Jobs of a cluster may have nothing to do with us.
-const PAGE: u32 = 100;
 
 impl SemaphoreRef {
     /// The reference to this object.
@@ -117,10 +111,6 @@ pub(super) async fn run(
     worked
 }
 
-fn config() -> watcher::Config {
-    watcher::Config::default().page_size(PAGE)
-}
-
 /// The events of a watch. With a namespace go the rights that were given in it, so the watch is refused and
 /// does not tell that nothing is left: it is told here.
 fn events<K>(
@@ -137,7 +127,7 @@ where
         + 'static,
 {
     let (reach, client) = (reach.clone(), client.clone());
-    let events = watcher(reach.api::<K>(client.clone()), config).default_backoff();
+    let events = streamed::watch(reach.api::<K>(client.clone()), config);
     let told = events.then(move |event| {
         let (reach, client) = (reach.clone(), client.clone());
         async move {
@@ -192,7 +182,7 @@ async fn watch_jobs(
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
-    let mut events = events::<batch::Job>(&reach, &context.client, config());
+    let mut events = events::<batch::Job>(&reach, &context.client, watcher::Config::default());
     let mut advisor = Advisor::new(context.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
@@ -226,7 +216,7 @@ async fn watch_jobs(
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
-    let config = config().labels(annotations::HOLDER_LABEL);
+    let config = watcher::Config::default().labels(annotations::HOLDER_LABEL);
     let mut events = events::<Pod>(&reach, &context.client, config);
     while let Some(event) = next(&mut events, &mut watching).await {
         let pod = match event {
@@ -262,7 +252,7 @@ async fn watch_semaphores(
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
-    let events = events(&reach, &context.client, config());
+    let events = events(&reach, &context.client, watcher::Config::default());
     Overseers {
         context,
         reach,

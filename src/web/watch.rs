@@ -6,10 +6,7 @@ use futures::StreamExt as _;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     core::DeserializeGuard,
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, Event},
 };
 
 use tokio::time::sleep;
@@ -24,12 +21,9 @@ use crate::{
         ConsulSemaphore, ConsulSemaphoreStatus, SemaphoreSelector,
         scope::{Namespaces, Scope},
     },
-    clock,
+    clock, streamed,
     text::one_line,
 };
-
-/// How many semaphores a list asks for at once.
-const PAGE: u32 = 500;
 
 /// How much of an error is shown, in characters.
 const SHOWN: usize = 400;
@@ -82,8 +76,8 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
 impl Watch {
     /// Watches for ever.
     pub(super) async fn run(mut self) {
-        let config = watcher::Config::default().page_size(PAGE);
-        let mut events = std::pin::pin!(watcher(self.semaphores.clone(), config).default_backoff());
+        let events = streamed::watch(self.semaphores.clone(), watcher::Config::default());
+        let mut events = std::pin::pin!(events);
         loop {
             let event = tokio::select! {
                 event = events.next() => event,

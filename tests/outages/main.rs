@@ -16,6 +16,7 @@ mod proof;
 
 mod consul_answers;
 mod consul_servers;
+mod hostile_bytes;
 mod kubernetes_access;
 mod kubernetes_server;
 mod stage;

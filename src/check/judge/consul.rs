@@ -251,6 +251,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         Error::Conflict(_)
         | Error::Gone
         | Error::TooLarge(_)
+        | Error::AnswerTooLarge(_)
         | Error::InvalidKey(_)
         | Error::Withheld
         | Error::Unexpected { .. }

@@ -39,6 +39,15 @@ impl Branch {
             );
             return (Reason::LockTooLarge, message);
         }
+        if matches!(error, consul::Error::AnswerTooLarge(_)) {
+            let folder = self.grantor.settings.prefix.folder();
+            let message = format!(
+                "{error} where it lists {folder}, which is more than 5000 holders need. Nothing is granted; \
+                 running Jobs go on while it can be shown that their slots are held. Delete what is no \
+                 semaphore's: consul kv get -keys {folder}"
+            );
+            return (Reason::LockTooLarge, message);
+        }
         if matches!(error, consul::Error::Unreachable { .. }) {
             let message = format!(
                 "{error}. {BY_ITSELF}. If it has never worked, look at the operator's --consul-address \

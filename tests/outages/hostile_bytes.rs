@@ -1,0 +1,70 @@
+//! What tenants can write, at its largest: it takes neither the operator down nor the semaphores of others.
+
+use procfs::process::Process;
+use serde_json::json;
+use testbed::{Bed, Namespace, Operator};
+
+/// How much the operator may have resident at any time: half of the chart's limit.
+const MOST: u64 = 128 << 10;
+
+/// Jobs that ask for nothing. Each `<` takes six bytes where the API server lists it.
+const JOBS: usize = 30;
+const ARGUMENT: usize = 1_200_000;
+
+/// Values below a prefix that are no semaphore's.
+const VALUES: usize = 90;
+const VALUE: usize = 500_000;
+
+/// What the operator, as it was started last, has had resident at the most, in KiB.
+async fn peak(operator: &Operator) -> u64 {
+    let [id, _guard] = operator.ids().await.expect("it runs");
+    let process = Process::new(id.try_into().expect("an id")).expect("a process");
+    process
+        .status()
+        .expect("its status")
+        .vmhwm
+        .expect("a process of a user")
+}
+
+async fn makes_large_jobs(team: &Namespace) {
+    let args = ["<".repeat(ARGUMENT)];
+    let container = json!({ "name": "work", "image": "none", "args": args });
+    let large = json!({ "spec": { "template": { "spec": { "containers": [container] } } } });
+    for number in 0..JOBS {
+        let job = team.job(&format!("large-{number}")).with(large.clone());
+        job.create().await;
+    }
+}
+
+#[tokio::test]
+async fn large_jobs_and_values_of_others_take_no_memory() {
+    let bed = Bed::start().await;
+    let (team, hostile) = (bed.namespace("team").await, bed.namespace("hostile").await);
+    let ok = team.semaphore("ok").limit(1).create().await;
+    ok.is_ready().await;
+    let before = peak(bed.operator()).await;
+    bed.operator().stop().await;
+
+    makes_large_jobs(&hostile).await;
+    let semaphores = ["a", "b"].map(|name| hostile.semaphore(name).limit(1));
+    for semaphore in &semaphores {
+        for number in 0..VALUES {
+            let key = format!("{}/junk-{number}", semaphore.lock_prefix());
+            bed.consul().put(&key, 0, vec![b'x'; VALUE]).await;
+        }
+    }
+    let [a, b] = semaphores;
+    let flooded = [a.create().await, b.create().await];
+    let job = team.job("job").semaphore("ok").create().await;
+    bed.operator().start().await;
+    for semaphore in &flooded {
+        semaphore
+            .has_condition("Ready", "False", "LockTooLarge")
+            .await;
+    }
+    job.is_complete().await;
+    ok.is_ready().await;
+    let peak = peak(bed.operator()).await;
+    println!("resident at the most: {before} KiB with nothing to do, {peak} KiB with all of it");
+    assert!(peak <= MOST, "{peak} KiB");
+}
