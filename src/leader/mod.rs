@@ -131,6 +131,9 @@ impl Election {
     }
 }
 
+/// How the lead is lost of which nothing is heard any more.
+const OUT_OF_TIME: &str = "it could not be renewed in time";
+
 /// Who stands for election.
 trait Candidate {
     /// Contends until this replica leads, and returns until when that is certain.
@@ -159,15 +162,23 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         // It says first what has to be ready.
         let mut work = std::pin::pin!(work(term.clone()));
         board.leads();
-        let lost = tokio::select! {
-            worked = &mut work => break worked,
-            lost = candidate.keep(&term) => lost,
-            () = term.over() => "it could not be renewed in time".to_owned(),
+        let (lost, worked) = tokio::select! {
+            worked = &mut work => (OUT_OF_TIME.to_owned(), Some(worked)),
+            lost = candidate.keep(&term) => (lost, None),
+            () = term.over() => (OUT_OF_TIME.to_owned(), None),
+        };
+        let ended = match worked {
+            Some(worked) if worked.is_err() || term.lasts() => break worked,
+            // It saw the end of its term first, and ended by that: the process goes on.
+            Some(_) => true,
+            None => false,
         };
         term.end();
         board.lost(&lost);
-        let ended = timeout(END, work).await;
-        ended.map_err(|_| anyhow!("the work goes on though the lead is lost"))??;
+        if !ended {
+            let ended = timeout(END, work).await;
+            ended.map_err(|_| anyhow!("the work goes on though the lead is lost"))??;
+        }
     };
     board.ends();
     let resigned = timeout(RESIGNATION, candidate.resign()).await;

@@ -10,6 +10,8 @@ use super::*;
 /// What happens to a candidate, in this order.
 enum Act {
     Wins,
+    /// For so long.
+    WinsFor(Duration),
     Loses,
 }
 
@@ -24,14 +26,15 @@ impl Candidate for Puppet {
         board.follows(Some("other"));
         match self.acts.pop_front() {
             Some(Act::Wins) => Moment::now() + Duration::from_hours(1),
+            Some(Act::WinsFor(time)) => Moment::now() + time,
             _ => pending().await,
         }
     }
 
     async fn keep(&mut self, _: &Term) -> String {
-        match self.acts.pop_front() {
-            Some(Act::Loses) => "told to".to_owned(),
-            _ => pending().await,
+        match self.acts.pop_front_if(|act| matches!(act, Act::Loses)) {
+            Some(_) => "told to".to_owned(),
+            None => pending().await,
         }
     }
 
@@ -100,6 +103,35 @@ async fn a_replica_that_lost_the_lead_drops_its_work_and_stands_for_election_aga
         "leader election: me (this replica) leads",
     ];
     assert_eq!(remarks, expected);
+}
+
+/// Timers are no finer than a millisecond: of two that wait for one moment either may be the first.
+#[tokio::test]
+async fn work_that_sees_the_end_of_its_term_first_is_no_reason_to_end() {
+    let puppet = Puppet {
+        acts: [Act::WinsFor(Duration::from_millis(20)), Act::Wins].into(),
+        log: Rc::default(),
+    };
+    let told = RefCell::new(Vec::new());
+    let board = Board::new("me".to_owned(), &Telemetry::default(), |it: &Standing| {
+        told.borrow_mut().push(it.clone());
+    });
+    let begun = Cell::new(0);
+    let work = |term: Term| {
+        begun.set(begun.get() + 1);
+        let first = begun.get() == 1;
+        async move {
+            while first && term.lasts() {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }
+    };
+    let shutdown = futures::FutureExt::shared(pending::<()>());
+    campaign(puppet, &board, shutdown, work).await.unwrap();
+    assert_eq!(begun.get(), 2, "it stands for election again");
+    let lost = Standing::Standby { leader: None };
+    assert!(told.borrow().contains(&lost), "{:?}", told.borrow());
 }
 
 #[tokio::test]
