@@ -96,7 +96,8 @@ impl<S: Source> Files<S> {
     pub(super) async fn current(&self) -> S::Content {
         let mut last = self.last.lock().await;
         let doubted = self.doubted.swap(false, Ordering::Relaxed);
-        if doubted || last.looked.elapsed() >= INTERVAL {
+        // Where no file is named there is nothing to look at.
+        if !last.stamps.is_empty() && (doubted || last.looked.elapsed() >= INTERVAL) {
             last.look_again(&self.source).await;
         }
         last.content.clone()
@@ -219,7 +220,7 @@ mod tests {
             if self.looks.fetch_add(1, Ordering::Relaxed) > 0 {
                 let _ = self.disk.lock().unwrap().recv();
             }
-            Vec::new()
+            vec!["/does/not/exist".into()]
         }
 
         fn read(&self) -> Result<(), ConfigError> {

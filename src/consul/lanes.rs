@@ -108,3 +108,34 @@ impl Lanes {
         self.watches.try_acquire().ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consul::Config;
+
+    fn calls(lanes: &Lanes) -> usize {
+        let kinds = [
+            &lanes.renew,
+            &lanes.read,
+            &lanes.session,
+            &lanes.login,
+            &lanes.write,
+        ];
+        kinds.map(Semaphore::available_permits).iter().sum()
+    }
+
+    #[test]
+    fn all_calls_at_once_leave_room_below_what_consul_takes_from_one_address() {
+        let shared = |permits| Arc::new(Semaphore::new(permits));
+        let watches = shared(Config::MAX_WATCHES as usize);
+        let home = calls(&Lanes::at_home(watches.clone()));
+        let apart = Lanes::apart();
+        // One call after the other, beside a renewal and a watch.
+        let election = 3 + apart.watches.available_permits();
+        let most = watches.available_permits() + home + election + ELSEWHERE;
+        assert_eq!((home, most), (34, 186));
+        let one = calls(&Lanes::elsewhere(watches, shared(ELSEWHERE)));
+        assert_eq!(3 * one, ELSEWHERE, "three that hang");
+    }
+}

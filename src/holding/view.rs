@@ -125,13 +125,13 @@ impl<W: AsRef<Client>> View<W> {
         &self,
         call: impl Future<Output = Result<T, consul::Error>>,
     ) -> Result<T, consul::Error> {
+        // The turns are never closed: without one nothing would be asked any more.
         let Some(deadline) = self.deadline else {
             let _turn = self.calls.acquire().await;
             return call.await;
         };
         let end = Instant::now() + deadline.since(Moment::now()).max(LEAST);
         let late = "no answer before a running Job must be suspended";
-        // Never closed: without a turn nothing would be asked any more.
         let Ok(_turn) = timeout_at(end, self.calls.acquire()).await else {
             return Err(consul::Error::NotSent(late.into()));
         };
@@ -365,6 +365,16 @@ mod tests {
         let answer: Result<(), _> = view.in_time(std::future::pending()).await;
         assert!(answer.unwrap_err().may_have_been_applied());
         assert_eq!(view.in_time(std::future::ready(Ok(1))).await, Ok(1));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_has_no_turn_before_that_was_not_sent() {
+        let mut view = view();
+        view.deadline = Some(Moment::now());
+        let calls = view.calls.clone();
+        let _others = calls.acquire().await.unwrap();
+        let answer: Result<(), _> = view.in_time(std::future::pending()).await;
+        assert!(!answer.unwrap_err().may_have_been_applied());
     }
 
     #[test]
