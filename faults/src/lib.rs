@@ -23,6 +23,7 @@
 pub mod campaign;
 
 mod access;
+mod certificates;
 mod consul_record;
 mod consul_servers;
 mod etcd;

@@ -44,6 +44,8 @@ pub(crate) struct Kept {
     lock_delay: u32,
     /// How many `consul lock`s want a slot of it, again and again.
     foreigners: usize,
+    /// Whether it names its datacenter, so that its calls are taken for those that are forwarded.
+    forwarded: bool,
 }
 
 /// The semaphores, each with a life of its own: the limits, the policies and the lock-delays differ.
@@ -55,6 +57,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: TTL,
         lock_delay: 1,
         foreigners: 0,
+        forwarded: false,
     },
     Kept {
         name: "two-shared",
@@ -63,6 +66,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: TTL,
         lock_delay: 1,
         foreigners: 1,
+        forwarded: false,
     },
     Kept {
         name: "three-strict",
@@ -71,6 +75,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: TTL,
         lock_delay: 0,
         foreigners: 0,
+        forwarded: true,
     },
     Kept {
         name: "three-shared",
@@ -79,6 +84,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: TTL,
         lock_delay: 2,
         foreigners: 2,
+        forwarded: false,
     },
     Kept {
         name: "two-lenient",
@@ -87,6 +93,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: TTL,
         lock_delay: 1,
         foreigners: 0,
+        forwarded: false,
     },
     Kept {
         name: "two-endless",
@@ -95,6 +102,7 @@ pub(crate) const SEMAPHORES: [Kept; 6] = [
         ttl: None,
         lock_delay: 1,
         foreigners: 0,
+        forwarded: false,
     },
 ];
 
@@ -106,6 +114,7 @@ pub(crate) const PASSING: Kept = Kept {
     ttl: TTL,
     lock_delay: 1,
     foreigners: 0,
+    forwarded: false,
 };
 
 /// The shortest that Consul allows: faults are over soon.
@@ -120,6 +129,10 @@ impl Kept {
         self.foreigners > 0
     }
 
+    pub(crate) fn is_forwarded(&self) -> bool {
+        self.forwarded
+    }
+
     pub(crate) fn record(&self, namespace: &str) -> Semaphore {
         Semaphore {
             prefix: prefix_of(namespace, self.name),
@@ -132,7 +145,7 @@ impl Kept {
 
     pub(crate) async fn create(&self, world: &World, namespace: &str) -> Result<()> {
         let ttl = self.ttl.map_or("None".to_owned(), |ttl| format!("{ttl}s"));
-        let object = json!({
+        let mut object = json!({
             "apiVersion": "consul-semaphore.io/v1alpha1",
             "kind": "ConsulSemaphore",
             "metadata": { "name": self.name, "namespace": namespace },
@@ -142,6 +155,9 @@ impl Kept {
                 "session": { "ttl": ttl, "lockDelay": format!("{}s", self.lock_delay) },
             },
         });
+        if self.forwarded {
+            object["spec"]["consul"] = json!({ "datacenter": "dc1" });
+        }
         let create = semaphores(world, namespace);
         let params = PostParams::default();
         let object = serde_json::from_value(object)?;

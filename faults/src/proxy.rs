@@ -223,7 +223,7 @@ async fn pass(State(door): State<Door>, request: Request) -> Response {
         body,
     };
     let sky = &door.0.sky;
-    if sky.passable().await {
+    if sky.passable(&asked.method, &asked.path).await {
         // What was sent while nothing got through is lost; its sender finds the connection dead.
         return refusal(StatusCode::BAD_GATEWAY);
     }
@@ -246,7 +246,7 @@ async fn pass_write(door: &Door, asked: Asked) -> Result<Response> {
     let lost = weather.lose.is_some_and(matches);
     let kept = weather.keep.filter(|(which, _)| matches(*which));
     let carried_out = tokio::spawn({
-        let door = door.clone();
+        let (door, asked) = (door.clone(), asked.clone());
         async move {
             if let Some((_, time)) = kept {
                 tokio::time::sleep(time).await;
@@ -255,7 +255,7 @@ async fn pass_write(door: &Door, asked: Asked) -> Result<Response> {
         }
     });
     let answer = carried_out.await.context("the door")??;
-    if lost || door.0.sky.passable().await {
+    if lost || door.0.sky.passable(&asked.method, &asked.path).await {
         tokio::time::sleep(if lost { HANG } else { Duration::ZERO }).await;
         return Ok(refusal(StatusCode::BAD_GATEWAY));
     }
@@ -269,17 +269,19 @@ async fn pass_read(door: &Door, asked: &Asked) -> Result<Response> {
     let sky = door.0.sky.clone();
     let answer = tokio::select! {
         answer = door.0.upstream.send(asked) => answer?,
-        () = async { sky.closes().await; sky.passable().await; } => anyhow::bail!("the way was cut"),
+        () = sky.breaks(&asked.method, &asked.path) => anyhow::bail!("the way was cut"),
     };
     let status = StatusCode::from_u16(answer.status().as_u16())?;
     let headers = without_those_of_the_connection(answer.headers());
     // A watch goes on for minutes: a cut must stop it in the middle, and show only afterwards.
-    let body = stream::unfold((answer, sky), |(mut answer, sky)| async move {
+    let way = (sky, asked.method.clone(), asked.path.clone());
+    let body = stream::unfold((answer, way), |(mut answer, way)| async move {
+        let (sky, method, path) = &way;
         let chunk = tokio::select! {
             chunk = answer.chunk() => chunk.map_err(std::io::Error::other).transpose()?,
-            () = async { sky.closes().await; sky.passable().await; } => Err(std::io::Error::other("the way was cut")),
+            () = sky.breaks(method, path) => Err(std::io::Error::other("the way was cut")),
         };
-        Some((chunk, (answer, sky)))
+        Some((chunk, (answer, way)))
     });
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = status;

@@ -8,8 +8,8 @@ use tokio::sync::watch;
 /// What a door does to those who go through it. The default is fine weather.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weather {
-    /// Nothing gets through, in either direction, and nothing is refused: packets are dropped.
-    pub(crate) cut: bool,
+    /// These don't get through, in either direction, and are not refused: packets are dropped.
+    pub(crate) cut: Option<Which>,
     /// How long each request waits before it goes on.
     pub(crate) slow: Duration,
     /// All are refused with this status.
@@ -20,19 +20,36 @@ pub(crate) struct Weather {
     pub(crate) keep: Option<(Which, Duration)>,
 }
 
+impl Weather {
+    fn cuts(&self, method: &Method, path: &str) -> bool {
+        self.cut.is_some_and(|which| which.matches(method, path))
+    }
+}
+
 /// Some of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
+    /// All there are.
+    All,
     /// Consul's transactions.
     Transactions,
+    /// What Consul's raft has to commit: all writes but renewals.
+    Commits,
+    /// What names a datacenter of Consul's: a server forwards it there.
+    Forwarded,
     /// Changes of a Job.
     JobPatches,
 }
 
 impl Which {
+    /// Whether it is one of them, by its path and query.
     pub(crate) fn matches(self, method: &Method, path: &str) -> bool {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
         match self {
+            Self::All => true,
             Self::Transactions => path == "/v1/txn",
+            Self::Commits => !method.is_safe() && !path.starts_with("/v1/session/renew/"),
+            Self::Forwarded => query.split('&').any(|part| part.starts_with("dc=")),
             Self::JobPatches => method == Method::PATCH && path.contains("/jobs/"),
         }
     }
@@ -55,11 +72,11 @@ impl Sky {
         *self.0.borrow()
     }
 
-    /// Waits while nothing gets through; says whether that was so.
-    pub(crate) async fn passable(&self) -> bool {
+    /// Waits while a request does not get through; says whether that was so.
+    pub(crate) async fn passable(&self, method: &Method, path: &str) -> bool {
         let mut weather = self.0.subscribe();
         let mut waited = false;
-        while weather.borrow_and_update().cut {
+        while weather.borrow_and_update().cuts(method, path) {
             waited = true;
             if weather.changed().await.is_err() {
                 break;
@@ -68,11 +85,16 @@ impl Sky {
         waited
     }
 
-    /// Waits until nothing gets through.
-    pub(crate) async fn closes(&self) {
+    /// Waits until a request that was let through is cut off, and until it would be let through again.
+    pub(crate) async fn breaks(&self, method: &Method, path: &str) {
         let mut weather = self.0.subscribe();
-        if weather.wait_for(|weather| weather.cut).await.is_err() {
+        let cut = weather
+            .wait_for(|weather| weather.cuts(method, path))
+            .await
+            .is_ok();
+        if !cut {
             std::future::pending::<()>().await;
         }
+        self.passable(method, path).await;
     }
 }

@@ -11,15 +11,16 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use reqwest::Certificate;
 use serde_json::Value;
-use testbed::Bed;
+use testbed::{Bed, Link};
 use tokio::{
     net::TcpListener,
-    sync::RwLock,
+    sync::{RwLock, watch},
     time::{sleep, timeout},
 };
 
 use crate::{
     access,
+    certificates::Certificates,
     consul_record::{ConsulReader, LockBook},
     consul_servers::{self, CONSULS, PORTS},
     etcd::Etcd,
@@ -28,7 +29,7 @@ use crate::{
     record::Writer,
     server::{Server, command_line},
     timeline::Timeline,
-    tls::TlsListener,
+    tls::{self, TlsListener},
     weather::Sky,
 };
 
@@ -56,6 +57,10 @@ pub(crate) struct World {
     pub(crate) consuls: Vec<Server>,
     /// What the operator meets on its way to Consul.
     pub(crate) to_consul: Sky,
+    /// What it shows and is shown there.
+    pub(crate) certificates: Certificates,
+    /// The first part of that way: its connections can be cut.
+    pub(crate) link: Link,
     /// What the operator meets on its way to the API server.
     pub(crate) to_api: Sky,
     pub(crate) etcd: Etcd,
@@ -118,11 +123,15 @@ impl World {
         let consul_door = |writer, sky: &Sky| {
             open_consul_door(writer, &consul_urls, sky.clone(), timeline, &book)
         };
+        let certificates = Certificates::make(&folder).await?;
         let doors = Doors {
             operator: consul_door(Writer::Operator, &to_consul).await?,
             foreign: consul_door(Writer::Foreign, &Sky::new()).await?,
             fault: consul_door(Writer::Fault, &Sky::new()).await?,
         };
+        let sky = to_consul.clone();
+        let door = consul_door_of(Writer::Operator, &consul_urls, sky, timeline, &book)?;
+        let link = open_with_tls(door, &certificates).await?;
         let to_api = Sky::new();
         let (http, door_url) = open_api_door(&folder, &api_url, to_api.clone(), timeline).await?;
 
@@ -130,13 +139,15 @@ impl World {
         let program = testbed::operator_program()?;
         let log = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
         let operator = |name, address: &str, election: &str| {
-            Server::new(name, &program, &folder)
+            let operator = Server::new(name, &program, &folder);
+            certificates
+                .given_to(operator)
                 .args(["run", "--http-address", address])
                 .env("LEADER_ELECTION", election)
                 // Started again under its name it takes its own lead over at once.
                 .env("LEADER_ELECTION_IDENTITY", name)
                 .env("KUBECONFIG", kubeconfig.display().to_string())
-                .env("CONSUL_HTTP_ADDR", &doors.operator)
+                .env("CONSUL_HTTP_ADDR", format!("https://{}", link.address()))
                 .env("CONSUL_HTTP_TOKEN", access::OPERATOR.secret)
                 .env("RUST_LOG", &log)
         };
@@ -157,6 +168,8 @@ impl World {
             api_url,
             consuls,
             to_consul,
+            certificates,
+            link,
             to_api,
             etcd,
             consul,
@@ -313,7 +326,9 @@ async fn open_api_door(
 ) -> Result<(reqwest::Client, String)> {
     let certificate = folder.join("apiserver/apiserver.crt");
     let key = folder.join("apiserver/apiserver.key");
-    let listener = TlsListener::bind(&certificate, &key).await?;
+    // Nobody exchanges it: what was sent last stays current.
+    let current = watch::channel(tls::server(&certificate, &key, None)?).1;
+    let listener = TlsListener::bind(current).await?;
     let url = format!("https://{}", axum::serve::Listener::local_addr(&listener)?);
     let http = reqwest::Client::builder()
         .no_proxy()
@@ -333,15 +348,34 @@ pub(crate) async fn open_consul_door(
     timeline: &Timeline,
     book: &LockBook,
 ) -> Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    consul_door_of(writer, servers, sky, timeline, book)?.open(listener);
+    Ok(url)
+}
+
+fn consul_door_of(
+    writer: Writer,
+    servers: &[String],
+    sky: Sky,
+    timeline: &Timeline,
+    book: &LockBook,
+) -> Result<Door> {
     let http = reqwest::Client::builder()
         .no_proxy()
         .connect_timeout(Duration::from_secs(5))
         .build()?;
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let url = format!("http://{}", listener.local_addr()?);
     let upstream = Upstream::new(http, servers.to_vec());
-    Door::new(writer, upstream, sky, timeline.clone(), Some(book.clone())).open(listener);
-    Ok(url)
+    let (timeline, book) = (timeline.clone(), book.clone());
+    Ok(Door::new(writer, upstream, sky, timeline, Some(book)))
+}
+
+/// Opens a door for those who know the certificates, and returns the way to it.
+async fn open_with_tls(door: Door, certificates: &Certificates) -> Result<Link> {
+    let listener = TlsListener::bind(certificates.server()).await?;
+    let address = axum::serve::Listener::local_addr(&listener)?;
+    door.open(listener);
+    Link::start(address.to_string()).await
 }
 
 /// The external node's name, from the uid of a namespace that every cluster has.

@@ -96,7 +96,7 @@ const fn rare(
 }
 
 /// All kinds.
-pub(crate) static KINDS: [Kind; 55] = [
+pub(crate) static KINDS: [Kind; 60] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -150,6 +150,24 @@ pub(crate) static KINDS: [Kind; 55] = [
     }),
     kind("transactions late", 1, Reach::All, |s| {
         Box::pin(way::late(s, To::Consul))
+    }),
+    kind(
+        "Consul's commits late, and renewals not",
+        1,
+        Reach::All,
+        |s| Box::pin(way::commits_late(s, 5)),
+    ),
+    rare("Consul's commits late for longer than the TTL", |s| {
+        Box::pin(way::commits_late(s, 20))
+    }),
+    kind("a datacenter that hangs", 1, Reach::All, |s| {
+        Box::pin(way::datacenter_hangs(s, 4))
+    }),
+    rare("a datacenter that hangs for longer than the TTL", |s| {
+        Box::pin(way::datacenter_hangs(s, 22))
+    }),
+    kind("Consul's certificates exchanged", 1, Reach::All, |s| {
+        Box::pin(way::certificates_exchanged(s))
     }),
     kind("429 from Consul", 1, Reach::All, |s| {
         Box::pin(way::refuses(s, To::Consul, 429))

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 
 use super::{Hit, Strike};
 use crate::{
+    load::SEMAPHORES,
     record::Part,
     weather::{Sky, Weather, Which},
     world::World,
@@ -17,6 +18,12 @@ const SLOW: Duration = Duration::from_millis(1500);
 
 /// How late a late write is.
 const LATE: Duration = Duration::from_secs(6);
+
+/// How long a commit takes where raft is slow.
+const COMMIT: Duration = Duration::from_secs(1);
+
+/// How long nobody can connect to a server that is started again.
+const RESTART: Duration = Duration::from_millis(300);
 
 /// Where the way leads.
 #[derive(Clone, Copy, Debug)]
@@ -52,10 +59,53 @@ impl To {
 /// Nothing gets through.
 pub(super) async fn cut(strike: &mut Strike, to: To, seconds: u64) -> Result<Hit> {
     let weather = Weather {
-        cut: true,
+        cut: Some(Which::All),
         ..Weather::default()
     };
     during(strike, to, weather, seconds).await
+}
+
+/// Raft takes long for each commit, and renewals are answered at once: nothing is away.
+pub(super) async fn commits_late(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let weather = Weather {
+        keep: Some((Which::Commits, COMMIT)),
+        ..Weather::default()
+    };
+    let spell = Strike::weather(&strike.world.to_consul, weather);
+    strike.begins(format!("{weather:?}"));
+    strike.lasts(seconds).await;
+    drop(spell);
+    Ok(Hit::Yes)
+}
+
+/// What is forwarded to a datacenter gets no answer: only the semaphores there may notice.
+pub(super) async fn datacenter_hangs(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let there = SEMAPHORES.iter().filter(|kept| kept.is_forwarded());
+    let away: Vec<_> = there
+        .map(|kept| strike.away(Part::Grants(kept.prefix())))
+        .collect();
+    let weather = Weather {
+        cut: Some(Which::Forwarded),
+        ..Weather::default()
+    };
+    let spell = Strike::weather(&strike.world.to_consul, weather);
+    strike.begins(format!("{weather:?}"));
+    strike.lasts(seconds).await;
+    drop(spell);
+    drop(away);
+    Ok(Hit::Yes)
+}
+
+/// Consul has another CA and another certificate, and so has the operator, which has to notice by itself.
+pub(super) async fn certificates_exchanged(strike: &mut Strike) -> Result<Hit> {
+    let world = strike.world.clone();
+    strike.begins("a CA, and certificates of it");
+    world.certificates.exchange().await?;
+    // As when its servers are started again: nobody has a connection any more.
+    world.link.cut();
+    sleep(RESTART).await;
+    world.link.mend();
+    Ok(Hit::Yes)
 }
 
 /// Everything takes its time.
