@@ -19,7 +19,7 @@ servers:
 
 # Those that watch the clock of real servers first, beside those that need none and wait for the processor.
 test: servers
-	@tests/run journeys outages units
+	@tests/run journeys outages waits units
 	@tests/run rest
 
 # An operator that dies and sleeps at every step.

@@ -131,13 +131,14 @@ fn kind(object: &DynamicObject) -> &str {
     object.types.as_ref().map_or("", |types| &types.kind)
 }
 
-/// Waits until each version of a kind is found, as kubectl finds it, and can be listed: that the definition is
-/// Established comes before either.
+/// Waits until each version of a kind that is to be served is found, as kubectl finds it, and can be listed: that the
+/// definition is Established comes before either.
 async fn served(client: &Client, crd: &DynamicObject) -> Result<()> {
     let spec = &crd.data["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let [group, kind] = [&spec["group"], &spec["names"]["kind"]].map(text);
-    for version in spec["versions"].as_array().into_iter().flatten() {
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    for version in versions.filter(|version| version["served"] == true) {
         let kind = GroupVersionKind::gvk(&group, &text(&version["name"]), &kind);
         let what = format!("{kind:?} is served");
         wait::until(&what, wait::PATIENCE, || async {
