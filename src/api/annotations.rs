@@ -90,7 +90,9 @@ pub enum AnnotationError {
     #[error("annotation {KEY} is {0:?}: {InvalidKey}")]
     Key(String),
     /// [`ON_CONTENTION`] is neither `Wait` nor `Skip`.
-    #[error("annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or \"Skip\", or remove it")]
+    #[error(
+        "annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or remove it; for \"Skip\" make a new Job"
+    )]
     OnContention(String),
 }
 
@@ -402,7 +404,7 @@ mod tests {
         says(
             error_of([(SEMAPHORE, "a"), (ON_CONTENTION, "x")]),
             ON_CONTENTION,
-            r#"set it to "Wait" or "Skip""#,
+            r#"set it to "Wait" or remove it"#,
         );
     }
 }

@@ -11,13 +11,15 @@ use crate::{
         nothing_is_left, pods_end, runs_in_a_slot,
     },
     stage::{
-        HOLDS, Person, REPORTS, RUNS, STARTS, WRITES, annotated, bed, is_refused, people, stranger,
-        suspend, unsuspended,
+        HOLDS, Person, REPORTS, RUNS, SKIPS, STARTS, WAITS, WRITES, annotated, bed, is_refused, job,
+        people, stranger, suspend, unsuspended,
     },
 };
 
 const KEY: &str = "consul-semaphore.io/key";
 const KUEUE: &str = "kueue.x-k8s.io/queue-name";
+const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 /// A semaphore of one slot that a Job `holder` holds.
 async fn taken(bed: &Bed, team: &Namespace) -> Semaphore {
@@ -265,6 +267,12 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
     for person in [user, admin] {
         is_refused(person.change("holder", changes[0].clone()).await, HOLDS);
         is_refused(person.change("holder", unsuspended()).await, STARTS);
+        // The template can be changed now. Its pods are found by the label.
+        for value in [Some("another"), None] {
+            let label = json!({ "metadata": { "labels": { REPORTS[5]: value } } });
+            let label = json!({ "spec": { "template": label } });
+            is_refused(person.change("holder", label).await, WRITES);
+        }
     }
     pods_end(&team, &holder, End::Failed).await;
     holder.is_on_hold().await;
@@ -328,5 +336,86 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
     is_refused(user.change("another", unsuspended()).await, STARTS);
     runs_in_a_slot(&bed, &db, &another).await;
     pods_end(&team, &another, End::Succeeded).await;
+    nothing_is_left(&bed, &team, &db).await;
+}
+
+/// Whoever may change a Job, and not delete it, can't have the operator do that.
+#[tokio::test]
+async fn only_a_job_that_was_made_so_is_skipped() {
+    let bed = bed().await;
+    let team = bed.namespace("made-to-wait").await;
+    let db = taken(&bed, &team).await;
+    let waits = team.job("waits").semaphore("db").create().await;
+    line_is(&db, [&waits]).await;
+    let people = people(&bed, &team).await;
+    let [(_, user), _] = &people;
+    let asks_for_nothing = stranger("stranger", Some(true));
+    user.create(&asks_for_nothing).await.expect("a Job");
+    for (_, person) in &people {
+        // Those of later versions too, and one that can't be read.
+        for word in ["Skip", "Fail", "ReplaceWaiting", "ReplaceRunning", "skip"] {
+            let change = annotated(ON_CONTENTION, Some(word));
+            for job in ["waits", "stranger"] {
+                is_refused(person.change(job, change.clone()).await, WAITS);
+            }
+            let asks =
+                json!({ "metadata": { "annotations": { SEMAPHORE: "db", ON_CONTENTION: word } } });
+            is_refused(person.change("stranger", asks).await, WAITS);
+        }
+        for word in [Some("Wait"), None] {
+            let change = annotated(ON_CONTENTION, word);
+            person.change("waits", change).await.expect("it waits");
+        }
+    }
+    all_is_decided(&team, &db).await;
+    line_is(&db, [&waits]).await;
+
+    // Nobody looks at one that has ended.
+    pods_end(&team, &team.job("holder"), End::Succeeded).await;
+    waits.is_complete().await;
+    let skip = annotated(ON_CONTENTION, Some("Skip"));
+    let changed = user.change("waits", skip).await;
+    changed.expect("it has ended");
+    nothing_is_left(&bed, &team, &db).await;
+}
+
+#[tokio::test]
+async fn a_job_is_skipped_by_what_it_was_made_with() {
+    let bed = bed().await;
+    let team = bed.namespace("made-to-skip").await;
+    let db = taken(&bed, &team).await;
+    let later = team.semaphore("later").limit(1).paused(true).create().await;
+    let skips = team.job("skips").semaphore("later");
+    let skips = skips.annotation(ON_CONTENTION, "Skip").create().await;
+    line_is(&later, [&skips]).await;
+    let people = people(&bed, &team).await;
+    let [(_, user), _] = &people;
+    let mut queued = job("queued", Some(true));
+    queued["metadata"]["labels"] = json!({ KUEUE: "batch" });
+    queued["metadata"]["annotations"][ON_CONTENTION] = "Skip".into();
+    user.create(&queued).await.expect("a Job");
+    for (_, person) in &people {
+        for change in [
+            annotated(SEMAPHORE, Some("db")),
+            annotated(KEY, Some("k")),
+            annotated(SCHEDULED, Some("2026-01-01T00:00:00Z")),
+        ] {
+            is_refused(person.change("skips", change).await, SKIPS);
+        }
+        let not_queued = json!({ "metadata": { "labels": { KUEUE: null } } });
+        is_refused(person.change("queued", not_queued).await, SKIPS);
+        let held = annotated(HOLD, Some("true"));
+        person.change("skips", held).await.expect("it is held");
+        let in_line = annotated(HOLD, None);
+        person.change("skips", in_line).await.expect("it is not");
+    }
+    line_is(&later, [&skips]).await;
+
+    // As the message says.
+    let waits = json!({ "metadata": { "annotations": { SEMAPHORE: "db", ON_CONTENTION: null } } });
+    user.change("skips", waits).await.expect("it waits");
+    line_is(&db, [&skips]).await;
+    pods_end(&team, &team.job("holder"), End::Succeeded).await;
+    skips.is_complete().await;
     nothing_is_left(&bed, &team, &db).await;
 }

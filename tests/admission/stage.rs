@@ -28,6 +28,8 @@ pub(crate) const STARTS: &str = "only the operator starts a Job that names a sem
 pub(crate) const WRITES: &str = "only the operator writes ";
 pub(crate) const HOLDS: &str = "this Job holds a slot, and keeps it until its pods are gone";
 pub(crate) const RUNS: &str = "this Job runs: suspend it first, or in the same change";
+pub(crate) const WAITS: &str = "a Job that exists can't be made one that is not to wait";
+pub(crate) const SKIPS: &str = "this Job is not to wait";
 
 /// What only the operator writes.
 pub(crate) const REPORTS: [&str; 6] = [
