@@ -65,7 +65,8 @@ const fn policy(resource: &'static str, name: &'static str) -> Rule {
     ))
 }
 
-/// All of them: what `config/rbac` gives the operator's `ServiceAccount`.
+/// All of them: what `config/rbac` gives the operator's `ServiceAccount`. That it uses each is shown by
+/// `tests/journeys/access_of_the_operator.rs`.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "",
@@ -84,16 +85,9 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "consul-semaphore.io",
         "consulsemaphores/status",
-        &["get", "patch"],
+        &["patch"],
         Place::Scope,
         "no status is written, and no limit: a limit is recorded there first",
-    ),
-    rule(
-        "consul-semaphore.io",
-        "consulsemaphores/finalizers",
-        &["update"],
-        Place::Scope,
-        "an API server that guards finalizers refuses the operator's",
     ),
     rule(
         "batch",
@@ -105,17 +99,10 @@ pub(super) const RULES: &[Rule] = &[
     rule(
         "",
         "pods",
-        &["get", "list", "watch"],
+        &["list", "watch"],
         Place::Scope,
         "slots are not given back: whether pods are left is not known",
     ),
-    optional(rule(
-        "",
-        "events",
-        &["create", "patch"],
-        Place::Scope,
-        "Jobs and ConsulSemaphores have no events",
-    )),
     optional(rule(
         "events.k8s.io",
         "events",

@@ -55,11 +55,15 @@ impl ApiServer {
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs).await
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs, &[]).await
         })
     }
 
-    pub(crate) async fn start_in(folder: Arc<Folder>, workloads: Workloads) -> Result<Self> {
+    pub(crate) async fn start_in(
+        folder: Arc<Folder>,
+        workloads: Workloads,
+        args: &[String],
+    ) -> Result<Self> {
         tls::init();
         let (private_key, public_key) = key_pair()?;
         let service_account_key = folder.write("service-account.key", private_key)?;
@@ -91,7 +95,8 @@ impl ApiServer {
                     .arg(format!(
                         "--disable-admission-plugins={}",
                         left_out(workloads)
-                    ));
+                    ))
+                    .args(args);
                 let server = Process::start(folder, &recipe)?;
                 // Made by the server itself, which is its own authority.
                 let authority = certs.join("apiserver.crt");

@@ -37,6 +37,8 @@ pub struct BedBuilder {
     consul: Option<ConsulChoice>,
     /// An admin's kubeconfig of a Kubernetes that exists.
     kubernetes: Option<PathBuf>,
+    /// For one that is started.
+    api_server_args: Vec<String>,
     options: OperatorOptions,
     without_operator: bool,
 }
@@ -74,6 +76,14 @@ impl BedBuilder {
     #[must_use]
     pub fn with_kubernetes(mut self, kubeconfig: impl Into<PathBuf>) -> Self {
         self.kubernetes = Some(kubeconfig.into());
+        self
+    }
+
+    /// More arguments for the `kube-apiserver`, which runs in the bed's folder.
+    #[must_use]
+    pub fn api_server_args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.api_server_args
+            .extend(args.into_iter().map(Into::into));
         self
     }
 
@@ -121,7 +131,7 @@ impl BedBuilder {
         let folder = Arc::new(Folder::new()?);
         let ((consul, consul_env), (kubernetes, admin)) = tokio::try_join!(
             start_consul(self.consul.unwrap_or_default(), &folder),
-            start_kubernetes(self.kubernetes, &folder)
+            start_kubernetes(self.kubernetes, &self.api_server_args, &folder)
         )?;
         let kubeconfig = install(&folder, &admin)
             .await
@@ -168,12 +178,13 @@ async fn start_consul(
 /// Also an admin's kubeconfig.
 async fn start_kubernetes(
     existing: Option<PathBuf>,
+    api_server_args: &[String],
     folder: &Arc<Folder>,
 ) -> Result<(Option<Kubernetes>, PathBuf)> {
     if let Some(kubeconfig) = existing {
         return Ok((None, kubeconfig));
     }
-    let kubernetes = Kubernetes::start_in(folder.clone(), Workloads::Jobs).await?;
+    let kubernetes = Kubernetes::start_in(folder.clone(), Workloads::Jobs, api_server_args).await?;
     let kubeconfig = kubernetes.kubeconfig().to_owned();
     Ok((Some(kubernetes), kubeconfig))
 }

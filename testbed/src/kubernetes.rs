@@ -57,7 +57,7 @@ impl Kubernetes {
     #[track_caller]
     pub fn start() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs).await
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Jobs, &[]).await
         })
     }
 
@@ -65,15 +65,19 @@ impl Kubernetes {
     #[track_caller]
     pub fn start_with_deployments() -> impl Future<Output = Self> {
         story(Location::caller(), async {
-            Self::start_in(Arc::new(Folder::new()?), Workloads::Deployments).await
+            Self::start_in(Arc::new(Folder::new()?), Workloads::Deployments, &[]).await
         })
     }
 
-    pub(crate) async fn start_in(folder: Arc<Folder>, workloads: Workloads) -> Result<Self> {
+    pub(crate) async fn start_in(
+        folder: Arc<Folder>,
+        workloads: Workloads,
+        api_server_args: &[String],
+    ) -> Result<Self> {
         let controller_manager = programs::server("kube-controller-manager")?;
         let scheduler = programs::server("kube-scheduler")?;
         let kwok = programs::server("kwok")?;
-        let api_server = ApiServer::start_in(folder, workloads).await?;
+        let api_server = ApiServer::start_in(folder, workloads, api_server_args).await?;
         let folder = api_server.folder();
         let kubeconfig = format!("--kubeconfig={}", api_server.kubeconfig().display());
         let key = api_server.service_account_key().display();

@@ -1,8 +1,22 @@
 //! What the operator's `ServiceAccount` may do in Kubernetes, and what not.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt, fs};
 
-use testbed::Bed;
+use k8s_openapi::api::rbac::v1::{
+    ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
+};
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+use testbed::{Bed, eventually};
+
+use crate::proof::nothing_is_left;
+
+/// Its `ServiceAccount`.
+const NAMESPACE: &str = "consul-semaphore-system";
+const ACCOUNT: &str = "consul-semaphore-operator";
+
+/// The API server's log of what the operator asked for, in the bed's folder.
+const AUDIT_LOG: &str = "audit.log";
 
 #[tokio::test]
 async fn the_operator_may_do_no_more_than_it_needs() {
@@ -72,13 +86,11 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         .collect();
     let expected = [
         "consulsemaphores.consul-semaphore.io [] [] [get list watch patch]",
-        "consulsemaphores.consul-semaphore.io/finalizers [] [] [update]",
-        "consulsemaphores.consul-semaphore.io/status [] [] [get patch]",
-        "events [] [] [create patch]",
+        "consulsemaphores.consul-semaphore.io/status [] [] [patch]",
         "events.events.k8s.io [] [] [create patch]",
         "jobs.batch [] [] [get list watch patch delete]",
         "namespaces [] [kube-system] [get]",
-        "pods [] [] [get list watch]",
+        "pods [] [] [list watch]",
     ];
     // Its own admission policies alone, by name.
     let policies = [
@@ -98,4 +110,202 @@ async fn the_operator_may_do_no_more_than_it_needs() {
         .chain(policies)
         .collect();
     assert_eq!(rules, expected);
+}
+
+/// One verb of a rule, for one name or for any.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    group: String,
+    /// With its subresource: `jobs/status`.
+    resource: String,
+    verb: String,
+    name: Option<String>,
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            group,
+            resource,
+            verb,
+            name,
+        } = self;
+        let name = name.as_deref().unwrap_or("*");
+        write!(f, "{verb} {resource}.{group} {name}")
+    }
+}
+
+impl Right {
+    /// All that a rule allows.
+    fn of(rule: &PolicyRule) -> Vec<Self> {
+        let any = || vec![None];
+        let names = rule.resource_names.iter().flatten().cloned().map(Some);
+        let names: Vec<_> = names.collect();
+        let names = if names.is_empty() { any() } else { names };
+        let mut all = Vec::new();
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                for verb in &rule.verbs {
+                    all.extend(names.iter().map(|name| Self {
+                        group: group.clone(),
+                        resource: resource.clone(),
+                        verb: verb.clone(),
+                        name: name.clone(),
+                    }));
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether a request, as the audit log has it, needs it.
+    fn is_for(&self, request: &Value) -> bool {
+        let object = &request["objectRef"];
+        let word = |name: &str| object[name].as_str().unwrap_or_default();
+        let resource = match word("subresource") {
+            "" => word("resource").to_owned(),
+            subresource => format!("{}/{subresource}", word("resource")),
+        };
+        let named = self.name.as_deref().is_none_or(|name| name == word("name"));
+        request["verb"] == self.verb.as_str()
+            && word("apiGroup") == self.group
+            && resource == self.resource
+            && named
+    }
+}
+
+/// All that the cluster's bindings give the operator.
+async fn rights(bed: &Bed) -> BTreeSet<Right> {
+    let all = ListParams::default();
+    let client = || bed.client().clone();
+    let everywhere = Api::<ClusterRoleBinding>::all(client()).list(&all).await;
+    let somewhere = Api::<RoleBinding>::all(client()).list(&all).await;
+    let everywhere = everywhere.expect("the ClusterRoleBindings").items;
+    let somewhere = somewhere.expect("the RoleBindings").items;
+    let everywhere = everywhere
+        .into_iter()
+        .map(|binding| (None, binding.role_ref, binding.subjects));
+    let somewhere = somewhere.into_iter().map(|binding| {
+        let namespace = binding.metadata.namespace;
+        (namespace, binding.role_ref, binding.subjects)
+    });
+    let is_operator = |subject: &Subject| {
+        subject.kind == "ServiceAccount"
+            && subject.namespace.as_deref() == Some(NAMESPACE)
+            && subject.name == ACCOUNT
+    };
+    let mut rights = BTreeSet::new();
+    for (namespace, role, subjects) in everywhere.chain(somewhere) {
+        if subjects.into_iter().flatten().any(|who| is_operator(&who)) {
+            let rules = rules(bed, namespace.as_deref(), &role).await;
+            rights.extend(rules.iter().flat_map(Right::of));
+        }
+    }
+    rights
+}
+
+async fn rules(bed: &Bed, namespace: Option<&str>, role: &RoleRef) -> Vec<PolicyRule> {
+    let client = bed.client().clone();
+    let rules = match (role.kind.as_str(), namespace) {
+        ("Role", Some(namespace)) => {
+            let roles = Api::<Role>::namespaced(client, namespace);
+            roles.get(&role.name).await.expect("the Role").rules
+        }
+        _ => {
+            let roles = Api::<ClusterRole>::all(client);
+            roles.get(&role.name).await.expect("the ClusterRole").rules
+        }
+    };
+    rules.unwrap_or_default()
+}
+
+/// What the operator has asked the API server for so far.
+fn requests(bed: &Bed) -> Vec<Value> {
+    let log = bed.folder().path().join(AUDIT_LOG);
+    let log = fs::read_to_string(log).unwrap_or_default();
+    // The last line may be half written.
+    let lines = log.lines().map(serde_json::from_str);
+    lines.filter_map(Result::ok).collect()
+}
+
+/// A right that no call needs is one that only a thief would use. This is also the list of scenes that need
+/// them: a new right comes with its own.
+#[tokio::test]
+async fn the_operator_uses_all_that_it_may_do() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let policy = format!("--audit-policy-file={root}/tests/journeys/audit_of_the_operator.yaml");
+    let bed = Bed::builder()
+        .without_operator()
+        .api_server_args([policy, format!("--audit-log-path={AUDIT_LOG}")])
+        .start()
+        .await;
+    let team = bed.namespace("team").await;
+    // What is not in config/rbac: for tokens of tenants, and for the web page.
+    let token = "--from-literal=token=00000000-0000-0000-0000-000000000001";
+    team.kubectl(["create", "secret", "generic", "consul-token", token])
+        .await;
+    let secret = format!("{root}/config/token-secret");
+    team.kubectl(["apply", "-k", &secret]).await;
+    for file in ["role", "role_binding"] {
+        let file = format!("{root}/config/web/{file}.yaml");
+        bed.kubectl(["apply", "-f", &file]).await;
+    }
+    let rights = rights(&bed).await;
+    assert!(rights.len() > 25, "{rights:?}");
+
+    bed.operator().start().await;
+    // It stands by, and watches the Lease.
+    let page = testbed::lasting_port().expect("a free port");
+    let page = format!("127.0.0.1:{page}");
+    let standby = bed.another_operator("standby", ["--web-address", &page], []);
+    standby.start().await;
+    team.kubectl(["create", "serviceaccount", "reader"]).await;
+    let token = team.kubectl(["create", "token", "reader"]).await;
+    let http = reqwest::Client::builder().no_proxy().build();
+    let events = http.expect("a client").get(format!("http://{page}/events"));
+    let shown = events.bearer_auth(token.trim()).send().await;
+    assert_eq!(shown.expect("an answer").status(), 200);
+
+    let reference = json!({ "consul": { "tokenSecretRef": { "name": "consul-token" } } });
+    let db = team.semaphore("db").limit(1).spec(reference).create().await;
+    let job = |name| team.job(name).semaphore("db").runs("1h");
+    let holder = job("holder").create().await;
+    holder.is_running().await;
+    let skips = job("skips").annotation("consul-semaphore.io/on-contention", "Skip");
+    skips.create().await.is_gone().await;
+    // The same is told twice: one event, which counts.
+    let waits = job("waits").create().await;
+    for _ in 0..2 {
+        waits.is_waiting().await;
+        waits.unsuspend().await;
+        waits.has_event("RanWithoutSlot").await;
+    }
+    waits.is_waiting().await;
+    waits.delete().await;
+    holder.delete().await;
+    nothing_is_left(&bed, &team, &db).await;
+    db.delete().await;
+    db.is_gone().await;
+    // Before it gives the Lease back it looks whether it has it.
+    assert!(bed.operator().stop().await.success());
+
+    eventually("each right has been used", || async {
+        let requests = requests(&bed);
+        let unused = rights
+            .iter()
+            .filter(|right| !requests.iter().any(|request| right.is_for(request)));
+        let unused: Vec<_> = unused.map(ToString::to_string).collect();
+        if unused.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("never used: {unused:#?}"))
+        }
+    })
+    .await;
+    let refused = requests(&bed);
+    let refused = refused
+        .iter()
+        .filter(|request| request["annotations"]["authorization.k8s.io/decision"] == "forbid");
+    let refused: Vec<_> = refused.map(|request| &request["requestURI"]).collect();
+    assert!(refused.is_empty(), "{refused:?}");
 }

@@ -6,10 +6,7 @@
   verbs: [get, list, watch, patch]
 - apiGroups: [consul-semaphore.io]
   resources: [consulsemaphores/status]
-  verbs: [get, patch]
-- apiGroups: [consul-semaphore.io]
-  resources: [consulsemaphores/finalizers]
-  verbs: [update]
+  verbs: [patch]
 # patch is for suspending and starting a Job, and for the annotations that tell its slot; delete for
 # those that are not to wait (consul-semaphore.io/on-contention: Skip).
 - apiGroups: [batch]
@@ -18,9 +15,9 @@
 # A Job's slot is given back when its pods are gone.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 # patch is for counting an event that happens again.
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
 {{- end }}
