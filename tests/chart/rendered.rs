@@ -66,6 +66,32 @@ async fn helm_has_nothing_to_say_against_it() {
     }
 }
 
+/// A Secret with a certificate authority may have the authority's key in it, too.
+#[tokio::test]
+async fn the_pod_has_only_those_files_of_a_secret_that_it_reads() {
+    let mut whole = 0;
+    for case in cases() {
+        for object in case.objects().await {
+            let pod = match object["kind"].as_str() {
+                Some("Deployment") => &object["spec"]["template"]["spec"],
+                Some("Pod") => &object["spec"],
+                _ => continue,
+            };
+            let volumes = pod["volumes"].as_array().into_iter().flatten();
+            // The others are their users'.
+            let own = volumes.filter(|volume| {
+                let name = volume["name"].as_str().unwrap_or_default();
+                name.starts_with("consul-")
+            });
+            for source in own.flat_map(|volume| [&volume["secret"], &volume["configMap"]]) {
+                assert!(source.is_null() || source["items"].is_array(), "{source}");
+                whole += usize::from(!source.is_null());
+            }
+        }
+    }
+    assert!(whole > 3, "{whole}");
+}
+
 #[test]
 fn its_version_is_the_programs() {
     let chart: serde_json::Value =

@@ -206,6 +206,7 @@
 {{- end }}
 {{- end }}
 
+{{/* Of each Secret only the keys that are read: one with an authority's certificate may have its key, too. */}}
 {{- define "consul-semaphore-operator.volumes" -}}
 {{- $consul := .Values.consul }}
 {{- if include "consul-semaphore-operator.mountsToken" . }}
@@ -213,20 +214,29 @@
   secret:
     secretName: {{ $consul.token.secretName | quote }}
     optional: {{ $consul.token.optional }}
+    items:
+    - {key: {{ $consul.token.secretKey | quote }}, path: {{ $consul.token.secretKey | quote }}}
 {{- end }}
 {{- if $consul.tls.ca.secretName }}
 - name: consul-ca
   secret:
     secretName: {{ $consul.tls.ca.secretName | quote }}
+    items:
+    - {key: {{ $consul.tls.ca.key | quote }}, path: {{ $consul.tls.ca.key | quote }}}
 {{- else if $consul.tls.ca.configMapName }}
 - name: consul-ca
   configMap:
     name: {{ $consul.tls.ca.configMapName | quote }}
+    items:
+    - {key: {{ $consul.tls.ca.key | quote }}, path: {{ $consul.tls.ca.key | quote }}}
 {{- end }}
 {{- with $consul.tls.client.secretName }}
 - name: consul-client
   secret:
     secretName: {{ . | quote }}
+    items:
+    - {key: {{ $consul.tls.client.certKey | quote }}, path: {{ $consul.tls.client.certKey | quote }}}
+    - {key: {{ $consul.tls.client.keyKey | quote }}, path: {{ $consul.tls.client.keyKey | quote }}}
 {{- end }}
 {{- if include "consul-semaphore-operator.mountsBearer" . }}
 - name: consul-bearer
