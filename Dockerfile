@@ -1,13 +1,17 @@
-# syntax=docker/dockerfile:1
 # docker build --build-arg GIT_COMMIT="$(git rev-parse HEAD)" -t consul-semaphore-operator .
 # For both platforms, with an SBOM beside the image:
 #   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --build-arg GIT_COMMIT="$(git rev-parse HEAD)" .
-# The program is the same byte by byte each time, as long as the images below are: hold them by their digests behind the
-# tags, as `docker buildx imagetools inspect` tells them. For an image that is, too, have its files' times be the commit's:
+# The program is the same byte by byte each time. (For the other platform Debian's cross compiler must be the same, too.)
+# To get the same image each time, set the times of its files to the commit's:
 #   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" --output type=registry,rewrite-timestamp=true
+#
+# Both base images are pinned by digest: that of the index, so it is right for each platform. The tag is for people. The
+# digests are those that other public projects pin for the same tags. To verify or update one, ask the registry, and
+# change tag and digest together:
+#   docker buildx imagetools inspect rust:1.95.0-bookworm
 
 # The compiler runs on the builder's own platform, and makes programs for the other one too.
-FROM --platform=$BUILDPLATFORM rust:1.95.0-bookworm AS build
+FROM --platform=$BUILDPLATFORM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
 WORKDIR /src
 COPY . .
 ARG TARGETARCH
@@ -18,14 +22,15 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     image/build "$TARGETARCH" /out
 
 # The C library that the figures in docs/performance.md were measured with, and certificate authorities.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
 ARG GIT_COMMIT=
 LABEL org.opencontainers.image.title="consul-semaphore-operator" \
       org.opencontainers.image.description="Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="$GIT_COMMIT" \
-      org.opencontainers.image.base.name="gcr.io/distroless/cc-debian12:nonroot"
+      org.opencontainers.image.base.name="gcr.io/distroless/cc-debian12:nonroot" \
+      org.opencontainers.image.base.digest="sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f"
 COPY --from=build /out /
 USER 65532:65532
 EXPOSE 8080

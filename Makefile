@@ -119,7 +119,7 @@ clippy:
 	cargo clippy --locked --workspace --all-features --all-targets -- -D warnings
 	cargo clippy --locked --workspace --all-features --test outages --test browser --test image --test short --test together -- -D warnings
 
-# Banned crates, licenses and sources. Advisories need a database from the network and are not checked.
+# Banned crates, licenses and sources. Advisories are not checked: see deny.toml.
 deny: $(CARGO_DENY)
 	$(CARGO_DENY) --locked check bans licenses sources
 

@@ -84,6 +84,31 @@ fn the_image_is_this_version() {
     assert!(include_str!("../Dockerfile").contains(&label), "{label}");
 }
 
+/// A tag can be another image tomorrow. That goes for a frontend too, which `# syntax=` would have run.
+#[test]
+fn the_dockerfile_takes_every_image_by_its_digest() {
+    let dockerfile = include_str!("../Dockerfile");
+    assert!(!dockerfile.contains("syntax="), "a frontend by its tag");
+    let from = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "));
+    let images: Vec<_> = from
+        .filter_map(|words| words.split(' ').find(|word| !word.starts_with("--")))
+        .collect();
+    assert_eq!(images.len(), 2, "{images:?}");
+    for image in &images {
+        let digest = image.split_once("@sha256:").map(|(_, digest)| digest);
+        let digest = digest.unwrap_or_default();
+        let is_one = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_one, "{image}");
+    }
+    let (name, digest) = images[1].split_once('@').expect("a digest");
+    for (what, value) in [("name", name), ("digest", digest)] {
+        let label = format!("org.opencontainers.image.base.{what}=\"{value}\"");
+        assert!(dockerfile.contains(&label), "{label}");
+    }
+}
+
 /// The first document of a manifest.
 fn first<T: DeserializeOwned>(path: &str) -> T {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
