@@ -1,16 +1,30 @@
 //! HTTP connections: one request each, bounded in number and in time.
 
-use std::{future::Future, pin::pin, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::Router;
-use hyper::server::conn::http1::Builder;
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1::Builder,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::JoinSet,
+    task::{AbortHandle, JoinSet, yield_now},
     time::{sleep, timeout},
 };
 
@@ -24,7 +38,8 @@ const UNHEARD: u32 = 30_000;
 /// What connections may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How many there are at once; more than these wait in the kernel's queue.
+    /// How many there are at once. One more is given the place of another one: see
+    /// [`Connections::make_room`].
     pub(crate) most: usize,
     /// How long the head of the request may take to come.
     pub(crate) head: Duration,
@@ -32,6 +47,42 @@ pub(crate) struct Bounds {
     pub(crate) lasts: Duration,
     /// How long answers that are under way may take when the server ends.
     pub(crate) grace: Duration,
+}
+
+/// A connection, as its request finds it among its extensions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connection(Arc<Progress>);
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Its request has come.
+    asked: AtomicBool,
+    /// It makes room for no other one.
+    kept: AtomicBool,
+}
+
+impl Connection {
+    /// Keeps it when others need room. Whoever calls this bounds how many connections are kept.
+    pub(crate) fn keep(&self) {
+        self.0.kept.store(true, Ordering::Relaxed);
+    }
+
+    fn has_asked(&self) -> bool {
+        self.0.asked.load(Ordering::Relaxed)
+    }
+
+    fn is_kept(&self) -> bool {
+        self.0.kept.load(Ordering::Relaxed)
+    }
+}
+
+/// The connections of a server.
+struct Connections {
+    routes: Router,
+    bounds: Bounds,
+    tasks: JoinSet<()>,
+    /// The oldest first; some of them may have ended.
+    open: VecDeque<(Connection, AbortHandle)>,
 }
 
 /// Serves until `shutdown` ends, then for a moment longer, to finish what is under way.
@@ -42,13 +93,18 @@ pub(crate) async fn serve(
     shutdown: impl Future<Output = ()>,
 ) {
     let mut shutdown = pin!(shutdown);
-    let mut connections = JoinSet::new();
+    let mut connections = Connections {
+        routes,
+        bounds,
+        tasks: JoinSet::new(),
+        open: VecDeque::new(),
+    };
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < bounds.most => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(answer(stream, routes.clone(), bounds))),
+            Some(_) = connections.tasks.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => connections.admit(stream).await,
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
                     sleep(ACCEPT_PAUSE).await;
@@ -59,13 +115,51 @@ pub(crate) async fn serve(
     drop(listener);
     // What is not finished by then is dropped with the set.
     let _ = timeout(bounds.grace, async {
-        while connections.join_next().await.is_some() {}
+        while connections.tasks.join_next().await.is_some() {}
     })
     .await;
 }
 
+impl Connections {
+    /// Answers a new connection.
+    async fn admit(&mut self, stream: TcpStream) {
+        if !self.make_room().await {
+            tracing::debug!("a connection was closed: there is no room for it");
+            return;
+        }
+        let connection = Connection::default();
+        let answer = answer(stream, self.routes.clone(), self.bounds, connection.clone());
+        self.open.push_back((connection, self.tasks.spawn(answer)));
+        // In a flood, requests that have come are read before their connections are counted as silent.
+        yield_now().await;
+    }
+
+    /// Whether there is room for one more. Where there is none, the oldest connection whose request has
+    /// not come is closed, and if there is none of these, the oldest that is being answered: so those who
+    /// connect and say nothing, or ask and read nothing, keep nobody from an answer.
+    async fn make_room(&mut self) -> bool {
+        while self.tasks.try_join_next().is_some() {}
+        self.open.retain(|(_, task)| !task.is_finished());
+        while self.tasks.len() >= self.bounds.most {
+            let oldest = |asked: bool| {
+                let mut open = self.open.iter();
+                open.position(|(it, _)| it.has_asked() == asked && !it.is_kept())
+            };
+            let Some(at) = oldest(false).or_else(|| oldest(true)) else {
+                return false;
+            };
+            if let Some((_, task)) = self.open.remove(at) {
+                task.abort();
+            }
+            // This one, or one that has ended by itself.
+            self.tasks.join_next().await;
+        }
+        true
+    }
+}
+
 /// Answers one request on a new connection.
-async fn answer(stream: TcpStream, routes: Router, bounds: Bounds) {
+async fn answer(stream: TcpStream, routes: Router, bounds: Bounds, connection: Connection) {
     // Nobody may be there any more to whom a long answer goes, and TCP would try for a quarter of an hour.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNHEARD) {
@@ -76,11 +170,196 @@ async fn answer(stream: TcpStream, routes: Router, bounds: Bounds) {
         .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(bounds.head);
-    let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        connection.0.asked.store(true, Ordering::Relaxed);
+        request.extensions_mut().insert(connection.clone());
+        routes.call(request)
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
     match timeout(bounds.lasts, connection).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%error, "a connection failed"),
         Err(_) => tracing::debug!("a connection was closed: it took too long"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, net::SocketAddr};
+
+    use axum::{Extension, body::Body, routing::get};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Nothing ends by itself within a test.
+    const ENDLESS: Duration = Duration::from_hours(1);
+
+    /// How long something may take that must happen.
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    const MOST: usize = 4;
+
+    const BOUNDS: Bounds = Bounds {
+        most: MOST,
+        head: ENDLESS,
+        lasts: ENDLESS,
+        grace: Duration::ZERO,
+    };
+
+    /// `/` is answered at once, `/never` never, and `/kept` says that it is kept and ends no more.
+    async fn server() -> SocketAddr {
+        let kept = async |Extension(connection): Extension<Connection>| {
+            connection.keep();
+            let word = futures::stream::once(async { Ok::<_, std::io::Error>("kept") });
+            Body::from_stream(futures::StreamExt::chain(word, futures::stream::pending()))
+        };
+        let routes = Router::new()
+            .route("/", get(async || "ok"))
+            .route("/never", get(pending::<()>))
+            .route("/kept", get(kept));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, routes, BOUNDS, pending()));
+        address
+    }
+
+    async fn says(address: SocketAddr, words: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(words.as_bytes()).await.unwrap();
+        stream
+    }
+
+    async fn asks(address: SocketAddr, path: &str) -> TcpStream {
+        says(address, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await
+    }
+
+    /// All that comes until the connection is closed.
+    async fn hears(mut stream: TcpStream) -> String {
+        let mut heard = Vec::new();
+        // One that is closed with something unread in it is reset.
+        let _ = timeout(PATIENCE, stream.read_to_end(&mut heard))
+            .await
+            .expect("it is closed");
+        String::from_utf8(heard).unwrap()
+    }
+
+    async fn is_answered(address: SocketAddr) {
+        let answer = hears(asks(address, "/").await).await;
+        assert!(answer.ends_with("\r\n\r\nok"), "{answer:?}");
+    }
+
+    /// How many of these the server has not closed, once it has closed as many as it must.
+    async fn open(streams: Vec<TcpStream>) -> usize {
+        let closed = streams.len() - MOST;
+        let mut ends: JoinSet<_> = streams.into_iter().map(hears).collect();
+        for _ in 0..closed {
+            ends.join_next().await;
+        }
+        ends.len()
+    }
+
+    #[tokio::test]
+    async fn those_who_say_nothing_keep_nobody_from_an_answer() {
+        let address = server().await;
+        let mut silent = Vec::new();
+        for _ in 0..10 * MOST {
+            silent.push(says(address, "").await);
+        }
+        is_answered(address).await;
+        assert!(open(silent).await <= MOST);
+    }
+
+    /// A head that drips in is no request.
+    #[tokio::test]
+    async fn those_who_do_not_come_to_an_end_keep_nobody_from_an_answer() {
+        let address = server().await;
+        let mut slow = Vec::new();
+        for _ in 0..10 * MOST {
+            slow.push(says(address, "GET / HTTP/1.1\r\nHost:").await);
+        }
+        is_answered(address).await;
+        assert!(open(slow).await <= MOST);
+    }
+
+    #[tokio::test]
+    async fn those_who_wait_for_an_answer_are_closed_last_and_the_oldest_first() {
+        let address = server().await;
+        let mut asked = Vec::new();
+        for _ in 0..MOST {
+            asked.push(asks(address, "/never").await);
+        }
+        // The oldest makes room for the first of these, which then make room for each other.
+        for _ in 0..MOST {
+            is_answered(address).await;
+        }
+        assert_eq!(hears(asked.remove(0)).await, "");
+        for _ in 0..10 * MOST {
+            drop(says(address, "").await);
+        }
+        is_answered(address).await;
+        for mut stream in asked {
+            let still_open = stream.try_read(&mut [0]).unwrap_err();
+            assert_eq!(still_open.kind(), std::io::ErrorKind::WouldBlock);
+            stream.shutdown().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_is_kept_is_never_closed_for_others() {
+        let address = server().await;
+        let mut kept = Vec::new();
+        for _ in 0..MOST {
+            let mut stream = asks(address, "/kept").await;
+            let mut heard = String::new();
+            while !heard.contains("kept") {
+                let mut more = [0; 64];
+                let count = timeout(PATIENCE, stream.read(&mut more)).await;
+                let count = count.expect("it is answered").unwrap();
+                heard += std::str::from_utf8(&more[..count]).unwrap();
+            }
+            kept.push(stream);
+        }
+        assert_eq!(hears(asks(address, "/").await).await, "", "no room");
+        drop(kept.pop());
+        let noticed = async { while hears(asks(address, "/").await).await.is_empty() {} };
+        timeout(PATIENCE, noticed).await.expect("there is room");
+        for stream in kept {
+            let still_open = stream.try_read(&mut [0; 64]).unwrap_err();
+            assert_eq!(still_open.kind(), std::io::ErrorKind::WouldBlock);
+        }
+    }
+
+    /// Requests that wait in the kernel's queue among many silent connections are all read.
+    #[tokio::test]
+    async fn a_request_that_has_come_is_not_taken_for_silence() {
+        let address = server().await;
+        let mut requests = Vec::new();
+        // This runtime has one thread: the server sees none of these before all are there.
+        for _ in 0..20 {
+            requests.push(std::net::TcpStream::connect(address).unwrap());
+        }
+        let requests = requests.into_iter().map(|mut stream| {
+            std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.set_nonblocking(true).unwrap();
+            TcpStream::from_std(stream).unwrap()
+        });
+        for stream in requests.collect::<Vec<_>>() {
+            assert!(hears(stream).await.ends_with("ok"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_never_ends_ends_the_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let bounds = Bounds {
+            head: Duration::from_millis(1),
+            ..BOUNDS
+        };
+        tokio::spawn(serve(listener, Router::new(), bounds, pending()));
+        let stream = says(address, "GET / HTTP/1.1\r\n").await;
+        assert_eq!(hears(stream).await, "");
     }
 }

@@ -13,8 +13,8 @@ use tokio::net::TcpListener;
 use super::Telemetry;
 use crate::connections::{self, Bounds};
 
-/// An answer is short, and so is the time for it: that for the head is less than a probe has, so that
-/// those who connect and say nothing do not keep one from its answer.
+/// An answer is short, and so is the time for it. None of these connections is kept, so a probe is
+/// answered at once, whatever others do.
 const BOUNDS: Bounds = Bounds {
     most: 64,
     head: Duration::from_secs(2),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, header},
     middleware::map_response,
@@ -12,6 +12,7 @@ use axum::{
 };
 
 use super::{Desk, guard::Refusal, stream};
+use crate::connections::Connection;
 
 const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -52,10 +53,14 @@ pub(super) fn routes(desk: Arc<Desk>) -> Router {
 
 async fn events(
     State(desk): State<Arc<Desk>>,
+    Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refusal> {
     let pass = desk.guard.admit(&headers).await?;
-    stream::open(desk, pass).await
+    let events = stream::open(desk, pass).await?;
+    // It has one of the places, which are fewer than the connections.
+    connection.keep();
+    Ok(events)
 }
 
 async fn secure(mut response: Response) -> Response {
