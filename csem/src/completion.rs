@@ -124,16 +124,18 @@ impl Next {
         }
     }
 
-    /// The answer, with these names beside the words that are known. `last` is the cursor's word.
+    /// The answer, with these names beside the words that are known. `last` is the cursor's word. Names
+    /// are of others' choice: those that a shell could take for something else are left out.
     fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
         let mut answer = String::new();
         let names = names
             .into_iter()
-            .map(|(name, help)| (format!("{}{name}", self.kind), help));
+            .filter(|(name, _)| is_plain(name))
+            .map(|(name, help)| (format!("{}{name}", self.kind), plainly(&help)));
         let all = self.words.iter().cloned().chain(names);
         for (word, help) in all {
             let word = format!("{}{word}", self.before);
-            if word.starts_with(last) && !word.contains(char::is_whitespace) {
+            if word.starts_with(last) {
                 let shown = match asker {
                     Asks::Shell => &word,
                     Asks::Kubectl => &word[self.before.len()..],
@@ -153,6 +155,25 @@ impl Next {
         };
         format!("{answer}:{directive}\n")
     }
+}
+
+/// Whether a name can be offered: bash puts it on the line as it is, kubectl's script for bash has it
+/// expanded even before that, and this program would take one that begins with a hyphen for a flag.
+fn is_plain(name: &str) -> bool {
+    let in_front = name.bytes().next().unwrap_or(b'-');
+    in_front != b'-' && name.bytes().all(is_harmless)
+}
+
+/// What no shell takes for anything but itself.
+fn is_harmless(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:/=@-".contains(&byte)
+}
+
+/// What is shown beside a name, without anything that a shell might expand.
+fn plainly(help: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || c == ' ' || u8::try_from(c).is_ok_and(is_harmless);
+    let shown = help.chars().map(|c| if plain(c) { c } else { '?' });
+    shown.collect()
 }
 
 impl Connection {
@@ -363,22 +384,62 @@ mod tests {
         ];
         assert_eq!(
             at(&["show", "d"]).answer(names.clone(), "d", Asks::Kubectl),
-            "db\ta b\n:4\n"
+            "db\ta?b\n:4\n"
         );
         let flag = |asker| {
             let next = at(&["show", "--namespace=d"]);
             next.answer(names.clone(), "--namespace=d", asker)
         };
-        assert_eq!(flag(Asks::Kubectl), "db\ta b\n:4\n");
-        assert_eq!(flag(Asks::Shell), "--namespace=db\ta b\n:4\n");
+        assert_eq!(flag(Asks::Kubectl), "db\ta?b\n:4\n");
+        assert_eq!(flag(Asks::Shell), "--namespace=db\ta?b\n:4\n");
         let with_kind = at(&["show", "csem/d"]);
         for asker in [Asks::Kubectl, Asks::Shell] {
             let answer = with_kind.answer(names.clone(), "csem/d", asker);
-            assert_eq!(answer, "csem/db\ta b\n:4\n");
+            assert_eq!(answer, "csem/db\ta?b\n:4\n");
         }
         let file = at(&["list", "--kubeconfig", ""]);
         assert_eq!(file.answer(Vec::new(), "", Asks::Kubectl), ":0\n");
         assert_eq!(at(&[]).answer(Vec::new(), "", Asks::Kubectl), ":4\n");
+    }
+
+    #[test]
+    fn a_name_that_a_shell_could_take_for_something_else_is_not_offered() {
+        let offered = |name: &str, help: &str| {
+            let names = vec![(name.to_owned(), help.to_owned())];
+            let answer = at(&["release", "db", ""]).answer(names, "", Asks::Shell);
+            answer.strip_suffix(":4\n").unwrap().to_owned()
+        };
+        for name in [
+            "00000000-0000-4000-8000-000000000001",
+            "arn:aws:eks:eu-west-1:1:cluster/prod",
+            "gke_project_zone_name",
+            "jane@prod.eu=1",
+        ] {
+            assert_eq!(offered(name, ""), format!("{name}\n"));
+        }
+        for name in [
+            "x;id>PWNED;#",
+            "$(id)",
+            "`id`",
+            "a b",
+            "a\tb",
+            "a\nb",
+            "~root",
+            "a*",
+            "a\\b",
+            "a'b",
+            "a\"b",
+            "a|b",
+            "a&b",
+            "{a,b}",
+            "\u{202e}a",
+            "--as=system:admin",
+            "",
+        ] {
+            assert_eq!(offered(name, "help"), "", "{name:?}");
+        }
+        let said = offered("a", "prod-eu batch/é-1 $(id)`id`;\u{1b}[2J");
+        assert_eq!(said, "a\tprod-eu batch/é-1 ??id??id????2J\n");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{env, fs, os::unix::fs::PermissionsExt as _};
 
+use serde_json::json;
 use testbed::{Folder, PATIENCE, eventually, same};
 use tokio::{process::Command, time::timeout};
 
@@ -10,19 +11,37 @@ use crate::{
     terminal::Terminal,
 };
 
-/// Notes what it is run with, unless a shell asks it.
+/// Notes what it is run with, unless a shell asks it. `$NAMES`, if there is such a file, are names that no
+/// plugin of ours offers.
 const NOTES: &str = r#"#!/bin/bash
-case $1 in __complete | completion) exec "$REAL" "$@" ;; esac
+case $1 in
+__complete)
+  if [ -e "$NAMES" ]; then grep "^${@: -1}" "$NAMES"; echo :4; exit; fi
+  exec "$REAL" "$@"
+  ;;
+completion) exec "$REAL" "$@" ;;
+esac
 echo "$*" >>"$HOME/ran"
 "#;
 
-const KUBECONFIG: &str = r#"{
-"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [],
-"contexts": [{ "name": "arn:eks:prod", "context": { "cluster": "c", "user": "u" } }]
-}"#;
+/// Names that were chosen to be run, by whoever gave them: by the key Tab, or by Enter.
+const PLANTED: [&str; 6] = [
+    "p1;touch${IFS}PWNED;#",
+    "p2$(touch${IFS}PWNED)",
+    "p3`touch${IFS}PWNED`",
+    "p4>PWNED",
+    "p5&touch${IFS}PWNED",
+    "--as=p6",
+];
 
 /// A line that is typed, with the key Tab in it, and what it becomes.
-const TYPED: [(&str, &str); 5] = [
+const TYPED: [(&str, &str); 11] = [
+    ("list --context p1\t", "list --context p1"),
+    ("list --context p2\t", "list --context p2"),
+    ("list --context p3\t", "list --context p3"),
+    ("list --context p4\t", "list --context p4"),
+    ("list --context p5\t", "list --context p5"),
+    ("list --context --as=p\t", "list --context --as=p"),
     ("sh\t--help", "show --help"),
     ("list --output=y\t", "list --output=yaml"),
     ("list --context arn:eks:p\t", "list --context arn:eks:prod"),
@@ -40,8 +59,39 @@ const BASH: [&str; 4] = ["bash", "--noprofile", "--norc", "-i"];
 const ZSH: [&str; 3] = ["zsh", "-f", "-i"];
 const FISH: [&str; 3] = ["fish", "--no-config", "-i"];
 
-/// Types what the docs say, and then the lines, each of this program.
+fn kubeconfig() -> String {
+    let names = PLANTED.iter().chain(&["arn:eks:prod"]);
+    let context = |name| json!({ "name": name, "context": { "cluster": "c", "user": "u" } });
+    let contexts: Vec<_> = names.map(context).collect();
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": contexts,
+    });
+    config.to_string()
+}
+
+/// Types what the docs say, and then the lines, each of this program. Nothing else is run.
 async fn completes(words: &[&str], documented: &str, program: &str) {
+    types(words, documented, program, None, &TYPED).await;
+}
+
+/// The shell's own script puts every name on the line as text, also one of another program.
+async fn quotes(words: &[&str], documented: &str) {
+    let names = PLANTED.join("\n");
+    let typed = ["p1", "p2", "p3", "p4", "p5"].iter().zip(PLANTED);
+    let typed: Vec<_> = typed
+        .map(|(begin, name)| (format!("show {begin}\t"), format!("show {name}")))
+        .collect();
+    let typed: Vec<_> = typed.iter().map(|(line, to)| (&**line, &**to)).collect();
+    types(words, documented, "kubectl-csem", Some(&names), &typed).await;
+}
+
+async fn types(
+    words: &[&str],
+    documented: &str,
+    program: &str,
+    names: Option<&str>,
+    lines: &[(&str, &str)],
+) {
     let home = Folder::new().expect("a folder");
     let file = |name: &str, text: &str| {
         let file = home.path().join(name);
@@ -51,8 +101,11 @@ async fn completes(words: &[&str], documented: &str, program: &str) {
     };
     let plugin = file("bin/kubectl-csem", NOTES);
     fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("it can be run");
-    let kubeconfig = file("its-kubeconfig", KUBECONFIG);
+    let kubeconfig = file("its-kubeconfig", &kubeconfig());
     let ran = file("ran", "");
+    if let Some(names) = names {
+        file("names", names);
+    }
 
     let terminal = Terminal::open(120, 40);
     let mut programs = vec![home.path().join("bin")];
@@ -67,6 +120,7 @@ async fn completes(words: &[&str], documented: &str, program: &str) {
         .env("REAL", installed().join("kubectl-csem"))
         .env("HOME", home.path())
         .env("KUBECONFIG", kubeconfig)
+        .env("NAMES", home.path().join("names"))
         .env("TERM", "xterm")
         .current_dir(home.path())
         .stdin(terminal.end())
@@ -76,12 +130,12 @@ async fn completes(words: &[&str], documented: &str, program: &str) {
         .spawn()
         .expect("the shell");
     terminal.types(&format!("{documented}\n"));
-    for (line, becomes) in TYPED {
+    for (line, becomes) in lines {
         terminal.types(&format!("{program} {line}\n"));
         eventually(becomes, || async {
             let ran = fs::read_to_string(&ran).map_err(|error| error.to_string())?;
             let last = ran.lines().last().unwrap_or_default().trim_end();
-            same(last.to_owned(), becomes.to_owned())
+            same(last.to_owned(), (*becomes).to_owned())
                 .map_err(|error| format!("{error}; on the terminal: {}", terminal.text()))
         })
         .await;
@@ -89,12 +143,14 @@ async fn completes(words: &[&str], documented: &str, program: &str) {
     terminal.types("exit\n");
     let ended = timeout(PATIENCE, shell.wait()).await;
     ended.expect("it ends in time").expect("it ends");
+    assert!(!home.path().join("PWNED").exists(), "a name was run");
 }
 
 #[tokio::test]
 async fn bash() {
     let documented = "source <(kubectl csem completion bash)";
     completes(&BASH, documented, "kubectl-csem").await;
+    quotes(&BASH, documented).await;
 }
 
 #[tokio::test]
@@ -102,6 +158,7 @@ async fn bash() {
 async fn zsh() {
     let documented = "source <(kubectl csem completion zsh)";
     completes(&ZSH, documented, "kubectl-csem").await;
+    quotes(&ZSH, documented).await;
 }
 
 #[tokio::test]
@@ -109,6 +166,7 @@ async fn zsh() {
 async fn fish() {
     let documented = "kubectl csem completion fish | source";
     completes(&FISH, documented, "kubectl-csem").await;
+    quotes(&FISH, documented).await;
 }
 
 /// By kubectl's own completion, as `kubectl completion --help` has it set up.
