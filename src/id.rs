@@ -37,6 +37,11 @@ impl Id {
     pub(crate) fn as_str(&self) -> &str {
         &self.text
     }
+
+    /// Whether it is a UUID in its usual form. (The one that is all zeros is nobody's.)
+    pub(crate) fn is_uuid(&self) -> bool {
+        self.number != 0
+    }
 }
 
 impl From<&str> for Id {

@@ -14,6 +14,22 @@ impl SessionId {
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
+
+    /// Whether Consul can have made it: it makes UUIDs in lower case. Whoever may write a semaphore's
+    /// lock can put any other text where an id belongs, so nothing else is shown to people: they and
+    /// their shells use what they are shown.
+    pub fn is_genuine(&self) -> bool {
+        self.0.is_uuid()
+    }
+
+    /// It, as people are told of it.
+    pub fn shown(&self) -> &str {
+        if self.is_genuine() {
+            self.as_str()
+        } else {
+            "(no session)"
+        }
+    }
 }
 
 impl std::fmt::Display for SessionId {
@@ -155,4 +171,26 @@ pub enum Op {
         /// The key.
         key: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What is shown of an id can stand anywhere: on a command line, in a table, in a page.
+        #[test]
+        fn only_what_consul_makes_is_shown(
+            text in prop_oneof![".{0,40}", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"],
+        ) {
+            let id = SessionId::from(text.as_str());
+            let uuid = text.len() == 36
+                && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-'))
+                && text.split('-').map(str::len).eq([8, 4, 4, 4, 12]);
+            prop_assert_eq!(id.is_genuine(), uuid);
+            prop_assert_eq!(id.shown(), if uuid { text.as_str() } else { "(no session)" });
+        }
+    }
 }

@@ -218,8 +218,9 @@ impl Taker {
 
     /// Who it is, and what is so about its slot, for people; by this name where it gives none itself.
     pub fn describe(&self, name: Option<String>) -> String {
-        let session = &self.session;
+        let session = self.session.shown();
         let who = match self.holder.clone().or(name) {
+            _ if !self.session.is_genuine() => "an entry that is no session".to_owned(),
             Some(name) => format!("{name} (session {session})"),
             None => format!("session {session}"),
         };

@@ -12,6 +12,9 @@ const LARGEST: usize = 512 * 1024;
 /// What would end a line of a log, clear a terminal and turn its text around.
 const ESCAPES: &str = "x\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{0}\u{202e}";
 
+/// Entries of `Holders` that name no session, and are text that a shell runs.
+const NO_SESSIONS: [&str; 2] = ["x;id>PWNED;#", "$(id>PWNED)"];
+
 /// A contender key of somebody else's, locked by its session, with this body.
 async fn contend(bed: &Bed, prefix: &str, session: Value, body: impl Into<Vec<u8>>) -> String {
     let consul = bed.consul();
@@ -67,6 +70,7 @@ async fn hostile_clients_of_consul_move_nothing_and_are_shown_as_they_are() {
             bed,
         };
         stage.claims_of_others_move_no_job().await;
+        stage.only_sessions_are_shown().await;
         stage.bodies_of_all_kinds_are_left_alone().await;
         stage.what_is_said_stays_readable(format).await;
     }
@@ -171,6 +175,31 @@ impl Stage {
         for other in &others {
             bed.consul().destroy_session(other).await;
         }
+    }
+
+    /// Entries that name no session take slots until they are pruned, and nobody is told what they say.
+    async fn only_sessions_are_shown(&self) {
+        let Self { bed, team, .. } = self;
+        let rests = json!({ "session": { "lockDelay": "60s" } });
+        let strays = team.semaphore("strays").limit(4).spec(rests);
+        let strays = strays.create().await;
+        strays.is_ready().await;
+        let prefix = strays.lock_prefix();
+        let session = contend(bed, &prefix, json!({ "Behavior": "delete" }), "").await;
+        let mut all = NO_SESSIONS.map(str::to_owned).to_vec();
+        all.push(session.clone());
+        let_hold(bed, &prefix, 4, &all).await;
+        strays.shows(json!({ "held": 3 })).await;
+        let status = strays.status().await;
+        let holders = status["holders"].as_array().expect("holders").iter();
+        let shown: Vec<_> = holders.map(|holder| &holder["session"]).collect();
+        assert_eq!(shown, [&json!(session)]);
+        for text in NO_SESSIONS {
+            assert!(!status.to_string().contains(text), "{status}");
+        }
+        let available = strays.condition("SlotsAvailable").await;
+        let words = "3 of 4 slots are held, 2 of them by entries in Holders that are no sessions";
+        assert_eq!(available["message"], words);
     }
 
     async fn bodies_of_all_kinds_are_left_alone(&self) {

@@ -21,7 +21,7 @@ use crate::{
         report::{Area, Line, Outcome},
         semaphore::{Prefix, Seen, Token, Unknown},
     },
-    consul::Listing,
+    consul::{Listing, SessionId},
     controller::{Kept, Obstacle},
     semaphore::{Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, lock::Unreadable},
 };
@@ -389,7 +389,7 @@ fn dead(place: &Place) -> Option<Line> {
         "{} in Holders without a live session: {}. Their slots rest for spec.session.lockDelay, {rest} s, \
          and are free then",
         dead.len(),
-        named(dead.keys())
+        named(dead.keys().map(SessionId::shown))
     );
     let todo = format!("if they stay for longer, {ALIVE}");
     Some(line("dead holders", Outcome::Warning, message).todo(todo))

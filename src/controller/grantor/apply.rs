@@ -130,6 +130,7 @@ impl Grantor {
             self.tell_cooling(cooling);
         }
         for session in &transaction.prunes {
+            let session = session.shown();
             tracing::info!(semaphore = %self.reference, %session, "pruned a dead holder");
         }
         if let Some(limit) = transaction.limit {

@@ -97,27 +97,50 @@ mod tests {
         }
     }
 
+    /// The id of a session.
+    fn id(number: u8) -> String {
+        format!("00000000-0000-4000-8000-{number:012}")
+    }
+
     #[test]
     fn it_is_told_who_takes_the_slots() {
         let cools = Taker {
             cools_until: jiff::Timestamp::from_second(1_767_225_610).ok(),
-            ..taker("s1", Some("prod-eu batch/a"))
+            ..taker(&id(1), Some("prod-eu batch/a"))
         };
         let rests = Taker {
             rests: true,
-            ..taker("s2", None)
+            ..taker(&id(2), None)
         };
         let mut strangers = Strangers::default();
-        strangers.settle(("s3".into(), Ok(Some(session("backup")))));
-        strangers.settle(("s2".into(), Ok(None)));
-        let by = vec![cools, rests, taker("s3", None)];
+        strangers.settle((id(3).into(), Ok(Some(session("backup")))));
+        strangers.settle((id(2).into(), Ok(None)));
+        let by = vec![cools, rests, taker(&id(3), None)];
         let note = explain("db", &Skipped::Taken { by, others: 2 }, &strangers);
         assert_eq!(
             note,
-            "all slots of db are taken: by prod-eu batch/a (session s1), which is done and whose slot \
-             cools until 2026-01-01T00:00:10Z; by session s2, which is dead and whose slot rests for \
-             the lock-delay; by backup on web-1 (session s3); and 2 more"
+            format!(
+                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot \
+                 cools until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot rests for \
+                 the lock-delay; by backup on web-1 (session {}); and 2 more",
+                id(1),
+                id(2),
+                id(3)
+            )
         );
+    }
+
+    #[test]
+    fn what_is_no_session_is_not_repeated() {
+        let by = vec![Taker {
+            rests: true,
+            ..taker("x;id>PWNED;#", None)
+        }];
+        let why = Skipped::Taken { by, others: 0 };
+        let note = explain("db", &why, &Strangers::default());
+        let rest = "which is dead and whose slot rests for the lock-delay";
+        let expected = format!("all slots of db are taken: by an entry that is no session, {rest}");
+        assert_eq!(note, expected);
     }
 
     #[test]

@@ -97,7 +97,8 @@ impl Branch {
         };
         let held_here = holders.iter().filter(|(session, _)| here(session)).count();
         holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.modify_index));
-        let named = holders.iter().take(LISTED).map(|(session, contender)| {
+        let genuine = holders.iter().filter(|(session, _)| session.is_genuine());
+        let named = genuine.take(LISTED).map(|(session, contender)| {
             let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
             let cools_until = body.as_ref().and_then(|body| body.cools_until);
             let said = body.as_ref().map(ContenderBody::holder);
@@ -352,6 +353,7 @@ impl Branch {
         let Some((limit, held)) = self.lock().and_then(slots) else {
             return self.unknown(ConditionType::SlotsAvailable);
         };
+        let strays = held.iter().filter(|session| !session.is_genuine()).count();
         let (held, limit) = (number(held.len()), number(limit));
         if held < limit && self.grantor.view.mutex.is_delayed(Moment::now()) {
             let message = "the mutex is free, and Consul's lock-delay of a holder that died runs: \
@@ -373,6 +375,10 @@ impl Branch {
                     format!(", {some} of them by Jobs of this cluster that are done: they cool");
                 message.push_str(&more);
             }
+        }
+        if strays > 0 {
+            let more = format!(", {strays} of them by entries in Holders that are no sessions");
+            message.push_str(&more);
         }
         Finding::new(ConditionType::SlotsAvailable, free, reason, message)
     }

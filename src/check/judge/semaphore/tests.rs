@@ -181,23 +181,43 @@ fn a_list_of_holders_is_told() {
     facts.assert("lock", Outcome::Ok, &["0 of 2 slots", "stand in a list"]);
 }
 
+const LIVE: &str = "00000000-0000-4000-8000-000000000001";
+const DEAD: &str = "00000000-0000-4000-8000-000000000002";
+
 #[test]
 fn a_dead_holder_rests_and_takes_a_slot_until_then() {
     let mut facts = Facts::new();
     facts
         .job("a", json!({}))
-        .lock(&["s1", "s2"])
-        .contender("s1");
+        .lock(&[LIVE, DEAD])
+        .contender(LIVE);
     facts.assert(
         "dead holders",
         Outcome::Warning,
-        &["1 in Holders", "s2", "15 s"],
+        &["1 in Holders", DEAD, "15 s"],
     );
+    let live = format!("session {LIVE}");
     facts.assert(
         "first: a",
         Outcome::Ok,
-        &["no slot is free", "session s1", "which is dead"],
+        &["no slot is free", &live, "which is dead"],
     );
+}
+
+#[test]
+fn what_is_no_session_takes_a_slot_and_is_not_repeated() {
+    let mut facts = Facts::new();
+    facts
+        .job("a", json!({}))
+        .lock(&[LIVE, "x;id>PWNED;#"])
+        .contender(LIVE);
+    let words = ["1 in Holders", ": (no session). Their slots rest"];
+    facts.assert("dead holders", Outcome::Warning, &words);
+    let words = [
+        "no slot is free",
+        "an entry that is no session, which is dead",
+    ];
+    facts.assert("first: a", Outcome::Ok, &words);
 }
 
 #[test]
@@ -326,9 +346,10 @@ fn a_mutex_is_held_by_who_has_locked_it() {
     facts.job("a", json!({})).entries.clear();
     facts.assert("lock", Outcome::Ok, &["the mutex", "is free"]);
     facts.assert("first: a", Outcome::Warning, &["it is its turn"]);
-    facts.entry("semaphores/batch/db/.lock", Some("s1"), "");
+    facts.entry("semaphores/batch/db/.lock", Some(LIVE), "");
     facts.entries[0].flags = 0x2ddc_cbc0_58a5_0c18;
-    facts.assert("lock", Outcome::Ok, &["held by session s1"]);
+    let held = format!("held by session {LIVE}");
+    facts.assert("lock", Outcome::Ok, &[&held]);
     facts.assert("first: a", Outcome::Ok, &["no slot is free"]);
 }
 
