@@ -334,6 +334,21 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         &refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
         &["--try", "cannot be used with"],
     );
+    // Where no token is given, anybody may end anybody's sessions.
+    let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
+    for (flags, variables) in [
+        (exec(&[]), vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),
+        (exec(&["--consul-token-file=/t"]), vec![elsewhere]),
+        (exec(&["--consul-auth-method=jwt"]), vec![elsewhere]),
+        (
+            exec(&["--no-node-checks"]),
+            vec![("CONSUL_HTTP_TOKEN", "s3cr3t")],
+        ),
+    ] {
+        let said = refusal(&flags, &variables);
+        assert_says(&said, &["--node", "exec-team-a"]);
+        assert!(!said.contains("s3cr3t"), "{said}");
+    }
     let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
     assert_says(
         &refusal(&exec(&[]), &[ttl]),

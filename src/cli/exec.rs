@@ -39,7 +39,7 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
 
 Consul's own environment variables are read as `run` reads them: see `run --help`.";
 
-/// The node that owns sessions where no local agent does.
+/// The node that owns sessions where no local agent does, and no token says who may end them.
 const NODE: &str = "consul-semaphore-exec";
 
 /// The longest that a command that is asked to end may take, where nothing else is said.
@@ -143,7 +143,8 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// The external Consul node that owns the session [default: the agent's own where Consul's address is local, else consul-semaphore-exec]
+    /// The external Consul node that owns the session: one for all who may end each other's commands. Required with a
+    /// token and no local agent [default: the agent's own where Consul's address is local, else consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
 
@@ -213,6 +214,14 @@ impl Exec {
             asked => asked.unwrap_or(KILL_AFTER.min(longest)),
         };
         let agent = consul.addresses.iter().all(consul::Address::is_local) && !self.no_node_checks;
+        let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
+        if known && !agent && self.node.is_none() {
+            return Err(refuse(
+                "--node: a token that may write a node's sessions can end them all, so name the node of \
+                 those who may end each other's commands, such as exec-team-a, and give that to all of them"
+                    .to_owned(),
+            ));
+        }
         Ok(exec::Settings {
             prefix,
             mode: match self.mode {

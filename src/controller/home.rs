@@ -50,9 +50,11 @@ impl Context {
     }
 }
 
-/// The external node that owns the sessions made with the token of a namespace.
+/// The external node that owns the sessions made with the token of a namespace. No namespace and no
+/// node that somebody can choose (`--consul-node`, `exec --node`) has a colon in its name, so no other
+/// node of this program is called so: the one colon says where the operator's ends.
 pub(crate) fn tenants_node(own: &str, namespace: &str) -> String {
-    format!("{own}-{namespace}")
+    format!("{own}:{namespace}")
 }
 
 /// The part of Consul that a semaphore lives in.
@@ -62,5 +64,44 @@ pub(crate) fn place(semaphore: &ConsulSemaphore) -> Scope {
         datacenter: consul.datacenter,
         namespace: consul.namespace,
         partition: consul.partition,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As the clusters' ids make them, and as an operator may be told to call it.
+    fn own() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "k8s-[01]{2}(-[ab]{1,2}){0,2}",
+            "[ab](-[ab]){0,2}",
+            "[A-Za-z0-9._-]{1,8}"
+        ]
+    }
+
+    fn namespace() -> impl Strategy<Value = String> {
+        prop_oneof!["[ab](-[ab]){0,2}", "[a-z0-9][a-z0-9-]{0,6}"]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+
+        /// Whoever may write one node's sessions can end them.
+        #[test]
+        fn no_two_trust_domains_share_a_node(
+            (a, in_a) in (own(), namespace()),
+            (b, in_b) in (own(), namespace()),
+        ) {
+            let (one, other) = (tenants_node(&a, &in_a), tenants_node(&b, &in_b));
+            prop_assert_eq!(one == other, (&a, &in_a) == (&b, &in_b));
+            // An operator's own node, or one that `exec` is given, is nobody's tenant's.
+            prop_assert_ne!(&one, &b);
+            // A rule for all tenants of a cluster, `session_prefix "<own>:"`, is for no other cluster's.
+            let of_b = tenants_node(&b, "");
+            prop_assert_eq!(one.starts_with(&of_b), a == b);
+        }
     }
 }

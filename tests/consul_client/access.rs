@@ -147,6 +147,50 @@ async fn the_policy_that_is_documented_is_enough() {
     client.destroy_session(&session).await.unwrap();
 }
 
+/// Each with the rules that are documented for it, on nodes that are called as an operator's, as two of its
+/// tenants', and as one of `exec`.
+#[tokio::test]
+async fn nobody_ends_sessions_of_another_node() {
+    let (consul, _root) = with_acls().await;
+    let mut all = Vec::new();
+    for (number, name) in ["k8s-1", "k8s-1:team-a", "k8s-1:team-a2", "exec-team-a"]
+        .into_iter()
+        .enumerate()
+    {
+        let rules =
+            ["node", "session"].map(|kind| format!("{kind} {name:?} {{ policy = \"write\" }}\n"));
+        let token = token(&consul, &format!("owner-{number}"), &rules.concat()).await;
+        let client = with_token(&consul, &token);
+        let node = ExternalNode {
+            name: name.to_owned(),
+            address: "127.0.0.1".to_owned(),
+        };
+        client.register_node(&node).await.unwrap();
+        let session = NewSession {
+            name: "theirs".to_owned(),
+            node: Some(name.to_owned()),
+            ttl: Some(Duration::from_mins(1)),
+            lock_delay: Duration::ZERO,
+        };
+        let session = client.create_session(&session).await.unwrap();
+        all.push((name, token, client, session));
+    }
+    for (own, token, client, _) in &all {
+        for (_, _, _, session) in all.iter().filter(|(name, ..)| name != own) {
+            let destroyed = client.destroy_session(session).await;
+            assert_denied(destroyed, "'session:write'", token);
+        }
+    }
+    for (name, _, client, session) in &all {
+        let listed = client.node_sessions(name).await.unwrap();
+        let listed: Vec<_> = listed.into_iter().map(|session| session.id).collect();
+        assert_eq!(listed, std::slice::from_ref(session), "{name}");
+        assert_eq!(client.is_external(name).await.unwrap(), Some(true));
+        client.renew_session(session).await.unwrap();
+        client.destroy_session(session).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_token_file_is_read_again_when_it_changes() {
     let (consul, _root) = with_acls().await;

@@ -295,9 +295,9 @@ async fn a_consul_that_refuses_is_not_waited_for() {
     for (flags, rules) in [
         ("", r#"session "bed" { policy = "write" }"#.to_owned()),
         (
-            "--no-node-checks",
+            "--node exec-team-a",
             ["node", "session"]
-                .map(|kind| format!(r#"{kind} "consul-semaphore-exec" {{ policy = "write" }} "#))
+                .map(|kind| format!(r#"{kind} "exec-team-a" {{ policy = "write" }} "#))
                 .concat(),
         ),
     ] {

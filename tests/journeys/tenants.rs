@@ -242,7 +242,7 @@ async fn a_token_of_its_own_goes_where_consul_lets_it(tenants: &mut Tenants, tea
     let consul = bed.consul();
     let prefix = format!("payments/{}", team.name());
     let rule = format!("key_prefix \"{prefix}/\" {{ policy = \"write\" }}");
-    let node = format!("{}-{}", tenants.node, team.name());
+    let node = format!("{}:{}", tenants.node, team.name());
     let accessor = token(bed, FIRST, &[&rule], &node).await;
     token(bed, SECOND, &[&rule], &node).await;
 
@@ -332,7 +332,7 @@ async fn other_tokens(
     (rule, first): (&str, &str),
 ) {
     let bed = &tenants.bed;
-    let node = format!("{}-{}", tenants.node, team.name());
+    let node = format!("{}:{}", tenants.node, team.name());
     let session = a.session().await.expect("a session");
 
     // The first one is revoked.
