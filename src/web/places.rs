@@ -1,49 +1,97 @@
-//! How many pages may be open: in all, and by one user.
+//! How many pages may be open: in all, and by one tenant.
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// How many there may be.
 pub(super) const ALL: usize = 64;
 
-/// How many of them one user may have. Where nobody says who it is, all together have them all.
+/// How many of them one tenant may have. Where nobody says who it is, all together have them all.
 pub(super) const EACH: usize = 12;
+
+/// What the name of every `ServiceAccount` begins with, before its namespace.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// Who shares a tenant's places. Groups are no tenants: one user is in many, and all are in some.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Tenant {
+    /// All `ServiceAccounts` of a namespace: whoever may make one there may make a hundred.
+    Namespace(Arc<str>),
+    /// A user, who can't make another one.
+    User(Arc<str>),
+    /// All, where nobody says who it is.
+    Anybody,
+}
+
+impl Tenant {
+    fn of(user: Option<Arc<str>>) -> Self {
+        let Some(user) = user else {
+            return Self::Anybody;
+        };
+        let account = user.strip_prefix(SERVICE_ACCOUNT);
+        match account.and_then(|account| account.split_once(':')) {
+            Some((namespace, _)) => Self::Namespace(namespace.into()),
+            None => Self::User(user),
+        }
+    }
+
+    /// How many places it may have.
+    fn most(&self) -> usize {
+        match self {
+            Self::Namespace(_) | Self::User(_) => EACH,
+            Self::Anybody => ALL,
+        }
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Namespace(namespace) => {
+                write!(f, "the ServiceAccounts of the namespace {namespace} have")
+            }
+            Self::User(_) | Self::Anybody => f.write_str("you have"),
+        }
+    }
+}
 
 /// The places of all who look.
 #[derive(Clone, Default)]
-pub(super) struct Places(Arc<Mutex<HashMap<Option<Arc<str>>, usize>>>);
+pub(super) struct Places(Arc<Mutex<HashMap<Tenant, usize>>>);
 
 /// A place, until it is dropped.
 pub(super) struct Place {
     places: Places,
-    user: Option<Arc<str>>,
+    tenant: Tenant,
 }
 
 impl Places {
     /// A place for this user, or why there is none.
     pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<Place, String> {
+        let tenant = Tenant::of(user);
         let mut taken = self.taken();
         if taken.values().sum::<usize>() >= ALL {
             return Err(format!(
                 "this replica shows {ALL} open pages already, and no more: close one, or ask another replica"
             ));
         }
-        let own = taken.entry(user.clone()).or_default();
-        if user.is_some() && *own >= EACH {
+        let own = taken.entry(tenant.clone()).or_default();
+        if *own >= tenant.most() {
             return Err(format!(
-                "you have {EACH} open pages here already, and no more: close one"
+                "{tenant} {EACH} open pages here already, and no more: close one"
             ));
         }
         *own += 1;
         Ok(Place {
             places: self.clone(),
-            user,
+            tenant,
         })
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<Option<Arc<str>>, usize>> {
+    fn taken(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -51,10 +99,10 @@ impl Places {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
-        if let Some(own) = taken.get_mut(&self.user) {
+        if let Some(own) = taken.get_mut(&self.tenant) {
             *own -= 1;
             if *own == 0 {
-                taken.remove(&self.user);
+                taken.remove(&self.tenant);
             }
         }
     }
@@ -87,5 +135,47 @@ mod tests {
         // They are many, or may be.
         taken.extend((0..ALL).map(|_| places.take(None).ok().unwrap()));
         assert!(places.take(None).is_err());
+    }
+
+    #[test]
+    fn who_shares_places() {
+        let tenant = |user: &str| Tenant::of(Some(user.into()));
+        let namespace = |name: &str| Tenant::Namespace(name.into());
+        let account = |name: &str| tenant(&format!("system:serviceaccount:{name}"));
+        assert_eq!(account("team-a:viewer"), namespace("team-a"));
+        assert_eq!(account("team-a:other"), namespace("team-a"));
+        assert_eq!(account("team-a2:viewer"), namespace("team-a2"));
+        for user in [
+            "jane",
+            "team-a",
+            "system:serviceaccount:team-a",
+            "system:node:a",
+        ] {
+            assert_eq!(tenant(user), Tenant::User(user.into()));
+        }
+        assert_eq!(Tenant::of(None), Tenant::Anybody);
+    }
+
+    #[test]
+    fn many_service_accounts_of_a_namespace_take_no_more_places_than_one() {
+        let places = Places::default();
+        let viewer = |namespace: &str, number: usize| {
+            Some(format!("system:serviceaccount:{namespace}:viewer-{number}").into())
+        };
+        let mut taken = Vec::new();
+        let mut refusal = String::new();
+        for number in 0..ALL {
+            match places.take(viewer("team-a", number)) {
+                Ok(place) => taken.push(place),
+                Err(why) => refusal = why,
+            }
+        }
+        assert_eq!(taken.len(), EACH);
+        assert!(
+            refusal.starts_with("the ServiceAccounts of the namespace team-a have 12"),
+            "{refusal}"
+        );
+        assert!(places.take(viewer("team-b", 0)).is_ok());
+        assert!(places.take(Some("jane".into())).is_ok());
     }
 }
