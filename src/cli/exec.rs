@@ -42,6 +42,18 @@ Consul's own environment variables are read as `run` reads them: see `run --help
 /// The node that owns sessions where no local agent does, and no token says who may end them.
 const NODE: &str = "consul-semaphore-exec";
 
+/// By what Consul knows this program: whoever has these can do in Consul what it may do.
+const CREDENTIALS: [&str; 8] = [
+    "CONSUL_HTTP_TOKEN",
+    "CONSUL_HTTP_TOKEN_FILE",
+    "CONSUL_HTTP_AUTH",
+    "CONSUL_CLIENT_CERT",
+    "CONSUL_CLIENT_KEY",
+    "CONSUL_AUTH_METHOD",
+    "CONSUL_BEARER_TOKEN_FILE",
+    "CONSUL_LOGIN_META",
+];
+
 /// The longest that a command that is asked to end may take, where nothing else is said.
 const KILL_AFTER: Duration = Duration::from_secs(10);
 
@@ -152,6 +164,10 @@ pub(crate) struct Exec {
     #[arg(long)]
     no_node_checks: bool,
 
+    /// Leave in the command's environment what this program logs in to Consul with
+    #[arg(long, env = "CONSUL_SEMAPHORE_PASS_CONSUL_CREDENTIALS")]
+    pass_consul_credentials: bool,
+
     /// What is logged to stderr: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
     pub(crate) log_filter: String,
@@ -246,6 +262,11 @@ impl Exec {
             goes_on: self.on_slot_lost == OnSlotLost::Continue,
             kill_after,
             foreground: self.foreground,
+            withheld: if self.pass_consul_credentials {
+                &[]
+            } else {
+                &CREDENTIALS
+            },
             command: self.command,
         })
     }

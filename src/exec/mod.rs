@@ -79,6 +79,8 @@ pub struct Settings {
     pub kill_after: Duration,
     /// Whether the process stays in this program's process group, so that it can read the terminal.
     pub foreground: bool,
+    /// Variables of the environment that the command does not find.
+    pub withheld: &'static [&'static str],
     /// The command and its arguments.
     pub command: Vec<OsString>,
 }
@@ -144,6 +146,7 @@ async fn run(
     };
     let process = Process::start(&Start {
         command: &settings.command,
+        withheld: settings.withheld,
         slot: &slot,
         foreground: settings.foreground,
         // One that may go on without a slot may go on without this program.

@@ -27,6 +27,8 @@ const KILLED: Duration = Duration::from_secs(1);
 pub(super) struct Start<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
+    /// Variables of the environment that it does not find.
+    pub(super) withheld: &'a [&'a str],
     /// The slot that it runs in; no process is started without one.
     pub(super) slot: &'a Slot,
     /// Whether it stays in this program's group.
@@ -51,6 +53,7 @@ impl Process {
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
         let Start {
             command,
+            withheld,
             slot,
             foreground,
             ends_with_us,
@@ -66,6 +69,9 @@ impl Process {
                 "CONSUL_SEMAPHORE_FENCING_TOKEN",
                 slot.fencing_token().to_string(),
             );
+        for variable in withheld {
+            starts.env_remove(variable);
+        }
         if !foreground {
             starts.process_group(0);
         }

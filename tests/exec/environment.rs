@@ -1,6 +1,9 @@
 //! What a command finds, and what others find in Consul about it.
 
+use std::fs;
+
 use serde_json::{Value, json};
+use testbed::Consul;
 
 use crate::stage::{PREFIX, Stage};
 
@@ -68,4 +71,35 @@ async fn a_session_has_the_checks_of_the_local_agent_unless_that_is_unwanted() {
         session["NodeChecks"].as_array().is_none_or(Vec::is_empty),
         "{session}"
     );
+}
+
+/// The names of what is in the environment of a command with these flags, of its guard, and of what it
+/// starts, as far as it is about Consul.
+async fn environments_with(stage: &Stage, flags: &str) -> Vec<String> {
+    let file = stage.folder().join("token");
+    fs::write(&file, "root").unwrap();
+    let names = r"tr '\0' '\n' | grep ^CONSUL_ | grep -v ^CONSUL_SEMAPHORE_ | cut -d = -f 1 | sort";
+    let script = format!(
+        r#"note $(</proc/$PPID/environ {names}); note $(</proc/$$/environ {names}); note $(env -0 | {names})"#
+    );
+    let mut command = stage.command(flags, &script);
+    command
+        .env("CONSUL_HTTP_TOKEN", "another")
+        .env("CONSUL_HTTP_TOKEN_FILE", file)
+        .env("CONSUL_HTTP_AUTH", "user:password")
+        .env("CONSUL_LOGIN_META", "pod=a");
+    stage.start(command).ends_with(0).await;
+    stage.journal()
+}
+
+#[tokio::test]
+async fn what_consul_knows_this_program_by_is_passed_on_only_if_that_is_asked_for() {
+    let stage = Stage::with(Consul::builder().acls("root")).await;
+    let without = ["CONSUL_HTTP_ADDR"; 3];
+    assert_eq!(environments_with(&stage, "").await, without);
+
+    let all = "CONSUL_HTTP_ADDR CONSUL_HTTP_AUTH CONSUL_HTTP_TOKEN CONSUL_HTTP_TOKEN_FILE CONSUL_LOGIN_META";
+    let flags = "--pass-consul-credentials";
+    let with = environments_with(&stage, flags).await.split_off(3);
+    assert_eq!(with, [all; 3]);
 }
