@@ -11,8 +11,8 @@ use crate::{
         nothing_is_left, pods_end, runs_in_a_slot,
     },
     stage::{
-        HOLDS, Person, REPORTS, RUNS, SKIPS, STARTS, WAITS, WRITES, annotated, bed, is_refused, job,
-        people, stranger, suspend, unsuspended,
+        HOLDS, Person, REPORTS, RUNS, SKIPS, STARTS, WAITS, WRITES, annotated, bed, is_refused,
+        job, people, stranger, suspend, unsuspended,
     },
 };
 
