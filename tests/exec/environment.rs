@@ -80,7 +80,7 @@ async fn environments_with(stage: &Stage, flags: &str) -> Vec<String> {
     fs::write(&file, "root").unwrap();
     let names = r"tr '\0' '\n' | grep ^CONSUL_ | grep -v ^CONSUL_SEMAPHORE_ | cut -d = -f 1 | sort";
     let script = format!(
-        r#"note $(</proc/$PPID/environ {names}); note $(</proc/$$/environ {names}); note $(env -0 | {names})"#
+        r"note $(</proc/$PPID/environ {names}); note $(</proc/$$/environ {names}); note $(env -0 | {names})"
     );
     let mut command = stage.command(flags, &script);
     command

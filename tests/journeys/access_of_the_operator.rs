@@ -206,15 +206,12 @@ async fn rights(bed: &Bed) -> BTreeSet<Right> {
 
 async fn rules(bed: &Bed, namespace: Option<&str>, role: &RoleRef) -> Vec<PolicyRule> {
     let client = bed.client().clone();
-    let rules = match (role.kind.as_str(), namespace) {
-        ("Role", Some(namespace)) => {
-            let roles = Api::<Role>::namespaced(client, namespace);
-            roles.get(&role.name).await.expect("the Role").rules
-        }
-        _ => {
-            let roles = Api::<ClusterRole>::all(client);
-            roles.get(&role.name).await.expect("the ClusterRole").rules
-        }
+    let rules = if let ("Role", Some(namespace)) = (role.kind.as_str(), namespace) {
+        let roles = Api::<Role>::namespaced(client, namespace);
+        roles.get(&role.name).await.expect("the Role").rules
+    } else {
+        let roles = Api::<ClusterRole>::all(client);
+        roles.get(&role.name).await.expect("the ClusterRole").rules
     };
     rules.unwrap_or_default()
 }
