@@ -232,7 +232,8 @@ impl Client {
         let began = Instant::now();
         let result = match self.prepare(call, time).await {
             Ok((_, _, target)) if call.is_for_another(&target) => {
-                Err(interrupted("another server is asked now"))
+                // Nothing was asked, so there is nothing to count.
+                return Err(interrupted("another server is asked now"));
             }
             Ok((token, _turn, target)) => {
                 repeat.tried.push(target.clone());

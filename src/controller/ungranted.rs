@@ -49,28 +49,37 @@ pub(super) async fn run(context: Arc<Context>) {
         tokio::select! {
             () = context.index.ungranted_changed() => {}
             Some(suspended) = under_way.join_next() => {
-                let (uid, done) = match suspended {
+                let (uid, result) = match suspended {
                     Ok(suspended) => suspended,
                     Err(error) => std::panic::resume_unwind(error.into_panic()),
                 };
                 busy.remove(&uid);
-                if done {
-                    setbacks.remove(&uid);
-                } else {
-                    let setback = Setback::after(setbacks.get(&uid), Moment::now());
-                    setbacks.insert(uid, setback);
-                }
+                let (before, now) = (setbacks.remove(&uid), Moment::now());
+                let setback = match result {
+                    Ok(()) => None,
+                    Err(Undone::Outrun) => Some(Setback::outrun(before.as_ref(), now)),
+                    Err(Undone::Failed) => Some(Setback::after(before.as_ref(), now)),
+                };
+                setbacks.extend(setback.map(|setback| (uid, setback)));
             }
             () = sleep(wait) => {}
         }
     }
 }
 
-/// Says whether it is done, or there is nothing to be done any more.
-async fn suspend(context: &Context, kept: &Kept) -> bool {
+/// Why a Job is not suspended.
+enum Undone {
+    /// Somebody else has changed it in the meantime.
+    Outrun,
+    /// The API server refuses, or does not answer.
+    Failed,
+}
+
+/// Suspends one, unless that is not needed any more.
+async fn suspend(context: &Context, kept: &Kept) -> Result<(), Undone> {
     let Kept { namespace, job, .. } = kept;
     let Some(stop) = Stop::of(job) else {
-        return true;
+        return Ok(());
     };
     let write = JobWrite {
         namespace: namespace.clone(),
@@ -93,11 +102,11 @@ async fn suspend(context: &Context, kept: &Kept) -> bool {
             );
             tell(Reason::RanWithoutSlot, note);
             context.index.written(&job.uid, Some(kept));
-            true
+            Ok(())
         }
         Err(PatchError::Outdated(now)) => {
             context.index.reread(&job.uid, now.map(|now| *now));
-            true
+            Err(Undone::Outrun)
         }
         Err(error) => {
             tracing::warn!(job = %format_args!("{namespace}/{}", job.name), %error, "a Job without a slot can't be suspended");
@@ -108,7 +117,7 @@ async fn suspend(context: &Context, kept: &Kept) -> bool {
                 );
                 tell(Reason::StartRefused, note);
             }
-            false
+            Err(Undone::Failed)
         }
     }
 }

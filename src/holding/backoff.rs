@@ -38,6 +38,25 @@ impl Setback {
         }
     }
 
+    /// Somebody else was faster: the next try is due at once the first time, then after pauses that grow to
+    /// a few seconds. They stay short because each time somebody got something done.
+    pub(crate) fn outrun(before: Option<&Self>, now: Moment) -> Self {
+        let Some(before) = before else {
+            return Self {
+                attempts: 0,
+                until: now,
+            };
+        };
+        let attempts = before.attempts.min(2);
+        Self::after(
+            Some(&Self {
+                attempts,
+                ..*before
+            }),
+            now,
+        )
+    }
+
     /// Waits until the next try is due.
     pub(crate) async fn wait(&self) {
         tokio::time::sleep(self.until.since(Moment::now())).await;
@@ -96,6 +115,22 @@ mod tests {
         let first = Setback::after(None, now);
         let last = (0..20).fold(first, |before, _| Setback::after(Some(&before), now));
         assert_eq!(last.until, first.until);
+    }
+
+    #[test]
+    fn who_is_outrun_tries_again_at_once_and_then_pauses() {
+        let now = Moment::from_boot(Duration::ZERO);
+        let first = Setback::outrun(None, now);
+        assert_eq!(first.until, now);
+        let second = Setback::outrun(Some(&first), now);
+        assert!(second.until > now);
+        let many = (0..20).fold(second, |before, _| {
+            Setback::outrun(Some(&before), before.until)
+        });
+        let last = Setback::outrun(Some(&many), many.until);
+        let pause = last.until.since(many.until);
+        let bounds = Duration::from_secs(1)..Duration::from_secs(4);
+        assert!(bounds.contains(&pause), "{pause:?}");
     }
 
     #[tokio::test]

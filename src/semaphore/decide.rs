@@ -192,6 +192,7 @@ impl<'a> Pass<'a> {
         let barred = self.observed.barred.contains(uid);
         let immovable = self.observed.immovable.contains(uid);
         let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
+        let may_start = may_start && !immovable;
         let fate = match ours.fate(held, may_start) {
             // Since it was granted this slot it has asked for another one, and had that first.
             _ if ours
@@ -201,7 +202,7 @@ impl<'a> Pass<'a> {
             {
                 Fate::Release
             }
-            Fate::Start if immovable && !busy => Fate::Release,
+            Fate::GiveBack { hold: false } if immovable && !busy => Fate::Release,
             // Refused for good; another replica may still be about to start it.
             Fate::Start if barred => Fate::GiveBack { hold: false },
             // It was taken for gone, and its end is written.

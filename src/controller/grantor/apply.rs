@@ -49,7 +49,7 @@ impl Grantor {
                 self.view.writing_works();
             }
         }
-        self.skip(&plan.skips).await;
+        self.skip(&plan.skips);
         for uid in &plan.surplus {
             if let Some(session) = self.sessions.ahead.get(uid).cloned() {
                 self.end_session(session);

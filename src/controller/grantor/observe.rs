@@ -79,7 +79,8 @@ impl Grantor {
         self.identify().await;
         self.adopt();
         self.acquaint();
-        let ours = self.ours();
+        let withheld = self.writes.withheld(now);
+        let ours = self.ours(&withheld);
         if let Some(reading) = &self.view.reading {
             // Both clocks at once: what was asked for in between may have taken long.
             let (time, now) = (clock::time(), Moment::now());
@@ -93,7 +94,6 @@ impl Grantor {
             let asked = async move { patch::may_write(&client, &namespace).await };
             self.writes.asked.spawn(asked);
         }
-        let withheld = self.writes.withheld(now);
         let capacity = self.view.capacity();
         let head = super::head(self.settings.limit, capacity, passed(&ours, &withheld));
         let slice = self.context.index.slice(&self.reference, head);
@@ -122,7 +122,7 @@ impl Grantor {
     }
 
     /// Our contenders, each with its Job, and with a proof where what happens to it depends on one.
-    fn ours(&mut self) -> Vec<Ours> {
+    fn ours(&mut self, withheld: &Withheld) -> Vec<Ours> {
         let Some(reading) = &self.view.reading else {
             return Vec::new();
         };
@@ -151,7 +151,7 @@ impl Grantor {
             self.starts
                 .retain(|session, _| reading.contender(session).is_some());
         }
-        self.prove(&mut ours);
+        self.prove(&mut ours, withheld);
         ours
     }
 }

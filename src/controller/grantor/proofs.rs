@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use tokio::task::JoinSet;
 
-use super::Grantor;
+use super::{Grantor, refusals::Withheld};
 use crate::{
     api::annotations::HOLDER_LABEL,
     clock::Moment,
@@ -148,7 +148,7 @@ impl Proofs {
 impl Grantor {
     /// Takes proofs into account where what happens to a contender depends on one, and has those brought
     /// that are missing. Until they are, it counts as if pods were left.
-    pub(super) fn prove(&mut self, ours: &mut [Ours]) {
+    pub(super) fn prove(&mut self, ours: &mut [Ours], withheld: &Withheld) {
         let touched = self.context.index.touched(&self.reference);
         for contender in ours
             .iter()
@@ -158,7 +158,7 @@ impl Grantor {
         }
         self.note_starts(ours);
         for contender in ours {
-            if !self.needs_proof(contender) {
+            if !self.needs_proof(contender, withheld) {
                 continue;
             }
             match self.proofs.brought.get(&contender.session) {
@@ -201,7 +201,7 @@ impl Grantor {
         }
     }
 
-    fn needs_proof(&self, ours: &Ours) -> bool {
+    fn needs_proof(&self, ours: &Ours, withheld: &Withheld) -> bool {
         let held = self
             .view
             .reading
@@ -211,7 +211,8 @@ impl Grantor {
             .job
             .as_ref()
             .is_some_and(|job| self.settings.may_start(job));
-        ours.needs_proof(held, may_start)
+        let immovable = withheld.immovable.contains(&ours.identity.uid);
+        ours.needs_proof(held, may_start && !immovable)
     }
 
     /// Takes note of an answer.

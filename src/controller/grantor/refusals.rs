@@ -23,7 +23,26 @@ const IN_A_ROW: u32 = 3;
 #[derive(Debug)]
 struct Trouble {
     setback: Setback,
-    refused: Option<Refused>,
+    why: Why,
+}
+
+/// Why a write was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Somebody else had changed the Job.
+    Outrun,
+    /// Nothing was heard of it.
+    Unanswered,
+    Refused(Refused),
+}
+
+impl Why {
+    fn refused(self) -> Option<Refused> {
+        match self {
+            Self::Refused(refused) => Some(refused),
+            Self::Outrun | Self::Unanswered => None,
+        }
+    }
 }
 
 /// What the API server refused.
@@ -88,7 +107,7 @@ impl Refusals {
         let mut withheld = Withheld::default();
         for (uid, trouble) in &self.troubles {
             let waits = trouble.setback.until > now;
-            match trouble.refused {
+            match trouble.why.refused() {
                 None | Some(Refused::GiveBack(_)) if waits => {
                     withheld.busy.insert(uid.clone());
                 }
@@ -153,10 +172,12 @@ impl Refusals {
         let uid = &write.job().uid;
         match self.troubles.get_mut(uid) {
             // That it gives its slot back is no reason to start it at once.
-            Some(trouble) if trouble.refused.is_some() && matches!(write, Write::GiveBack(_)) => {
-                trouble.refused = Some(Refused::Start);
+            Some(trouble)
+                if trouble.why.refused().is_some() && matches!(write, Write::GiveBack(_)) =>
+            {
+                trouble.why = Why::Refused(Refused::Start);
             }
-            _ => self.forget(uid),
+            _ => drop(self.troubles.remove(uid)),
         }
         if matches!(write, Write::Start(_)) {
             self.in_a_row = 0;
@@ -164,9 +185,14 @@ impl Refusals {
         }
     }
 
-    /// Forgets what is known of a Job: it has changed.
-    pub(super) fn forget(&mut self, uid: &Uid) {
-        self.troubles.remove(uid);
+    /// Takes note of a write that came too late: the Job has changed, and what was refused before may not
+    /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
+    pub(super) fn outrun(&mut self, uid: &Uid, now: Moment) {
+        let before = self.troubles.remove(uid);
+        let before = before.filter(|before| before.why == Why::Outrun);
+        let setback = Setback::outrun(before.as_ref().map(|before| &before.setback), now);
+        let why = Why::Outrun;
+        self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
     /// Forgets all Jobs but these.
@@ -192,7 +218,7 @@ impl Refusals {
     pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Moment) {
         let before = self.troubles.get(&write.job().uid);
         let mut setback = Setback::after(before.map(|before| &before.setback), now);
-        let known = before.and_then(|before| before.refused);
+        let known = before.and_then(|before| before.why.refused());
         let refused = match write {
             write if refused => Refused::after(known, write, now),
             // Whether it is refused is not known any more.
@@ -202,7 +228,8 @@ impl Refusals {
         if refused == Some(Refused::Everything) {
             setback.until = now + LEFT_ALONE;
         }
-        let trouble = Trouble { setback, refused };
+        let why = refused.map_or(Why::Unanswered, Why::Refused);
+        let trouble = Trouble { setback, why };
         self.troubles.insert(write.job().uid.clone(), trouble);
     }
 }
@@ -240,10 +267,10 @@ mod tests {
     #[test]
     fn what_is_withheld_follows_from_what_was_refused() {
         let now = Moment::from_boot(Duration::from_secs(100));
-        let withheld = |refused, at| {
+        let withheld = |why, at| {
             let trouble = Trouble {
                 setback: Setback::after(None, now),
-                refused,
+                why,
             };
             let refusals = Refusals {
                 troubles: HashMap::from([("a".into(), trouble)]),
@@ -257,26 +284,55 @@ mod tests {
             (busy.len(), barred.len(), immovable.len())
         };
         let later = now + Duration::from_hours(1);
-        for (refused, soon, then) in [
-            (None, (1, 0, 0), (0, 0, 0)),
-            (Some(Refused::Start), (0, 1, 0), (0, 0, 0)),
-            (Some(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
-            (Some(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+        for (why, soon, then) in [
+            (Why::Outrun, (1, 0, 0), (0, 0, 0)),
+            (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
+            (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (Why::Refused(Refused::Everything), (0, 1, 1), (0, 0, 0)),
         ] {
-            assert_eq!(withheld(refused, now), soon, "{refused:?}");
-            assert_eq!(withheld(refused, later), then, "{refused:?}, later");
+            assert_eq!(withheld(why, now), soon, "{why:?}");
+            assert_eq!(withheld(why, later), then, "{why:?}, later");
         }
+    }
+
+    #[test]
+    fn who_is_outrun_again_and_again_pauses_ever_longer_but_not_the_first_time() {
+        let mut now = Moment::from_boot(Duration::from_secs(100));
+        let uid = Uid::from("a");
+        let mut refusals = Refusals::default();
+        refusals.failed(&give_back(), true, now);
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            refusals.outrun(&uid, now);
+            let until = refusals.due().max().unwrap();
+            assert_eq!(
+                refusals.withheld(now).busy.contains(&uid),
+                until > now,
+                "it is left alone until then"
+            );
+            assert!(refusals.withheld(until).busy.is_empty());
+            pauses.push(until.since(now));
+            now = until;
+        }
+        assert!(pauses[0].is_zero(), "{pauses:?}");
+        assert!(pauses[1..].iter().all(|pause| !pause.is_zero()));
+        assert!(pauses[11] > Duration::from_secs(1), "{pauses:?}");
+
+        refusals.done(&give_back());
+        refusals.outrun(&uid, now);
+        assert!(refusals.withheld(now).busy.is_empty(), "the first again");
     }
 
     #[test]
     fn that_all_starts_are_forbidden_is_held_against_no_job() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let setback = Setback::after(None, now);
-        let refused = Some(Refused::Everything);
+        let why = Why::Refused(Refused::Everything);
         let mut refusals = Refusals::default();
         refusals
             .troubles
-            .insert("a".into(), Trouble { setback, refused });
+            .insert("a".into(), Trouble { setback, why });
         refusals.start_refused("no".to_owned(), true, now);
 
         // It is over when the API server says so, however long that takes.

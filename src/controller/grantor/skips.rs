@@ -9,34 +9,22 @@ use crate::{
 
 impl Grantor {
     /// Has these Jobs deleted, unless something is wrong with Consul: then they wait.
-    pub(super) async fn skip(&mut self, skips: &[Skip]) {
+    ///
+    /// One is to be told whose contenders say nothing, which can't be told later, when the Job is gone: while
+    /// Consul is being asked for a name, the Job stays.
+    pub(super) fn skip(&mut self, skips: &[Skip]) {
+        if self.view.trouble.is_some() {
+            return;
+        }
         for skip in skips {
-            if self.view.trouble.is_some() {
-                return;
-            }
-            if !self.writes.is_busy(&skip.job.uid) {
-                if let Skipped::Taken { by, .. } = &skip.why {
-                    self.acquaint_now(by).await;
-                }
+            let unnamed = |taker: &Taker| self.strangers.is_asked(&taker.session);
+            let is_told_more = match &skip.why {
+                Skipped::Taken { by, .. } => by.iter().any(unnamed),
+                Skipped::Late(_) => false,
+            };
+            if !is_told_more && !self.writes.is_busy(&skip.job.uid) {
                 let note = explain(&self.reference.title(), &skip.why, &self.strangers);
                 self.write(Write::Skip(skip.clone(), note), None);
-            }
-        }
-    }
-
-    /// Asks Consul for the names of those whose contenders say nothing: a Job that is gone can't be told
-    /// later.
-    async fn acquaint_now(&mut self, takers: &[Taker]) {
-        let Some(home) = &self.view.home else {
-            return;
-        };
-        for Taker {
-            session, holder, ..
-        } in takers
-        {
-            if holder.is_none() && !self.strangers.knows(session) {
-                let answer = self.view.in_time(home.consul.session(session)).await;
-                self.strangers.settle((session.clone(), answer));
             }
         }
     }

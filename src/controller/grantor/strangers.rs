@@ -67,9 +67,9 @@ impl Strangers {
         true
     }
 
-    /// Whether Consul has told who it is, or that nothing can be known.
-    pub(super) fn knows(&self, session: &SessionId) -> bool {
-        matches!(self.known.get(session), Some(Told::Name(_)))
+    /// Whether Consul is being asked who it is.
+    pub(super) fn is_asked(&self, session: &SessionId) -> bool {
+        matches!(self.known.get(session), Some(Told::Asked(_)))
     }
 
     /// Takes note of an answer. That of one who holds nothing any more is forgotten at the next pass.
@@ -161,7 +161,7 @@ pub(super) mod tests {
             "{name}"
         );
         strangers.settle((id.clone(), Err(consul::Error::Gone)));
-        assert!(strangers.knows(&id), "it was asked twice at once");
+        assert!(strangers.name(&id).is_some(), "it was asked twice at once");
         strangers.settle(answer(""));
         assert_eq!(strangers.name(&id).as_deref(), Some("on web-1"));
         strangers.settle((id.clone(), Ok(None)));

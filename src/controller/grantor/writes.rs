@@ -166,7 +166,7 @@ impl Grantor {
                 self.done(&write, None);
             }
             Err(PatchError::Outdated(now)) => {
-                self.writes.refusals.forget(&uid);
+                self.writes.refusals.outrun(&uid, Moment::now());
                 self.context.index.reread(&uid, now.map(|now| *now));
             }
             Err(PatchError::TooLate) => self.retry_soon(),

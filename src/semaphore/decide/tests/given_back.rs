@@ -28,13 +28,27 @@ fn one_that_cannot_be_started_blocks_nobody() {
 #[test]
 fn one_that_cannot_even_be_told_blocks_nobody_either() {
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &waiting("a"), false);
+    facts.ours("sa", &waiting("a"), true);
     facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
     facts.barred.insert("a".into());
     facts.immovable.insert("a".into());
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
     assert_eq!(plan.give_backs, []);
+}
+
+#[test]
+fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
+    // It ran, lost its slot and was granted another one: its pods may be there, whatever its status says.
+    let job = samples::job("a", Standing::Idle, Some("old"), None);
+    let mut facts = Facts::new(1, &["sa"]);
+    facts.ours("sa", &job, false).line(&[job]);
+    facts.barred.insert("a".into());
+    facts.immovable.insert("a".into());
+    let plan = facts.decide();
+    assert_eq!((plan.transaction, plan.give_backs), (None, vec![]));
+    facts.ours[0].pods_gone = true;
+    assert_eq!(released(&facts.decide()), ["sa"]);
 }
 
 #[test]
