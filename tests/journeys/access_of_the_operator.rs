@@ -138,10 +138,11 @@ impl fmt::Display for Right {
 impl Right {
     /// All that a rule allows.
     fn of(rule: &PolicyRule) -> Vec<Self> {
-        let any = || vec![None];
         let names = rule.resource_names.iter().flatten().cloned().map(Some);
-        let names: Vec<_> = names.collect();
-        let names = if names.is_empty() { any() } else { names };
+        let mut names: Vec<_> = names.collect();
+        if names.is_empty() {
+            names.push(None);
+        }
         let mut all = Vec::new();
         for group in rule.api_groups.iter().flatten() {
             for resource in rule.resources.iter().flatten() {
@@ -206,7 +207,8 @@ async fn rights(bed: &Bed) -> BTreeSet<Right> {
 
 async fn rules(bed: &Bed, namespace: Option<&str>, role: &RoleRef) -> Vec<PolicyRule> {
     let client = bed.client().clone();
-    let rules = if let ("Role", Some(namespace)) = (role.kind.as_str(), namespace) {
+    let rules = if role.kind == "Role" {
+        let namespace = namespace.expect("a RoleBinding's namespace");
         let roles = Api::<Role>::namespaced(client, namespace);
         roles.get(&role.name).await.expect("the Role").rules
     } else {
@@ -225,8 +227,7 @@ fn requests(bed: &Bed) -> Vec<Value> {
     lines.filter_map(Result::ok).collect()
 }
 
-/// A right that no call needs is one that only a thief would use. This is also the list of scenes that need
-/// them: a new right comes with its own.
+/// A right that no call needs serves only whoever steals the token. A new right brings its scene here.
 #[tokio::test]
 async fn the_operator_uses_all_that_it_may_do() {
     let root = env!("CARGO_MANIFEST_DIR");
