@@ -337,15 +337,16 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
     // Where no token is given, anybody may end anybody's sessions.
     let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
     for (flags, variables) in [
-        (exec(&[]), vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),
-        (exec(&["--consul-token-file=/t"]), vec![elsewhere]),
-        (exec(&["--consul-auth-method=jwt"]), vec![elsewhere]),
+        (vec![], vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),
+        (vec!["--consul-token-file=/t"], vec![elsewhere]),
+        (vec!["--consul-auth-method=jwt"], vec![elsewhere]),
         (
-            exec(&["--no-node-checks"]),
+            vec!["--no-node-checks"],
             vec![("CONSUL_HTTP_TOKEN", "s3cr3t")],
         ),
     ] {
-        let said = refusal(&flags, &variables);
+        let flags = [&["--try"], &flags[..]].concat();
+        let said = refusal(&exec(&flags), &variables);
         assert_says(&said, &["--node", "exec-team-a"]);
         assert!(!said.contains("s3cr3t"), "{said}");
     }

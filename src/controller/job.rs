@@ -19,6 +19,24 @@ const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The value of `spec.managedBy` that stands for Kubernetes' own Job controller.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
+/// How long the texts of a Job can be that are kept of it, in bytes. Whoever may write a Job may write any
+/// text there; what is longer is none of what it is to be, and is not kept.
+mod longest {
+    use crate::api::{Key, Prefix};
+
+    /// A name or a uid of an object of Kubernetes.
+    pub(super) const NAME: usize = 253;
+    /// A session's id: Consul makes UUIDs.
+    pub(super) const SESSION: usize = 64;
+    /// A contender key: a prefix, the key of a keyed semaphore, and a session.
+    pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
+}
+
+/// A text, if it has at most so many bytes.
+fn bounded(text: &str, most: usize) -> Option<&str> {
+    (text.len() <= most).then_some(text)
+}
+
 /// Why a Job that names a semaphore is not in its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
@@ -60,6 +78,7 @@ impl Kept {
             (None, None) => (None, None),
         };
         let reported = annotations.get(annotations::SESSION);
+        let reported = reported.and_then(|session| bounded(session, longest::SESSION));
         let key = request.as_ref().and_then(|request| request.key.clone());
         let (key, no_key) = match key {
             Some(Ok(key)) => (Some(key), None),
@@ -91,7 +110,7 @@ impl Kept {
             grace: grace(job),
             was_suspended: condition(job, "Suspended").is_some(),
             granted,
-            reported: reported.map(|session| session.as_str().into()),
+            reported: reported.map(Into::into),
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
@@ -138,8 +157,9 @@ fn granted(job: &batch::Job, uid: &str) -> Option<Granted> {
     if template.get(annotations::GRANTED_TO)? != uid {
         return None;
     }
-    let key = template.get(annotations::LOCK_KEY)?;
-    Some(Granted::by(key, template.get(annotations::SESSION)?))
+    let key = bounded(template.get(annotations::LOCK_KEY)?, longest::CONTENDER)?;
+    let session = bounded(template.get(annotations::SESSION)?, longest::SESSION)?;
+    Some(Granted::by(key, session))
 }
 
 /// The `CronJob` that made a Job.
@@ -152,8 +172,8 @@ fn cron_job(job: &batch::Job) -> Option<CronJob> {
     let annotations = job.metadata.annotations.as_ref();
     let scheduled = annotations.and_then(|annotations| annotations.get(SCHEDULED));
     Some(CronJob {
-        name: owner.name.clone(),
-        uid: owner.uid.clone(),
+        name: bounded(&owner.name, longest::NAME)?.to_owned(),
+        uid: bounded(&owner.uid, longest::NAME)?.to_owned(),
         scheduled: scheduled.and_then(|scheduled| scheduled.parse().ok()),
     })
 }

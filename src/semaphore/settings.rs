@@ -69,7 +69,7 @@ impl Settings {
 
     /// How long a running Job that lost its slot may go on while Consul is asked for another one:
     /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
-    /// its slot, so a longer TTL than [`UNTIMED`] makes it no longer.
+    /// its slot, so a TTL of more than five minutes makes it no longer.
     pub fn patience(&self) -> Duration {
         self.span().min(UNTIMED) / 8
     }

@@ -251,3 +251,28 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     assert!(!kept.job.in_line());
     assert_eq!(kept.names.as_deref(), Some("db"));
 }
+
+#[test]
+fn no_text_of_others_is_kept_at_any_length() {
+    let large = "x".repeat(1 << 20);
+    let with = |text: &str| {
+        read(waiting(|job| {
+            job["metadata"]["annotations"] = json!({
+                annotations::SEMAPHORE: "db", annotations::SESSION: text,
+                annotations::ON_CONTENTION: "Skip",
+            });
+            job["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "batch/v1", "kind": "CronJob", "name": text, "uid": text, "controller": true,
+            }]);
+            job["spec"]["template"]["metadata"]["annotations"] = json!({
+                annotations::GRANTED_TO: "u", annotations::LOCK_KEY: format!("p/{text}"),
+                annotations::SESSION: text,
+            });
+        }))
+    };
+    let job = with("short").unwrap().job;
+    assert!(job.reported.is_some() && job.granted.is_some() && job.cron_job.is_some());
+    let job = with(&large).unwrap().job;
+    assert_eq!((&job.reported, &job.granted), (&None, &None));
+    assert_eq!(job.cron_job, None);
+}
