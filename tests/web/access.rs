@@ -178,7 +178,9 @@ async fn nobody_takes_all_places() {
         somebody(&team, "greedy").await,
         somebody(&team, "alike").await,
     );
-    let other = somebody(&bed.namespace("other-places").await, "other").await;
+    // Kept, because a namespace goes with its handle.
+    let others = bed.namespace("other-places").await;
+    let other = somebody(&others, "other").await;
     let (greedy, alike) = (token(&bed, &greedy).await, token(&bed, &alike).await);
     let other = token(&bed, &other).await;
     let mut open = Vec::new();
