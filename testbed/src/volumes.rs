@@ -149,11 +149,15 @@ impl Volumes {
     async fn files(&self, volume: &Volume, pod: &Pod) -> Result<Files> {
         if let Some(of) = &volume.secret {
             let name = of.secret_name.as_deref().unwrap_or_default();
-            return chosen(self.secret(name, of.optional).await?, of.items.as_deref());
+            return chosen(
+                self.secret(name, of.optional).await?,
+                of.items.as_deref(),
+                of.optional,
+            );
         }
         if let Some(of) = &volume.config_map {
             let files = self.config_map(&of.name, of.optional).await?;
-            return chosen(files, of.items.as_deref());
+            return chosen(files, of.items.as_deref(), of.optional);
         }
         if volume.empty_dir.is_some() {
             return Ok(Files::new());
@@ -173,11 +177,11 @@ impl Volumes {
         }
         if let Some(of) = &source.config_map {
             let files = self.config_map(&of.name, of.optional).await?;
-            return chosen(files, of.items.as_deref());
+            return chosen(files, of.items.as_deref(), of.optional);
         }
         if let Some(of) = &source.secret {
             let files = self.secret(&of.name, of.optional).await?;
-            return chosen(files, of.items.as_deref());
+            return chosen(files, of.items.as_deref(), of.optional);
         }
         let fields = source
             .downward_api
@@ -245,14 +249,15 @@ fn missing(kind: &str, name: &str, optional: Option<bool>) -> Result<Files> {
 }
 
 /// These of the keys, under their new names; all of them, if none are named.
-fn chosen(mut files: Files, items: Option<&[KeyToPath]>) -> Result<Files> {
+fn chosen(mut files: Files, items: Option<&[KeyToPath]>, optional: Option<bool>) -> Result<Files> {
     let Some(items) = items else {
         return Ok(files);
     };
     let mut chosen = Files::new();
     for KeyToPath { key, path, .. } in items {
-        let content = files.remove(key).with_context(|| format!("no key {key}"))?;
-        chosen.insert(path.clone(), content);
+        let content = files.remove(key);
+        ensure!(content.is_some() || optional == Some(true), "no key {key}");
+        chosen.extend(content.map(|content| (path.clone(), content)));
     }
     Ok(chosen)
 }

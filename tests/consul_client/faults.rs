@@ -375,7 +375,7 @@ async fn answers_that_make_no_sense_are_errors() {
         index(says(200, "not json")),
         index(says(
             200,
-            r#"[{"Key":"p/a","Value":"*","CreateIndex":1,"ModifyIndex":1}]"#,
+            r#"[{"Key":"p/.lock","Value":"*","CreateIndex":1,"ModifyIndex":1}]"#,
         )),
         says(200, "[]"),
     ] {

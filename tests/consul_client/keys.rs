@@ -7,7 +7,7 @@ use crate::server::{is_old, on_server, start};
 #[tokio::test]
 async fn a_prefix_is_listed_as_it_is_given() {
     let (_consul, client) = start().await;
-    for key in ["jobs/a/2", "jobs/a/1", "jobs/ab/1"] {
+    for key in ["jobs/a/.lock", "jobs/a/1", "jobs/ab/1"] {
         assert!(
             client
                 .put(key, key.as_bytes(), 7, PutMode::Set)
@@ -17,10 +17,11 @@ async fn a_prefix_is_listed_as_it_is_given() {
     }
     let listing = client.list("jobs/a/").await.unwrap();
     let keys: Vec<_> = listing.entries.iter().map(|e| e.key.as_str()).collect();
-    assert_eq!(keys, ["jobs/a/1", "jobs/a/2"]);
-    assert_eq!(listing.entries[0].value, b"jobs/a/1");
+    assert_eq!(keys, ["jobs/a/.lock", "jobs/a/1"]);
+    assert_eq!(listing.entries[0].value, b"jobs/a/.lock");
+    assert_eq!(listing.entries[1].value, b"", "nobody has locked it");
     assert_eq!(listing.entries[0].flags, 7);
-    assert_eq!(listing.index, listing.entries[0].modify_index);
+    assert_eq!(listing.index, listing.entries[1].modify_index);
     assert!(!listing.reset);
 
     let nothing = client.list("nothing/").await.unwrap();

@@ -309,13 +309,19 @@ async fn a_replica_that_sees_late(bed: &Bed, late: &Operator, api: &Proxy) {
     let b = team.job("b").semaphore("db").create().await;
     let met = api.met();
     api.faults(|call| {
-        let watches_jobs = call.path == "/apis/batch/v1/jobs" && call.query.contains("watch=");
-        watches_jobs.then_some(Fault::AnswerHeld)
+        // It lists them as from an API server that can't stream lists, and then waits for changes.
+        let unknown = r#"{"kind":"Status","status":"Failure","reason":"Invalid","message":"no streams","code":422}"#;
+        let of_jobs = call.path == "/apis/batch/v1/jobs" && call.query.contains("watch=");
+        of_jobs.then_some(if call.query.contains("sendInitialEvents") {
+            Fault::Refused(422, unknown)
+        } else {
+            Fault::AnswerHeld
+        })
     });
     // It has listed the Jobs as they are now, waiting, but has no slot to give: another program has.
     let other = bed.consul().take_slot(&db.lock_prefix(), 1).await;
     late.start().await;
-    has_met(api, met + 1).await;
+    has_met(api, met + 2).await;
     bed.operator().start().await;
     db.shows(json!({ "held": 1, "waiting": 2 })).await;
     late.pause().await;
