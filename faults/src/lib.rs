@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`record`] | the records of the timeline |
 //! | [`timeline`] | the file, and the present that follows from it |
-//! | `proxy`, `weather`, `tls` | the doors through which all traffic goes, and what they do to it |
+//! | `proxy`, `weather`, `versions`, `tls` | the doors through which all traffic goes, and what they do to it |
 //! | `consul_record`, `told` | every revision of every `.lock`, and who waits |
 //! | `observer` | the API server's watches, and Consul's as a second source |
 //! | `world`, `server`, `consul_servers`, `etcd` | the servers |
@@ -43,5 +43,6 @@ pub mod soak;
 pub mod timeline;
 mod tls;
 mod told;
+mod versions;
 mod weather;
 mod world;

@@ -21,12 +21,13 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
     response::Response,
 };
-use futures::stream;
+use futures::{Stream, TryStreamExt as _, stream};
 
 use crate::{
     consul_record::LockBook,
     record::{What, Writer},
     timeline::Timeline,
+    versions::{Added, Versions},
     weather::Sky,
 };
 
@@ -60,6 +61,8 @@ struct Inner {
     timeline: Timeline,
     /// Consul's doors write down what becomes of each `.lock`.
     book: Option<LockBook>,
+    /// Kubernetes' doors show other versions than there are.
+    versions: Option<Versions>,
 }
 
 /// A server, or several that are the same.
@@ -140,19 +143,38 @@ impl Answer {
 }
 
 impl Door {
-    pub(crate) fn new(
+    /// To Consul, for one kind of writer.
+    pub(crate) fn to_consul(
         writer: Writer,
         upstream: Upstream,
         sky: Sky,
         timeline: Timeline,
-        book: Option<LockBook>,
+        book: LockBook,
     ) -> Self {
         Self(Arc::new(Inner {
             writer,
             upstream,
             sky,
             timeline,
-            book,
+            book: Some(book),
+            versions: None,
+        }))
+    }
+
+    /// The operator's, to the API server.
+    pub(crate) fn to_api(
+        upstream: Upstream,
+        sky: Sky,
+        timeline: Timeline,
+        versions: Versions,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            writer: Writer::Operator,
+            upstream,
+            sky,
+            timeline,
+            book: None,
+            versions: Some(versions),
         }))
     }
 
@@ -222,25 +244,35 @@ async fn pass(State(door): State<Door>, request: Request) -> Response {
         headers,
         body,
     };
+    let added = door.0.versions.as_ref().map(Versions::now);
+    let asked = match added {
+        Some(added) => match added.taken_off(asked) {
+            Some(asked) => asked,
+            None => return expired(),
+        },
+        None => asked,
+    };
     let sky = &door.0.sky;
     if sky.passable(&asked.method, &asked.path).await {
         // What was sent while nothing got through is lost; its sender finds the connection dead.
         return refusal(StatusCode::BAD_GATEWAY);
     }
     let weather = sky.now();
-    if let Some(status) = weather.refuse {
+    if let Some((which, status)) = weather.refuse
+        && which.matches(&asked.method, &asked.path)
+    {
         return refusal(StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY));
     }
     tokio::time::sleep(weather.slow).await;
     let outcome = if asked.writes() {
-        pass_write(&door, asked).await
+        pass_write(&door, asked, added).await
     } else {
-        pass_read(&door, &asked).await
+        pass_read(&door, &asked, added).await
     };
     outcome.unwrap_or_else(|_| refusal(StatusCode::BAD_GATEWAY))
 }
 
-async fn pass_write(door: &Door, asked: Asked) -> Result<Response> {
+async fn pass_write(door: &Door, asked: Asked, added: Option<Added>) -> Result<Response> {
     let weather = door.0.sky.now();
     let matches = |which: crate::weather::Which| which.matches(&asked.method, &asked.path);
     let lost = weather.lose.is_some_and(matches);
@@ -259,13 +291,17 @@ async fn pass_write(door: &Door, asked: Asked) -> Result<Response> {
         tokio::time::sleep(if lost { HANG } else { Duration::ZERO }).await;
         return Ok(refusal(StatusCode::BAD_GATEWAY));
     }
-    let mut response = Response::new(Body::from(answer.body));
+    let body = match added {
+        Some(added) => added.put_on(&answer.body),
+        None => answer.body,
+    };
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = StatusCode::from_u16(answer.status)?;
     *response.headers_mut() = without_those_of_the_connection(&answer.headers);
     Ok(response)
 }
 
-async fn pass_read(door: &Door, asked: &Asked) -> Result<Response> {
+async fn pass_read(door: &Door, asked: &Asked, added: Option<Added>) -> Result<Response> {
     let sky = door.0.sky.clone();
     let answer = tokio::select! {
         answer = door.0.upstream.send(asked) => answer?,
@@ -283,10 +319,42 @@ async fn pass_read(door: &Door, asked: &Asked) -> Result<Response> {
         };
         Some((chunk, (answer, way)))
     });
-    let mut response = Response::new(Body::from_stream(body));
+    let body = match added {
+        Some(added) => Body::from_stream(lines(body).map_ok(move |line| added.put_on(&line))),
+        None => Body::from_stream(body),
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     Ok(response)
+}
+
+/// The same bytes, cut after ends of lines only.
+fn lines(
+    chunks: impl Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+) -> impl Stream<Item = std::io::Result<Bytes>> + Send + 'static {
+    let begun = (Box::pin(chunks), Vec::new());
+    stream::try_unfold(begun, |(mut chunks, mut begun)| async move {
+        while let Some(chunk) = chunks.try_next().await? {
+            begun.extend_from_slice(&chunk);
+            if let Some(end) = begun.iter().rposition(|byte| *byte == b'\n') {
+                let rest = begun.split_off(end + 1);
+                return Ok(Some((begun.into(), (chunks, rest))));
+            }
+        }
+        let rest = std::mem::take(&mut begun);
+        Ok((!rest.is_empty()).then(|| (rest.into(), (chunks, begun))))
+    })
+}
+
+/// What the API server says to who watches from a version that is not there any more.
+fn expired() -> Response {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too old resource version", "reason": "Expired", "code": 410,
+    });
+    let event = serde_json::json!({ "type": "ERROR", "object": status });
+    Response::new(Body::from(format!("{event}\n")))
 }
 
 fn without_those_of_the_connection(headers: &HeaderMap<HeaderValue>) -> HeaderMap {

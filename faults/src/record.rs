@@ -325,6 +325,8 @@ pub enum Part {
     Consul,
     /// The API server, as the operator sees it.
     Api,
+    /// What says whether pods of a Job are left: without it no slot of a Job that is gone is given back.
+    Proofs,
     /// What a semaphore needs for grants: it is paused, in conflict, or not there.
     Grants(String),
 }

@@ -12,8 +12,8 @@ pub(crate) struct Weather {
     pub(crate) cut: Option<Which>,
     /// How long each request waits before it goes on.
     pub(crate) slow: Duration,
-    /// All are refused with this status.
-    pub(crate) refuse: Option<u16>,
+    /// These are refused with this status.
+    pub(crate) refuse: Option<(Which, u16)>,
     /// These are done, and their answers never arrive.
     pub(crate) lose: Option<Which>,
     /// These are kept, and go on after this time, whether or not somebody still waits for the answer.
@@ -39,6 +39,8 @@ pub(crate) enum Which {
     Forwarded,
     /// Changes of a Job.
     JobPatches,
+    /// Questions which pods of a Job are left.
+    PodLists,
 }
 
 impl Which {
@@ -51,6 +53,10 @@ impl Which {
             Self::Commits => !method.is_safe() && !path.starts_with("/v1/session/renew/"),
             Self::Forwarded => query.split('&').any(|part| part.starts_with("dc=")),
             Self::JobPatches => method == Method::PATCH && path.contains("/jobs/"),
+            Self::PodLists => {
+                let watches = query.split('&').any(|part| part == "watch=true");
+                method == Method::GET && path.ends_with("/pods") && !watches
+            }
         }
     }
 }

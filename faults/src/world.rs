@@ -30,6 +30,7 @@ use crate::{
     server::{Server, command_line},
     timeline::Timeline,
     tls::{self, TlsListener},
+    versions::Versions,
     weather::Sky,
 };
 
@@ -63,6 +64,8 @@ pub(crate) struct World {
     pub(crate) link: Link,
     /// What the operator meets on its way to the API server.
     pub(crate) to_api: Sky,
+    /// The versions of objects that it is shown there.
+    pub(crate) versions: Versions,
     pub(crate) etcd: Etcd,
     /// Reads Consul past the proxy.
     pub(crate) consul: ConsulReader,
@@ -133,7 +136,10 @@ impl World {
         let door = consul_door_of(Writer::Operator, &consul_urls, sky, timeline, &book)?;
         let link = open_with_tls(door, &certificates).await?;
         let to_api = Sky::new();
-        let (http, door_url) = open_api_door(&folder, &api_url, to_api.clone(), timeline).await?;
+        let versions = Versions::new();
+        let sky = to_api.clone();
+        let (http, door_url) =
+            open_api_door(&folder, &api_url, sky, timeline, versions.clone()).await?;
 
         let kubeconfig = through(bed.operator_kubeconfig(), &door_url, &folder)?;
         let program = testbed::operator_program()?;
@@ -171,6 +177,7 @@ impl World {
             certificates,
             link,
             to_api,
+            versions,
             etcd,
             consul,
             book,
@@ -323,6 +330,7 @@ async fn open_api_door(
     api_url: &str,
     sky: Sky,
     timeline: &Timeline,
+    versions: Versions,
 ) -> Result<(reqwest::Client, String)> {
     let certificate = folder.join("apiserver/apiserver.crt");
     let key = folder.join("apiserver/apiserver.key");
@@ -336,7 +344,7 @@ async fn open_api_door(
         .connect_timeout(Duration::from_secs(5))
         .build()?;
     let upstream = Upstream::new(http.clone(), vec![api_url.to_owned()]);
-    Door::new(Writer::Operator, upstream, sky, timeline.clone(), None).open(listener);
+    Door::to_api(upstream, sky, timeline.clone(), versions).open(listener);
     Ok((http, url))
 }
 
@@ -367,7 +375,7 @@ fn consul_door_of(
         .build()?;
     let upstream = Upstream::new(http, servers.to_vec());
     let (timeline, book) = (timeline.clone(), book.clone());
-    Ok(Door::new(writer, upstream, sky, timeline, Some(book)))
+    Ok(Door::to_consul(writer, upstream, sky, timeline, book))
 }
 
 /// Opens a door for those who know the certificates, and returns the way to it.

@@ -35,6 +35,7 @@ async fn answers_come_late_or_never() {
     a_limit_that_lands_late(&bed, &consul).await;
     a_start_that_a_policy_refuses(&bed).await;
     a_start_that_is_a_conflict_with_nothing(&bed, &api).await;
+    lists_of_pods_that_hang(&bed, &api).await;
     operator.stop().await;
     let late = behind(&bed, "late", &consul, &kubeconfig);
     a_replica_that_sees_late(&bed, &late, &api).await;
@@ -292,6 +293,44 @@ async fn a_start_that_is_a_conflict_with_nothing(bed: &Bed, api: &Proxy) {
     a.is_complete().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
+}
+
+/// Many Jobs are deleted, and nobody says whether pods of them are left: all other slots change hands.
+async fn lists_of_pods_that_hang(bed: &Bed, api: &Proxy) {
+    /// So many that they can't be asked about at once.
+    const DELETED: i64 = 35;
+    let team = bed.namespace("hanging-lists").await;
+    let db = team.semaphore("db").limit(DELETED + 1).create().await;
+    let job = |name: &str| team.job(name).semaphore("db").runs("1h");
+    let mut deleted = Vec::new();
+    for number in 0..DELETED {
+        deleted.push(job(&format!("deleted-{number}")).create().await);
+    }
+    let other = job("other").create().await;
+    db.shows(json!({ "held": DELETED + 1, "waiting": 0 })).await;
+    for job in deleted.iter().chain([&other]) {
+        job.is_running().await;
+    }
+    let next = job("next").create().await;
+    db.shows(json!({ "waiting": 1 })).await;
+
+    let (pods, before) = (format!("/namespaces/{}/pods", team.name()), api.met());
+    api.faults(move |call| {
+        let lists = call.path.ends_with(&pods) && !call.query.contains("watch=");
+        lists.then_some(Fault::Held)
+    });
+    for job in &deleted {
+        job.delete().await;
+    }
+    has_met(api, before + 1).await;
+    other.finish().await;
+    next.is_running().await;
+    // Nobody has waited for them: to ask about all of them would have taken some timeouts.
+    let asked = api.met() - before;
+    assert!(asked < deleted.len(), "{asked} lists came first");
+    api.heal();
+    next.finish().await;
+    db.shows(json!({ "held": 0, "waiting": 0 })).await;
 }
 
 /// A second operator takes over that has not heard of Jobs for a while.

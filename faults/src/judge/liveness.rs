@@ -32,7 +32,8 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
                 .iter()
                 .map(|part| outages.with_recovery(part))
                 .fold(Spans::default(), |all, one| all.and(&one));
-            Watch::new(semaphore, away).judge(bed, verdict);
+            let unproved = away.and(&outages.with_recovery(&Part::Proofs));
+            Watch::new(semaphore, away, unproved).judge(bed, verdict);
         }
     }
     at_rest(bed, verdict);
@@ -41,7 +42,10 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
 /// One semaphore, as time goes by.
 struct Watch<'a> {
     semaphore: &'a Semaphore,
+    /// When nothing could be granted.
     away: Spans,
+    /// When nothing could be given back.
+    unproved: Spans,
     view: View,
     /// Since when a Job waits beside a free slot.
     unused: Option<f64>,
@@ -50,10 +54,11 @@ struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    fn new(semaphore: &'a Semaphore, away: Spans) -> Self {
+    fn new(semaphore: &'a Semaphore, away: Spans, unproved: Spans) -> Self {
         Self {
             semaphore,
             away,
+            unproved,
             view: View::default(),
             unused: None,
             idle: BTreeMap::new(),
@@ -145,7 +150,7 @@ impl<'a> Watch<'a> {
     }
 
     fn close_idle(&self, session: &str, since: f64, t: f64, verdict: &mut Verdict) {
-        let clear = self.away.clear(since, t);
+        let clear = self.unproved.clear(since, t);
         if clear > RELEASE + self.semaphore.lock_delay {
             verdict.violations.push(Violation {
                 t: since,

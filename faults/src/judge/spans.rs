@@ -108,7 +108,7 @@ impl Outages {
     pub(super) fn with_recovery(&self, part: &Part) -> Spans {
         let pause = |length: f64| match part {
             Part::Operator | Part::Frozen => 0.0,
-            Part::Consul | Part::Api | Part::Grants(_) => length.min(LONGEST_PAUSE),
+            Part::Consul | Part::Api | Part::Proofs | Part::Grants(_) => length.min(LONGEST_PAUSE),
         };
         let spans = self.of_part(part).0.into_iter();
         let spans = spans.map(|(from, to)| (from, to + pause(to - from) + CATCH_UP));

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Hit, Strike, locks::is_made_again, until_done};
 use crate::{
-    load::{CALL, Life, create_job, jobs, patch_job, semaphores},
+    load::{CALL, Kept, Life, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
     world::NAMESPACE,
 };
@@ -53,6 +53,18 @@ pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
     delete(strike, &job.name, policy).await?;
     strike.begins(note);
     Ok(Hit::Yes)
+}
+
+/// Deletes a Job of a semaphore that runs, if there is one.
+pub(super) async fn delete_one_that_runs(strike: &mut Strike, kept: &Kept) -> Result<()> {
+    let running = strike
+        .world
+        .timeline
+        .look(|view| view.jobs_of(&kept.prefix(), JobState::Running));
+    match strike.rng.choice(running) {
+        Some(job) => delete(strike, &job.name, PropagationPolicy::Background).await,
+        None => Ok(()),
+    }
 }
 
 pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {

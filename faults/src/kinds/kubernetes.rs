@@ -32,6 +32,12 @@ pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
     way::cut(strike, way::To::Api, 1).await
 }
 
+/// Versions of objects are lower than those that were known, as after etcd was restored from a backup.
+pub(super) async fn restored(strike: &mut Strike) -> Result<Hit> {
+    strike.world.versions.go_back();
+    way::cut(strike, way::To::Api, 1).await
+}
+
 /// The operator may do nothing.
 pub(super) async fn rbac(strike: &mut Strike) -> Result<Hit> {
     let bindings = Api::<ClusterRoleBinding>::all(strike.world.client.clone());

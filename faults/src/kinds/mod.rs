@@ -96,7 +96,7 @@ const fn rare(
 }
 
 /// All kinds.
-pub(crate) static KINDS: [Kind; 60] = [
+pub(crate) static KINDS: [Kind; 64] = [
     kind("operator killed", 3, Reach::All, |s| {
         Box::pin(operator::killed(s, 0))
     }),
@@ -217,6 +217,18 @@ pub(crate) static KINDS: [Kind; 60] = [
     }),
     kind("500 from the API server", 1, Reach::All, |s| {
         Box::pin(way::refuses(s, To::Api, 500))
+    }),
+    kind("conflicts for each PATCH", 1, Reach::All, |s| {
+        Box::pin(way::conflicts(s))
+    }),
+    kind("LISTs of pods hang", 1, Reach::All, |s| {
+        Box::pin(way::pod_lists_hang(s, 6))
+    }),
+    rare("LISTs of pods hang for a minute", |s| {
+        Box::pin(way::pod_lists_hang(s, 60))
+    }),
+    rare("etcd restored from a backup", |s| {
+        Box::pin(kubernetes::restored(s))
     }),
     kind("etcd compacted", 1, Reach::All, |s| {
         Box::pin(kubernetes::compacted(s))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::sleep;
 
-use super::{Hit, Strike};
+use super::{Hit, Strike, jobs};
 use crate::{
     load::SEMAPHORES,
     record::Part,
@@ -143,10 +143,39 @@ pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
 /// Everything is refused.
 pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<Hit> {
     let weather = Weather {
-        refuse: Some(status),
+        refuse: Some((Which::All, status)),
         ..Weather::default()
     };
     during(strike, to, weather, 4).await
+}
+
+/// A webhook answers each change of a Job with a conflict, whatever the Job's version.
+pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
+    let weather = Weather {
+        refuse: Some((Which::JobPatches, 409)),
+        ..Weather::default()
+    };
+    during(strike, To::Api, weather, 6).await
+}
+
+/// Jobs that run are deleted, and nobody says whether pods of them are left: their slots are kept, and nothing
+/// else waits.
+pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let away = strike.away(Part::Proofs);
+    let weather = Weather {
+        cut: Some(Which::PodLists),
+        ..Weather::default()
+    };
+    let spell = Strike::weather(&strike.world.to_api, weather);
+    strike.begins(format!("{weather:?}"));
+    for kept in &SEMAPHORES {
+        // There may be none that runs, or it has just ended.
+        let _gone = jobs::delete_one_that_runs(strike, kept).await;
+    }
+    strike.lasts(seconds).await;
+    drop(spell);
+    drop(away);
+    Ok(Hit::Yes)
 }
 
 async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {

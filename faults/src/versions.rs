@@ -1,0 +1,173 @@
+//! The versions of Kubernetes' objects as the operator's door shows them. They can go back, as they do where etcd is
+//! restored from a backup: whoever then watches from a version of before is told that it has expired, and a write
+//! that names one is a conflict.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use axum::{body::Bytes, http::header};
+
+use crate::proxy::Asked;
+
+/// By how much versions go back at once: more than a campaign writes.
+const STEP: u64 = 1_000_000;
+
+/// How often they can.
+const STEPS: u64 = 1_000;
+
+/// How a version is written in an object.
+const FIELD: &[u8] = b"\"resourceVersion\":\"";
+
+/// How a version is written in a query.
+const PARAMETER: &str = "resourceVersion=";
+
+/// A version that no object has any more.
+const LONG_AGO: u64 = 1;
+
+/// What is added to each version now.
+#[derive(Clone)]
+pub(crate) struct Versions(Arc<AtomicU64>);
+
+/// What was added when a request came.
+#[derive(Clone, Copy)]
+pub(crate) struct Added(u64);
+
+impl Versions {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(STEP * STEPS)))
+    }
+
+    /// From now on all versions are lower than any that was shown before.
+    pub(crate) fn go_back(&self) {
+        self.0.fetch_sub(STEP, Ordering::Relaxed);
+    }
+
+    pub(crate) fn now(&self) -> Added {
+        Added(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Added {
+    /// A request as the API server understands it; `None` if it begins at a version that is not there any more.
+    pub(crate) fn taken_off(self, mut asked: Asked) -> Option<Asked> {
+        if let Some((path, query)) = asked.path.split_once('?') {
+            let parameters: Option<Vec<String>> = query
+                .split('&')
+                .map(|parameter| self.taken_off_parameter(parameter))
+                .collect();
+            asked.path = format!("{path}?{}", parameters?.join("&"));
+        }
+        // Versions are exchanged in the answer, too, which has to come as it is.
+        asked.headers.remove(header::ACCEPT_ENCODING);
+        asked.body = in_objects(&asked.body, |version| {
+            self.meant(version).unwrap_or(LONG_AGO)
+        })
+        .into();
+        Some(asked)
+    }
+
+    fn taken_off_parameter(self, parameter: &str) -> Option<String> {
+        let Some(version) = parameter
+            .strip_prefix(PARAMETER)
+            .and_then(|version| version.parse().ok())
+        else {
+            return Some(parameter.to_owned());
+        };
+        Some(format!("{PARAMETER}{}", self.meant(version)?))
+    }
+
+    /// Any version is asked for by 0.
+    fn meant(self, shown: u64) -> Option<u64> {
+        let meant = shown.checked_sub(self.0).filter(|meant| *meant < STEP);
+        if shown == 0 { Some(0) } else { meant }
+    }
+
+    /// An answer, or whole lines of one, as the operator sees them.
+    pub(crate) fn put_on(self, answer: &[u8]) -> Bytes {
+        in_objects(answer, |version| version + self.0).into()
+    }
+}
+
+/// Exchanges each version in the JSON of objects.
+fn in_objects(json: &[u8], exchange: impl Fn(u64) -> u64) -> Vec<u8> {
+    let mut exchanged = Vec::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(at) = rest.windows(FIELD.len()).position(|part| part == FIELD) {
+        let (before, after) = rest.split_at(at + FIELD.len());
+        exchanged.extend_from_slice(before);
+        let digits = after
+            .iter()
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
+        let (version, after) = after.split_at(digits);
+        match std::str::from_utf8(version)
+            .ok()
+            .and_then(|version| version.parse().ok())
+        {
+            Some(version) => exchanged.extend_from_slice(exchange(version).to_string().as_bytes()),
+            None => exchanged.extend_from_slice(version),
+        }
+        rest = after;
+    }
+    exchanged.extend_from_slice(rest);
+    exchanged
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, Method};
+
+    use super::*;
+
+    fn asked(path: &str, body: &str) -> Asked {
+        Asked {
+            method: Method::GET,
+            path: path.to_owned(),
+            headers: HeaderMap::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn what_was_shown_is_understood() {
+        let added = Versions::new().now();
+        let object = br#"{"metadata":{"resourceVersion":"42","name":"a"}}"#;
+        let shown = added.put_on(object);
+        assert_eq!(
+            shown,
+            r#"{"metadata":{"resourceVersion":"1000000042","name":"a"}}"#
+        );
+        let shown = String::from_utf8(shown.to_vec()).unwrap();
+        let path = "/jobs?watch=true&resourceVersion=1000000042&resourceVersionMatch=NotOlderThan";
+        let meant = added.taken_off(asked(path, &shown)).unwrap();
+        assert_eq!(
+            meant.path,
+            "/jobs?watch=true&resourceVersion=42&resourceVersionMatch=NotOlderThan"
+        );
+        assert_eq!(meant.body, object.as_slice());
+        let any = added
+            .taken_off(asked("/jobs?resourceVersion=0", ""))
+            .unwrap();
+        assert_eq!(any.path, "/jobs?resourceVersion=0");
+    }
+
+    #[test]
+    fn what_was_shown_before_they_went_back_has_expired_and_is_a_conflict() {
+        let versions = Versions::new();
+        let shown = versions.now().put_on(br#"{"resourceVersion":"900"}"#);
+        versions.go_back();
+        let later = versions.now().put_on(br#"{"resourceVersion":"901"}"#);
+        assert!(later < shown);
+        assert!(
+            versions
+                .now()
+                .taken_off(asked("/jobs?resourceVersion=1000000900", ""))
+                .is_none()
+        );
+        let shown = String::from_utf8(shown.to_vec()).unwrap();
+        let patch = versions.now().taken_off(asked("/jobs/a", &shown)).unwrap();
+        assert_eq!(patch.body, r#"{"resourceVersion":"1"}"#);
+    }
+}
