@@ -15,7 +15,7 @@ demo dev bare: servers
 
 # Real etcd, Kubernetes, Consul and kwok, built once into .servers.
 servers:
-	@testbed/servers/build
+	@crates/testbed/servers/build
 
 # Those that watch the clock of real servers first, beside those that need none and wait for the processor.
 test: servers
@@ -95,7 +95,7 @@ model:
 # Of what is shipped, as ratios to a floor or a peer that is measured in the same run; ROWS names some parts
 # only, RUNS says how often each is measured: docs/performance.md.
 bench: servers
-	@testbed/servers/build kueue
+	@crates/testbed/servers/build kueue
 	cargo build --locked --release --bins
 	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator cargo bench --locked --profile measure --bench table
 

@@ -8,10 +8,8 @@ mod facts;
 
 use std::sync::Arc;
 
-use consul_semaphore_operator::{
-    consul::Entry,
-    semaphore::{Job, Lock, Mode, Observed, Plan, decide, lock::LockBody},
-};
+use consul_client::Entry;
+use consul_semaphore::{Job, Lock, Mode, Observed, Plan, decide, lock::LockBody};
 use gungraun::{
     Callgrind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
 };

@@ -6,7 +6,7 @@ mod facts;
 
 use std::hint::black_box;
 
-use consul_semaphore_operator::semaphore::{Lock, Mode, decide};
+use consul_semaphore::{Lock, Mode, decide};
 use divan::Bencher;
 use k8s_openapi::api::batch::v1 as batch;
 

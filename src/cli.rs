@@ -21,16 +21,16 @@ use clap::{
     builder::RangedU64ValueParser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use consul_client::Config;
+use consul_semaphore::turns::WINDOW;
+use consul_semaphore_api::{
+    Seconds, SemaphoreSelector,
+    scope::{Namespaces, Scope},
+    tenancy::{Tenancy, TenantPrefix, TrustedNamespaces},
+};
 use consul_semaphore_operator::{
-    api::{
-        Seconds, SemaphoreSelector,
-        scope::{Namespaces, Scope},
-        tenancy::{Tenancy, TenantPrefix, TrustedNamespaces},
-    },
-    consul::Config,
     controller,
     leader::{self, LeaseName},
-    semaphore::turns::WINDOW,
     telemetry::{self, LogFormat},
 };
 

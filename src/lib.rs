@@ -32,22 +32,13 @@
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
 
 pub mod admission;
-pub mod api;
 pub mod check;
-pub mod clock;
 mod connections;
-pub mod consul;
 pub mod controller;
 pub mod crash;
 pub mod exec;
-mod holding;
-#[cfg(test)]
-mod hostile;
-mod id;
 pub mod leader;
-pub mod semaphore;
 pub mod stderr;
 mod streamed;
 pub mod telemetry;
-pub mod text;
 pub mod web;

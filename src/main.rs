@@ -11,7 +11,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use consul_semaphore_operator::{api, telemetry};
+use consul_semaphore_api as api;
+use consul_semaphore_operator::telemetry;
 
 use crate::cli::{Cli, Command};
 

@@ -6,8 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use consul_client as consul;
 use consul_semaphore_operator::{
-    check, consul,
+    check,
     telemetry::{self, LogFormat},
 };
 use tokio::runtime::Builder;

@@ -2,8 +2,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use consul_client as consul;
 use consul_semaphore_operator::{
-    consul, controller,
+    controller,
     telemetry::{self, Telemetry, Traces},
     web::{self, Page},
 };

@@ -1,7 +1,7 @@
-//! The shipped CRD is the one that the types in `src/api` make; so is the chart's, which can hold no file of another
+//! The shipped CRD is the one that the types in `crates/api/src` make; so is the chart's, which can hold no file of another
 //! folder.
 
-use consul_semaphore_operator::api::crd_yaml;
+use consul_semaphore_api::crd_yaml;
 use std::{env, fs, path::Path};
 
 const SHIPPED: [&str; 2] = [
@@ -19,7 +19,7 @@ fn the_shipped_crd_is_current() {
         }
         assert!(
             fs::read_to_string(&path).unwrap_or_default() == current,
-            "{shipped} is not what src/api makes; write it anew with: UPDATE_CRDS=1 cargo test --test crd_drift"
+            "{shipped} is not what crates/api/src makes; write it anew with: UPDATE_CRDS=1 cargo test --test crd_drift"
         );
     }
 }

@@ -3,10 +3,10 @@
 
 use std::{fs, net::TcpListener, path::Path, process::Command};
 
-use consul_semaphore_operator::{
-    admission,
-    api::annotations::{FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION},
+use consul_semaphore_api::annotations::{
+    FENCING_TOKEN, GRANTED_TO, HOLDER_LABEL, LOCK_INDEX, LOCK_KEY, SESSION,
 };
+use consul_semaphore_operator::admission;
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,

@@ -13,7 +13,7 @@ use std::{
 #[test]
 fn the_algorithm_has_no_io_no_clock_and_no_async() {
     assert_room_avoids(
-        "src/semaphore",
+        "crates/consul-semaphore/src",
         &[
             "tokio",
             "reqwest",
@@ -42,7 +42,7 @@ fn the_algorithm_has_no_io_no_clock_and_no_async() {
 #[test]
 fn the_consul_client_knows_nothing_of_kubernetes_or_semaphores() {
     assert_room_avoids(
-        "src/consul",
+        "crates/consul-client/src",
         &[
             "kube",
             "kube_client",
@@ -59,7 +59,7 @@ fn the_consul_client_knows_nothing_of_kubernetes_or_semaphores() {
 #[test]
 fn what_users_write_is_read_without_a_client() {
     assert_room_avoids(
-        "src/api",
+        "crates/api/src",
         &[
             "tokio",
             "reqwest",
@@ -115,7 +115,12 @@ fn the_page_shows_only_what_is_published() {
             "crate::semaphore::decide",
         ],
     );
-    for room in ["src/controller", "src/telemetry", "src/leader", "src/api"] {
+    for room in [
+        "src/controller",
+        "src/telemetry",
+        "src/leader",
+        "crates/api/src",
+    ] {
         assert_room_avoids(room, &["crate::web"]);
     }
 }
@@ -136,7 +141,7 @@ fn whether_the_policies_are_in_force_changes_nothing() {
 
 #[test]
 fn whoever_holds_slots_needs_no_kubernetes() {
-    for room in ["src/holding", "src/exec"] {
+    for room in ["crates/consul-semaphore/src/holding", "src/exec"] {
         assert_room_avoids(
             room,
             &[
@@ -150,7 +155,7 @@ fn whoever_holds_slots_needs_no_kubernetes() {
             ],
         );
     }
-    assert_room_avoids("src/holding", &["crate::exec"]);
+    assert_room_avoids("crates/consul-semaphore/src/holding", &["crate::exec"]);
 }
 
 #[test]
@@ -174,7 +179,7 @@ fn a_check_is_judged_by_what_was_read() {
 #[test]
 fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
     assert_room_avoids(
-        "csem/src/view",
+        "crates/kubectl-csem/src/view",
         &[
             "tokio",
             "Client",
@@ -197,7 +202,7 @@ fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
 #[test]
 fn nobody_needs_a_check_to_work() {
     // The model of the algorithm has a function of this name.
-    for room in ["src/consul", "src/controller", "src/exec"] {
+    for room in ["crates/consul-client/src", "src/controller", "src/exec"] {
         assert_room_avoids(room, &["crate::check"]);
     }
 }

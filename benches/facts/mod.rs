@@ -6,17 +6,14 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::{
-    api::annotations,
-    clock::Moment,
-    consul::{Entry, Listing, SessionId},
-    controller::bench::{Queue, read},
-    semaphore::{
-        AHEAD, Cluster, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life,
-        LimitPolicy, Mode, MutexMemory, Observed, OnSlotLost, Ours, Prefix, Reading, Settings,
-        Turns, Uid, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
-    },
+use consul_client::{Entry, Listing, SessionId, clock::Moment};
+use consul_semaphore::{
+    AHEAD, Cluster, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, LimitPolicy,
+    Mode, MutexMemory, Observed, OnSlotLost, Ours, Prefix, Reading, Settings, Turns, Uid, decide,
+    lock::SEMAPHORE_FLAGS, reading::Deaths,
 };
+use consul_semaphore_api::annotations;
+use consul_semaphore_operator::controller::bench::{Queue, read};
 use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
 

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use consul_semaphore_operator::consul::Config;
+use consul_client::Config;
 use testbed::{Bed, Namespace};
 use tokio::{sync::mpsc, task::AbortHandle, time::interval};
 

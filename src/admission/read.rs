@@ -10,7 +10,7 @@ use kube::{
 use tokio::time::timeout;
 
 use super::{Answer, Finding, Policy, judge, told};
-use crate::text::one_line;
+use consul_client::text::one_line;
 
 /// How the policies stand. It takes a moment, and never fails. `operator` is who the API server takes the
 /// operator for, if that is known; `patience` is how long each answer may take, with the client's own repetitions.

@@ -8,7 +8,7 @@ use kube::Client;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::text::one_line;
+use consul_client::text::one_line;
 
 /// How much of the words of others is repeated.
 const LONGEST: usize = 300;

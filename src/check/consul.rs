@@ -11,11 +11,8 @@ use std::{
 use jiff::SignedDuration;
 
 use super::{Operator, Settings};
-use crate::{
-    clock,
-    consul::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status},
-    leader,
-};
+use crate::leader;
+use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status, clock};
 
 /// The address of the external node, as the operator registers it: Consul wants one, and nobody connects
 /// to it.
@@ -360,7 +357,7 @@ fn locks(key: &str, session: &SessionId) -> [Op; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::consul::Config;
+    use consul_client::Config;
 
     /// A semaphore with a token of its own has a scratch session of its own.
     #[test]

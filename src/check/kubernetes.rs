@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     admission::{self, Finding},
-    api::GROUP,
     leader,
 };
+use consul_semaphore_api::GROUP;
 
 /// How many rights are asked for at once.
 const AT_ONCE: usize = 8;

@@ -28,11 +28,10 @@ use self::{
     consul::{Keys, Scratch},
     kubernetes::Cluster,
 };
-use crate::{
-    api::{annotations::is_object_name, scope::Namespaces},
-    consul::{Client, Config, ConfigError},
-    controller, semaphore as algorithm,
-};
+use crate::controller;
+use consul_client::{Client, Config, ConfigError};
+use consul_semaphore as algorithm;
+use consul_semaphore_api::{annotations::is_object_name, scope::Namespaces};
 
 /// What is to be looked at.
 #[derive(Clone, Debug)]

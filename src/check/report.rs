@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter, Write as _};
 
 use serde::Serialize;
 
-use crate::text::one_line;
+use consul_client::text::one_line;
 
 /// How long a message and a piece of advice can be, in characters: they may repeat the words of others.
 const LONGEST: usize = 1000;

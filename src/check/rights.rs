@@ -1,6 +1,7 @@
 //! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
 
-use crate::{admission, api::scope::Namespaces};
+use crate::admission;
+use consul_semaphore_api::scope::Namespaces;
 
 /// A rule, and what does not work without it.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,13 +12,13 @@ use super::{
     kubernetes::Cluster,
     rights::{Question, SECRET},
 };
-use crate::{
-    api::{ConsulSemaphore, TokenSecretRef},
+use crate::controller::{Kept, place, settings_of, take_token, tenants_node};
+use consul_client::{
+    Client, Error, Listing, Session, TokenCell,
     clock::{self, Moment},
-    consul::{Client, Error, Listing, Session, TokenCell},
-    controller::{Kept, place, settings_of, take_token, tenants_node},
-    semaphore as algorithm,
 };
+use consul_semaphore as algorithm;
+use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef};
 
 /// How many Jobs are read at once.
 const PAGE: u32 = 500;

@@ -5,7 +5,8 @@
 )]
 
 use clap::{Args, ValueEnum};
-use consul_semaphore_operator::{api::Seconds, check};
+use consul_semaphore_api::Seconds;
+use consul_semaphore_operator::check;
 
 use super::{ConsulFlags, ElectionFlags, OperatorFlags, ScopeFlags, filter};
 

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, builder::NonEmptyStringValueParser, error::ErrorKind};
-use consul_semaphore_operator::consul;
+use consul_client as consul;
 
 use super::Cli;
 

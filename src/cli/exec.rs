@@ -7,11 +7,10 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, ValueEnum, error::ErrorKind};
-use consul_semaphore_operator::{
-    api::{self, Cooldown, Key, Prefix, Seconds},
-    consul,
-    exec::{self, Patience},
-};
+use consul_client as consul;
+use consul_semaphore::{Key, Prefix};
+use consul_semaphore_api::{Cooldown, Seconds};
+use consul_semaphore_operator::exec::{self, Patience};
 
 use super::{Cli, ConsulFlags, filter, name};
 
@@ -241,8 +240,8 @@ impl Exec {
         Ok(exec::Settings {
             prefix,
             mode: match self.mode {
-                Mode::Semaphore => api::Mode::Semaphore,
-                Mode::Mutex => api::Mode::Mutex,
+                Mode::Semaphore => consul_semaphore::Mode::Semaphore,
+                Mode::Mutex => consul_semaphore::Mode::Mutex,
             },
             limit: self.limit,
             priority: self.priority,

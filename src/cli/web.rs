@@ -7,7 +7,8 @@
 use std::net::SocketAddr;
 
 use clap::{Args, CommandFactory as _, ValueEnum, error::ErrorKind};
-use consul_semaphore_operator::{api::scope::Scope, web};
+use consul_semaphore_api::scope::Scope;
+use consul_semaphore_operator::web;
 
 use super::Cli;
 

@@ -13,10 +13,8 @@ use super::{
     events::{Events, Reason},
     job,
 };
-use crate::{
-    api::advice::{Places, advise},
-    semaphore::Uid,
-};
+use consul_semaphore::Uid;
+use consul_semaphore_api::advice::{Places, advise};
 
 /// What was told to which Job.
 pub(super) struct Advisor {

@@ -9,11 +9,9 @@ use super::{
     events::Reason,
     job::{Kept, Obstacle},
 };
-use crate::{
-    api::annotations::{AnnotationError, KEY},
-    clock::Moment,
-    semaphore::Job,
-};
+use consul_client::clock::Moment;
+use consul_semaphore::Job;
+use consul_semaphore_api::annotations::{AnnotationError, KEY};
 
 /// A Job that names a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,11 +10,9 @@ use super::{
     index::{Index, LineRef, SemaphoreRef},
     job::Kept,
 };
-use crate::{
-    api::Prefix,
-    clock::Moment,
-    semaphore::{Job, Uid},
-};
+use consul_client::clock::Moment;
+use consul_semaphore::Prefix;
+use consul_semaphore::{Job, Uid};
 
 /// A Job as a pass sees it; `None` if it has nothing to do with us.
 pub fn read(job: &batch::Job) -> Option<Arc<Job>> {

@@ -5,7 +5,7 @@ use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 use kube::api::PatchParams;
 use tokio::time::timeout;
 
-use crate::clock::Moment;
+use consul_client::clock::Moment;
 
 /// How long a call may take.
 pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -23,12 +23,11 @@ use super::{
     call::{CallError, call},
 };
 use crate::{
-    clock,
     crash::{self, Point},
-    semaphore::{CronJob, Uid},
     telemetry::Metrics,
-    text::one_line,
 };
+use consul_client::{clock, text::one_line};
+use consul_semaphore::{CronJob, Uid};
 
 /// How many events may be due at once; more are dropped, and counted.
 const QUEUE: usize = 4096;
@@ -124,7 +123,7 @@ impl Events {
     pub(super) fn new(client: Client, metrics: Metrics) -> (Self, impl Future<Output = ()>) {
         let (queue, mut due) = mpsc::channel::<Due>(QUEUE);
         let reporter = Reporter {
-            controller: crate::api::GROUP.into(),
+            controller: consul_semaphore_api::GROUP.into(),
             instance: std::env::var("HOSTNAME").ok(),
         };
         let mut told = Told {

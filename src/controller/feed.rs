@@ -16,12 +16,8 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use crate::{
-    clock::Moment,
-    consul::{self, Entry, Listing, SessionId},
-    holding::News,
-    semaphore::{Key, Prefix},
-};
+use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
+use consul_semaphore::{Key, Prefix, holding::News};
 
 /// How many calls of Consul the grantors of one semaphore make at once.
 const TURNS: usize = 32;

@@ -1,10 +1,8 @@
 //! Whether Consul answers at all, said at the start: a wrong address would show only with the first
 //! `ConsulSemaphore`.
 
-use crate::{
-    consul::{Client, Error},
-    holding::insist,
-};
+use consul_client::{Client, Error};
+use consul_semaphore::holding::insist;
 
 /// Asks until there is an answer. It takes no token.
 pub(super) async fn tell(consul: Client) {

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use super::Context;
-use crate::{
-    api::ConsulSemaphore,
-    consul::{Client, Scope, TokenCell},
-};
+use consul_client::{Client, Scope, TokenCell};
+use consul_semaphore_api::ConsulSemaphore;
 
 /// A part of Consul, with a token to go there.
 #[derive(Clone, Debug)]

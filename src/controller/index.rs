@@ -25,11 +25,8 @@ use tokio::sync::Notify;
 pub(super) use self::refs::{LineRef, SemaphoreRef};
 use self::{contenders::Contenders, lists::Lists};
 use super::{job::Kept, reach::Reach};
-use crate::{
-    clock::Moment,
-    id::IdMap,
-    semaphore::{Job, Key, Place, Prefix, Standing, Uid},
-};
+use consul_client::{clock::Moment, id::IdMap};
+use consul_semaphore::{Job, Key, Place, Prefix, Standing, Uid};
 
 /// How many that are not to wait are looked at behind the head of a line.
 const IMPATIENT: usize = 64;

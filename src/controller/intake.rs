@@ -12,7 +12,8 @@ use super::{
     events::Reason,
     job::{Kept, Obstacle},
 };
-use crate::{clock::Moment, semaphore::Uid};
+use consul_client::clock::Moment;
+use consul_semaphore::Uid;
 
 /// How long a semaphore that is made together with its Jobs may come after them.
 const GRACE: Duration = Duration::from_secs(2);
@@ -81,7 +82,7 @@ fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
             let note = format!(
                 "this Job is left alone, and gets no slot: {manager}. Remove either that or the \
                  annotation {}",
-                crate::api::annotations::SEMAPHORE
+                consul_semaphore_api::annotations::SEMAPHORE
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
@@ -102,7 +103,7 @@ fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
                 "this Job stays suspended: ConsulSemaphore {} is keyed, so say which of its semaphores \
                  to wait for with the annotation {}",
                 stray.job.wants.as_deref().unwrap_or_default(),
-                crate::api::annotations::KEY
+                consul_semaphore_api::annotations::KEY
             );
             (Reason::Malformed, note, Duration::ZERO)
         }
@@ -113,7 +114,7 @@ fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
                  one of that name there, or correct the annotation {}; one of another namespace can't \
                  be used",
                 stray.namespace,
-                crate::api::annotations::SEMAPHORE
+                consul_semaphore_api::annotations::SEMAPHORE
             );
             (Reason::NoSemaphore, note, GRACE)
         }

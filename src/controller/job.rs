@@ -4,11 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::batch::v1 as batch;
 
-use crate::{
-    api::annotations::{self, AnnotationError, OnContention},
-    clock::Moment,
-    semaphore::{CronJob, Granted, Job, Standing},
-};
+use consul_client::clock::Moment;
+use consul_semaphore::OnContention;
+use consul_semaphore::{CronJob, Granted, Job, Standing};
+use consul_semaphore_api::annotations::{self, AnnotationError};
 
 /// The annotation by which a `CronJob` says for when it made a Job.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -22,7 +21,7 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 /// How long the texts of a Job can be that are kept of it, in bytes. Whoever may write a Job may write any
 /// text there; what is longer is none of what it is to be, and is not kept.
 mod longest {
-    use crate::api::{Key, Prefix};
+    use consul_semaphore::{Key, Prefix};
 
     /// A name or a uid of an object of Kubernetes.
     pub(super) const NAME: usize = 253;

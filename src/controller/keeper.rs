@@ -10,13 +10,16 @@ use backon::BackoffBuilder;
 use tokio::{sync::Notify, task::AbortHandle, time::sleep};
 
 use crate::{
-    clock::Moment,
-    consul::{self, Client, ExternalNode, NewSession, Scope, SessionId},
     controller::{AFTERWARDS, home::Home},
     crash::{self, Point},
-    holding::{KnownLife, Renewal, pauses},
-    semaphore::Life,
     telemetry::Metrics,
+};
+use consul_client::{
+    self as consul, Client, ExternalNode, NewSession, Scope, SessionId, clock::Moment,
+};
+use consul_semaphore::{
+    Life,
+    holding::{KnownLife, Renewal, pauses},
 };
 
 /// The address of our external node: Consul wants one, and nobody connects to it.

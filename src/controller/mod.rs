@@ -4,7 +4,7 @@
 //!
 //! One Job's way through this room:
 //! `watches` (its events) → `index` (its place in line) → `grantor` (a pass over its lock key:
-//! observe, [`decide`](crate::semaphore::decide()), apply) → `patch` (it is started) → the grantor
+//! observe, [`decide`](consul_semaphore::decide()), apply) → `patch` (it is started) → the grantor
 //! again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status, the watch
@@ -34,6 +34,8 @@ mod keeper;
 mod overseer;
 mod patch;
 mod reach;
+#[cfg(test)]
+mod samples;
 mod secret;
 mod ungranted;
 mod watches;
@@ -55,14 +57,12 @@ pub(crate) use self::{
 };
 use crate::{
     admission,
-    api::{scope::Scope, tenancy::Tenancy},
-    consul::{self, Observer},
-    holding::insist,
     leader::{self, Standing, Term},
-    semaphore::Cluster,
     telemetry::{Health, Metrics, Telemetry, Traces},
-    text::one_line,
 };
+use consul_client::{self as consul, Observer, text::one_line};
+use consul_semaphore::{Cluster, holding::insist};
+use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 
 /// How many Jobs are written to at once, over all semaphores.
 const JOB_WRITES: usize = 32;

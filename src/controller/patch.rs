@@ -17,12 +17,10 @@ use super::{
     call::{CallError, call, call_until, patch_params},
     job::Kept,
 };
-use crate::{
-    api::annotations as a,
-    clock::Moment,
-    crash::{self, Point},
-    semaphore::plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
-};
+use crate::crash::{self, Point};
+use consul_client::clock::Moment;
+use consul_semaphore::plan::{GiveBack, Rename, Start, Stop, Suspend, Target};
+use consul_semaphore_api::annotations as a;
 
 /// Starts a Job in its slot: one PATCH unsuspends it and puts the sequencer where its pods read it.
 pub(super) fn start(start: &Start) -> Value {

@@ -6,7 +6,7 @@ use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
 use kube::{Api, Client, Resource};
 
 use super::call::call;
-use crate::api::scope::Namespaces;
+use consul_semaphore_api::scope::Namespaces;
 
 /// How far a watch reaches. One of the whole cluster needs a `ClusterRole`, one of a namespace a `Role` there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

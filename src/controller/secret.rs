@@ -15,12 +15,9 @@ use super::{
     call::{CallError, call},
     index::SemaphoreRef,
 };
-use crate::{
-    api::{TokenSecretRef, annotations::is_object_name},
-    clock::Moment,
-    consul::TokenCell,
-    holding::Setback,
-};
+use consul_client::{TokenCell, clock::Moment};
+use consul_semaphore::holding::Setback;
+use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
 /// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies
 /// is looked for sooner.

@@ -16,12 +16,9 @@ use super::{
     job::Kept,
     patch::{self, JobWrite, PatchError},
 };
-use crate::{
-    clock::Moment,
-    crash::{self, Point},
-    holding::Setback,
-    semaphore::{Uid, plan::Stop},
-};
+use crate::crash::{self, Point};
+use consul_client::clock::Moment;
+use consul_semaphore::{Uid, holding::Setback, plan::Stop};
 
 /// How many of them are written to at once.
 const CONCURRENCY: usize = 16;

@@ -37,12 +37,12 @@ use super::{
     watching::{Watching, refusal},
 };
 use crate::{
-    api::{ConsulSemaphore, annotations, scope::Namespaces},
-    clock::Moment,
-    semaphore::lock_key_of,
     streamed,
     telemetry::{Health, Metrics, SemaphoreLabels},
 };
+use consul_client::clock::Moment;
+use consul_semaphore::lock_key_of;
+use consul_semaphore_api::{ConsulSemaphore, annotations, scope::Namespaces};
 
 impl SemaphoreRef {
     /// The reference to this object.

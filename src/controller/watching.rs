@@ -6,9 +6,9 @@ use kube::{core::Status, runtime::watcher};
 use tokio::time::sleep;
 
 use super::reach::Reach;
-use crate::{
+use crate::telemetry::{Health, Metrics, Part};
+use consul_client::{
     clock::{self, Moment},
-    telemetry::{Health, Metrics, Part},
     text::one_line,
 };
 

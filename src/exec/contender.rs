@@ -13,22 +13,22 @@ use tokio::{
 };
 
 use super::{Failure, Patience, Settings};
-use crate::{
-    api::annotations::OnContention,
+use crate::stderr::Stderr;
+use consul_client::{
+    self as consul, Client, Listing, SessionId, WatchOptions,
     clock::{self, Moment},
-    consul::{self, Client, Listing, SessionId, WatchOptions},
+};
+use consul_semaphore::OnContention;
+use consul_semaphore::{
+    Agreement, Cluster, Coolings, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost, Reading,
+    Standing, Turns, Uid,
+    evidence::LATE,
     holding::{News, Renewal, View},
-    semaphore::{
-        Agreement, Cluster, Coolings, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost,
-        Reading, Standing, Turns, Uid,
-        evidence::LATE,
-        identity,
-        lock::Unreadable,
-        plan::{Slot, Suspended, Taker},
-        settings,
-        turns::WINDOW,
-    },
-    stderr::Stderr,
+    identity,
+    lock::Unreadable,
+    plan::{Slot, Suspended, Taker},
+    settings,
+    turns::WINDOW,
 };
 
 /// When to try again what waits for something that wakes nobody.

@@ -4,7 +4,8 @@ use std::{io, time::Duration};
 
 use rustix::process::Signal;
 
-use crate::{api::Prefix, consul};
+use consul_client as consul;
+use consul_semaphore::Prefix;
 
 /// The exit code that says that the slot was lost.
 pub const LOST: u8 = 79;

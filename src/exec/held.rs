@@ -1,10 +1,8 @@
 //! Whether a sequencer is still good.
 
-use crate::{
-    api::Prefix,
-    consul::{self, Client, Listing, SessionId},
-    semaphore::{Mode, Reading},
-};
+use consul_client::{self as consul, Client, Listing, SessionId};
+use consul_semaphore::Prefix;
+use consul_semaphore::{Mode, Reading};
 
 /// What a holder was given with its slot: the key that its session has locked, and how often that key
 /// has been locked (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).

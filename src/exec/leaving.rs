@@ -8,7 +8,8 @@ use super::{
     contender::{Contender, Step},
     signals::Signals,
 };
-use crate::{clock::Moment, semaphore::Standing};
+use consul_client::clock::Moment;
+use consul_semaphore::Standing;
 
 /// How long giving back may take, beside the time for which a slot cools. What is left then ends with the
 /// session's TTL.

@@ -1,4 +1,4 @@
-//! One process in a slot: what `consul lock` does, around the same [`decide`](crate::semaphore::decide())
+//! One process in a slot: what `consul lock` does, around the same [`decide`](consul_semaphore::decide())
 //! as the operator's.
 //!
 //! To the algorithm the process is a Job: idle while it waits, running once it is started, finished when
@@ -40,12 +40,10 @@ pub use self::{
     held::{Sequencer, Verdict, held},
     process::become_command,
 };
-use crate::{
-    api::{Mode, Prefix},
-    consul::{self, Client},
-    semaphore::{identity, plan::Suspended},
-    stderr::Stderr,
-};
+use crate::stderr::Stderr;
+use consul_client::{self as consul, Client};
+use consul_semaphore::{Mode, Prefix};
+use consul_semaphore::{identity, plan::Suspended};
 
 /// What is to be run, and in which slot.
 #[derive(Clone, Debug)]

@@ -3,15 +3,15 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::contender::{Contender, Step};
-use crate::{
+use consul_client::{
+    self as consul, Entry, ExternalNode, NewSession, OpError, SessionId,
     clock::{self, Moment},
-    consul::{self, Entry, ExternalNode, NewSession, OpError, SessionId},
+};
+use consul_semaphore::{
+    Defence, Job, Life, Observed, Ours, Plan, Standing, decide,
+    evidence::tenure,
     holding::{Outcome, Renewal},
-    semaphore::{
-        Defence, Job, Life, Observed, Ours, Plan, Standing, decide,
-        evidence::tenure,
-        plan::{Slot, Target, Transaction},
-    },
+    plan::{Slot, Target, Transaction},
 };
 
 /// How many rounds a pass has at the most.

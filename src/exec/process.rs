@@ -14,7 +14,7 @@ use rustix::process::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::semaphore::plan::Slot;
+use consul_semaphore::plan::Slot;
 
 /// How often it is looked whether a group that is to end has ended.
 const LOOK: Duration = Duration::from_millis(50);

@@ -10,11 +10,9 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, time::sleep};
 
 use super::{Candidate, Election, Standing, Term, Timing, board::Board};
-use crate::{
-    clock::Moment,
-    consul::{
-        self, Client, Entry, ExternalNode, Listing, NewSession, PutMode, SessionId, WatchOptions,
-    },
+use consul_client::{
+    self as consul, Client, Entry, ExternalNode, Listing, NewSession, PutMode, SessionId,
+    WatchOptions, clock::Moment,
 };
 
 /// Consul's shortest TTL.

@@ -28,7 +28,8 @@ use anyhow::{Context as _, anyhow};
 use tokio::time::timeout;
 
 use self::{board::Board, lease::LeaseCandidate, lock::LockCandidate};
-use crate::{clock::Moment, consul, telemetry::Telemetry};
+use crate::telemetry::Telemetry;
+use consul_client::{self as consul, clock::Moment};
 
 pub use self::{
     board::Standing,

@@ -9,7 +9,7 @@ use kube::{
 use tokio::{sync::watch, time::sleep};
 use tower::{BoxError, buffer::BufferLayer, filter::FilterLayer, retry::RetryLayer};
 
-use crate::{clock::Moment, consul};
+use consul_client::{self as consul, clock::Moment};
 
 /// How many requests to the API server may wait at the gate.
 const QUEUE: usize = 1024;

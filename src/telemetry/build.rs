@@ -10,10 +10,10 @@ pub const COMMIT: &str = match option_env!("BUILD_COMMIT") {
     None => "unknown",
 };
 
-/// The Kubernetes that the tests run against, as `testbed/servers/kubernetes/go.mod` pins it.
+/// The Kubernetes that the tests run against, as `crates/testbed/servers/kubernetes/go.mod` pins it.
 pub const KUBERNETES: &str = "v1.36.3";
 
-/// The Consul that the tests run against, as `testbed/servers/consul/go.mod` pins it.
+/// The Consul that the tests run against, as `crates/testbed/servers/consul/go.mod` pins it.
 pub const CONSUL: &str = "v1.20.5";
 
 /// What `version` prints.
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn it_names_the_servers_that_the_test_bed_pins() {
-        let kubernetes = include_str!("../../testbed/servers/kubernetes/go.mod");
-        let consul = include_str!("../../testbed/servers/consul/go.mod");
+        let kubernetes = include_str!("../../crates/testbed/servers/kubernetes/go.mod");
+        let consul = include_str!("../../crates/testbed/servers/consul/go.mod");
         assert_eq!(
             pinned(kubernetes, "k8s.io/kubernetes").as_deref(),
             Some(KUBERNETES)

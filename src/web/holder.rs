@@ -55,7 +55,7 @@ impl<'a> Holder<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::semaphore::{Cluster, ContenderBody, Identity};
+    use consul_semaphore::{Cluster, ContenderBody, Identity};
 
     fn read(text: &str) -> (Kind, Option<&str>, Option<&str>) {
         let Holder { kind, name, place } = Holder::read(Some(text));

@@ -32,10 +32,10 @@ use tokio::{net::TcpListener, task::JoinSet};
 
 use self::{guard::Guard, picture::Picture, places::Places, reviews::Reviews};
 use crate::{
-    api::scope::Scope,
     connections::{self, Bounds},
     telemetry::Telemetry,
 };
+use consul_semaphore_api::scope::Scope;
 
 /// A page that is open asks anew before its connection is closed.
 const BOUNDS: Bounds = Bounds {

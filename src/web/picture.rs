@@ -171,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::{ConsulSemaphore, ConsulSemaphoreStatus};
+    use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus};
 
     fn name(name: &str) -> Name {
         Name {

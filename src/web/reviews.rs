@@ -18,7 +18,8 @@ use tokio::{
 };
 
 use super::guard::{Refusal, Token};
-use crate::{api::GROUP, clock::Moment, text::one_line};
+use consul_client::{clock::Moment, text::one_line};
+use consul_semaphore_api::GROUP;
 
 /// What a token can be made for, so that it is of use to nobody but this page.
 pub(super) const AUDIENCE: &str = "consul-semaphore-web";

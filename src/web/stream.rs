@@ -27,10 +27,8 @@ use super::{
     picture::{Changes, Picture, Shown},
     places::Place,
 };
-use crate::{
-    clock::{self, Moment},
-    telemetry,
-};
+use crate::telemetry;
+use consul_client::clock::{self, Moment};
 
 /// How many semaphores one event tells of at most.
 const CHUNK: usize = 32;

@@ -5,13 +5,12 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::{holder::Holder, trend::Trend};
-use crate::{
-    api::{
-        ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, Mode, QueueStatus,
-        conditions::{self, ConditionType},
-        waiting::{Line, Why},
-    },
-    text::one_line,
+use consul_client::text::one_line;
+use consul_semaphore::Mode;
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus,
+    conditions::{self, ConditionType},
+    waiting::{Line, Why},
 };
 
 /// How much is shown of a text that others may have written, in characters.

@@ -16,13 +16,11 @@ use super::{
     picture::{Name, Picture},
     view::View,
 };
-use crate::{
-    api::{
-        ConsulSemaphore, ConsulSemaphoreStatus, SemaphoreSelector,
-        scope::{Namespaces, Scope},
-    },
-    clock, streamed,
-    text::one_line,
+use crate::streamed;
+use consul_client::{clock, text::one_line};
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus, SemaphoreSelector,
+    scope::{Namespaces, Scope},
 };
 
 /// How much of an error is shown, in characters.

@@ -1,6 +1,6 @@
 //! Where a semaphore lives: it is checked when it is made, and never changes.
 
-use consul_semaphore_operator::api::Prefix;
+use consul_semaphore::Prefix;
 use serde_json::{Value, json};
 
 use crate::semaphores::Semaphores;

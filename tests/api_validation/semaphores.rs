@@ -1,6 +1,6 @@
 //! `ConsulSemaphore`s as anybody can write them.
 
-use consul_semaphore_operator::api::{ConsulSemaphore, ConsulSemaphoreStatus, crd_yaml};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, crd_yaml};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, ResourceExt as _,

@@ -1,6 +1,6 @@
 //! What people see: the status, the columns and the explanations.
 
-use consul_semaphore_operator::api::{
+use consul_semaphore_api::{
     ConsulSemaphoreStatus, HolderStatus, QueueStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };

@@ -1,6 +1,6 @@
 //! What the operator does for a semaphore: limits, policies and times.
 
-use consul_semaphore_operator::api::{Cooldown, LockDelay, Ttl};
+use consul_semaphore_api::{Cooldown, LockDelay, Ttl};
 use kube::ResourceExt as _;
 use serde_json::json;
 

@@ -2,9 +2,7 @@
 
 use std::{fs, path::Path, pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{
-    Client, Error, ExternalNode, NewSession, Op, PutMode, Scope, WatchOptions,
-};
+use consul_client::{Client, Error, ExternalNode, NewSession, Op, PutMode, Scope, WatchOptions};
 use futures::StreamExt;
 use serde_json::json;
 use testbed::{Consul, ConsulServer, consul_minor, eventually};

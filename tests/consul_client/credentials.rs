@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 
-use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
+use consul_client::{Client, PutMode, WatchOptions};
 use serde_json::json;
 use testbed::{Consul, Folder, Link, eventually, same};
 use tokio::time::timeout;

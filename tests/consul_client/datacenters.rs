@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use consul_semaphore_operator::consul::{
-    Client, ExternalNode, NewSession, PutMode, Scope, SessionId, WatchOptions,
-};
+use consul_client::{Client, ExternalNode, NewSession, PutMode, Scope, SessionId, WatchOptions};
 use serde_json::json;
 use testbed::{Consul, ConsulServer, eventually, same};
 use tokio::{task::JoinSet, time::timeout};

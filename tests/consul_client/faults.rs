@@ -7,9 +7,8 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::{
-    clock::Moment,
-    consul::{Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions},
+use consul_client::{
+    Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions, clock::Moment,
 };
 use futures::StreamExt;
 use tokio::time::timeout;

@@ -1,6 +1,6 @@
 //! Keys and values.
 
-use consul_semaphore_operator::consul::{Error, PutMode};
+use consul_client::{Error, PutMode};
 
 use crate::server::{is_old, on_server, start};
 

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use consul_semaphore_operator::{
-    clock::Moment,
-    consul::{Client, Error, Op, PutMode, SessionId},
-};
+use consul_client::{Client, Error, Op, PutMode, SessionId, clock::Moment};
 use testbed::{eventually, same};
 use tokio::{task::JoinSet, time::timeout};
 use wiremock::{

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::consul::{self, Client, Error, Observer, PutMode};
+use consul_client::{self as consul, Client, Error, Observer, PutMode};
 use futures::future::join_all;
 use serde_json::Value;
 use testbed::{ApiServer, AuthMethod, Consul, ConsulServer, eventually, same};

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use consul_semaphore_operator::consul::{AuthMethod, Client, Error, PutMode};
+use consul_client::{AuthMethod, Client, Error, PutMode};
 use serde_json::json;
 use testbed::{Folder, eventually};
 use wiremock::{

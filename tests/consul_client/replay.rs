@@ -3,7 +3,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{Client, Error, Op, PutMode, SessionId, WatchOptions};
+use consul_client::{Client, Error, Op, PutMode, SessionId, WatchOptions};
 use futures::StreamExt;
 use testbed::{Consul, eventually};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use consul_semaphore_operator::consul::{Client, Config, ExternalNode, NewSession, SessionId};
+use consul_client::{Client, Config, ExternalNode, NewSession, SessionId};
 use testbed::{Consul, ConsulServer, Folder};
 
 /// How long anything may take: far more than it does.

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use consul_semaphore_operator::consul::{
-    Behavior, Error, ExternalNode, NewSession, PutMode, SessionId,
-};
+use consul_client::{Behavior, Error, ExternalNode, NewSession, PutMode, SessionId};
 
 use crate::server::{is_old, on_server, start};
 

@@ -1,6 +1,6 @@
 //! Transactions.
 
-use consul_semaphore_operator::consul::{Error, Op};
+use consul_client::{Error, Op};
 
 use crate::server::{is_old, on_server, start};
 

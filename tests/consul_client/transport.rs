@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, path::Path, pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{Client, PutMode, WatchOptions};
+use consul_client::{Client, PutMode, WatchOptions};
 use futures::{StreamExt, future::try_join_all};
 use testbed::{Consul, Folder, Link};
 use tokio::time::timeout;

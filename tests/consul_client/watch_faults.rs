@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{Error, PutMode, WatchOptions};
+use consul_client::{Error, PutMode, WatchOptions};
 use futures::StreamExt;
 use testbed::{eventually, same};
 use tokio::time::timeout;

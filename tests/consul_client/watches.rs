@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use consul_semaphore_operator::consul::{Client, Error, Listing, PutMode, WatchOptions};
+use consul_client::{Client, Error, Listing, PutMode, WatchOptions};
 use futures::{Stream, StreamExt};
 use testbed::{Consul, Folder};
 use tokio::{sync::watch, time::timeout};

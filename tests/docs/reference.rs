@@ -63,9 +63,9 @@ fn told(page: &str, section: &str, may_be_empty: &[usize]) -> BTreeSet<String> {
 
 #[test]
 fn it_has_every_condition_and_reason() {
-    let mut expected = variants("src/api/conditions.rs", "Reason");
+    let mut expected = variants("crates/api/src/conditions.rs", "Reason");
     assert!(expected.len() > 20, "{expected:?}");
-    expected.extend(variants("src/api/conditions.rs", "ConditionType"));
+    expected.extend(variants("crates/api/src/conditions.rs", "ConditionType"));
     assert_eq!(told(REFERENCE, "Conditions: what to do", &[]), expected);
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use testbed::{Bed, Consul, eventually};
 
 /// What ends a server with this process, whatever ends that.
-const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testbed/guard");
+const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/testbed/guard");
 
 /// A Consul server on ports of its own, not running at first. Ends when it is dropped.
 pub(crate) struct DurableConsul {

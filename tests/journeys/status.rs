@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use consul_semaphore_operator::api::ConsulSemaphore;
+use consul_semaphore_api::ConsulSemaphore;
 use futures::TryStreamExt as _;
 use jiff::Timestamp;
 use kube::{

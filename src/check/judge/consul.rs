@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::SignedDuration;
 
 use crate::{
-    api::Ttl,
     check::{
         consul::{self, Seen, Step, Tried},
         report::{Area, Line, Outcome},
     },
-    consul::{ConfigError, Error},
     telemetry,
 };
+use consul_client::{ConfigError, Error};
+use consul_semaphore_api::Ttl;
 
 /// The oldest Consul that the calls are tested with: its minor version.
 const OLDEST: (u32, u32) = (1, 8);
@@ -264,7 +264,8 @@ pub(super) fn advice(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{check::consul::Keys, consul::Status};
+    use crate::check::consul::Keys;
+    use consul_client::Status;
 
     fn tried(outcome: &consul::Outcome) -> Tried {
         use Step::{End, List, Lock, Make, Register, Renew, Write};

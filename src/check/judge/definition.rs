@@ -86,7 +86,7 @@ mod tests {
     use kube::CustomResourceExt as _;
 
     use super::*;
-    use crate::api::ConsulSemaphore;
+    use consul_semaphore_api::ConsulSemaphore;
 
     fn differs(change: impl FnOnce(&mut Definition)) -> Option<Difference> {
         let ours = ConsulSemaphore::crd();

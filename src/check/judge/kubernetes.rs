@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     admission::{Finding, Standing},
-    api::ConsulSemaphore,
     check::{
         api_server::{Answer, Refusal},
         kubernetes::{Rest, Right, Seen, is_account},
@@ -18,6 +17,7 @@ use crate::{
     },
     telemetry,
 };
+use consul_semaphore_api::ConsulSemaphore;
 
 /// The oldest Kubernetes in which a Job is Complete or Failed only once its pods have ended, which is what
 /// gives its slot back.

@@ -1,6 +1,6 @@
 //! Why the first Job in line does not run: what the operator's own decision would be, in words.
 //!
-//! Nothing is judged here twice: the facts go to [`decide`](crate::semaphore::decide()), as the operator's
+//! Nothing is judged here twice: the facts go to [`decide`](consul_semaphore::decide()), as the operator's
 //! do, and the plan that comes back is never carried out.
 
 use std::{
@@ -10,16 +10,15 @@ use std::{
 
 use super::{ALIVE, holder, named};
 use crate::{
-    api::ConsulSemaphore,
     check::report::Outcome,
-    clock::Moment,
-    consul::{Entry, Session, SessionId},
     controller::{Kept, defence},
-    semaphore::{
-        Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
-        Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
-    },
 };
+use consul_client::{Entry, Session, SessionId, clock::Moment};
+use consul_semaphore::{
+    Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
+    Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
+};
+use consul_semaphore_api::ConsulSemaphore;
 
 /// One lock key, and all that is known of it.
 pub(super) struct Place {

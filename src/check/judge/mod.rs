@@ -6,10 +6,8 @@ pub(super) mod kubernetes;
 mod line_of_jobs;
 pub(super) mod semaphore;
 
-use crate::{
-    consul::SessionId,
-    semaphore::{Reading, plan::Taker},
-};
+use consul_client::SessionId;
+use consul_semaphore::{Reading, plan::Taker};
 
 /// How to see whether the operator works.
 const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \

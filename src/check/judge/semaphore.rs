@@ -10,20 +10,23 @@ use super::{
     named,
 };
 use crate::{
-    api::{
-        ConsulSemaphore, Mode,
-        annotations::KEY,
-        conditions::{self, ConditionType, Reason},
-    },
     check::{
         Name,
         api_server::{Answer, Refusal},
         report::{Area, Line, Outcome},
         semaphore::{Prefix, Seen, Token, Unknown},
     },
-    consul::{Listing, SessionId},
     controller::{Kept, Obstacle},
-    semaphore::{Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, lock::Unreadable},
+};
+use consul_client::{Listing, SessionId};
+use consul_semaphore::Mode;
+use consul_semaphore::{
+    Agreement, ContenderBody, Key, Lock, Plan, Reading, Settings, lock::Unreadable,
+};
+use consul_semaphore_api::{
+    ConsulSemaphore,
+    annotations::KEY,
+    conditions::{self, ConditionType, Reason},
 };
 
 /// How many keys of a keyed semaphore are looked at.

@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use super::{Grantor, writes::Write};
 use crate::{
-    api::annotations,
-    clock::{self, Moment},
-    consul::Entry,
     controller::{events::Reason, job::Kept},
     crash::{self, Point},
-    holding::Outcome,
-    semaphore::{
-        Life, Plan, Uid,
-        evidence::tenure,
-        plan::{Cooling, Grant, Release, Start, Target, Transaction},
-    },
 };
+use consul_client::{
+    Entry,
+    clock::{self, Moment},
+};
+use consul_semaphore::{
+    Life, Plan, Uid,
+    evidence::tenure,
+    holding::Outcome,
+    plan::{Cooling, Grant, Release, Start, Target, Transaction},
+};
+use consul_semaphore_api::annotations;
 
 impl Grantor {
     /// Does what was decided, and says whether there is more to decide at once. While Consul is

@@ -2,7 +2,7 @@
 //!
 //! It knows nothing of the `ConsulSemaphore` but its [`Settings`]: what it finds out and what it
 //! needs comes back from each pass as a [`Conclusion`]. A pass is
-//! `observe` → [`decide`](crate::semaphore::decide()) → `apply`, as often as there is something to do.
+//! `observe` → [`decide`](consul_semaphore::decide()) → `apply`, as often as there is something to do.
 
 mod apply;
 mod observe;
@@ -27,16 +27,13 @@ pub(super) use self::{
     writes::Writes,
 };
 use super::{Context, feed::Feed, home::Home, index::LineRef};
-use crate::{
-    clock::Moment,
-    consul::SessionId,
+use crate::telemetry::SemaphoreLabels;
+use consul_client::{SessionId, clock::Moment, id::IdMap};
+use consul_semaphore::{
+    AHEAD, Agreement, Coolings, Defence, Evidence, Life, Plan, Reading, Settings, Turns, Uid,
+    decide,
     holding::{self, IDLE, SOONEST},
-    id::IdMap,
-    semaphore::{
-        AHEAD, Agreement, Coolings, Defence, Evidence, Life, Plan, Reading, Settings, Turns, Uid,
-        decide, plan::Target,
-    },
-    telemetry::SemaphoreLabels,
+    plan::Target,
 };
 
 /// How many rounds a pass has at the most before others get their turn.

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use super::{Grantor, refusals::Withheld, sessions::Whose};
-use crate::{
-    clock::{self, Moment},
-    controller::patch,
-    semaphore::{Job, Observed, Ours, Standing},
-};
+use crate::controller::patch;
+use consul_client::clock::{self, Moment};
+use consul_semaphore::{Job, Observed, Ours, Standing};
 
 /// The facts of one round, owned.
 pub(super) struct Facts {

@@ -6,12 +6,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{Grantor, Whose};
-use crate::{
-    clock,
-    consul::SessionId,
-    id::IdMap,
-    semaphore::{Lock, Reading, plan::Transaction},
-};
+use consul_client::{SessionId, clock, id::IdMap};
+use consul_semaphore::{Lock, Reading, plan::Transaction};
 
 /// Since when each holder is known to hold.
 #[derive(Default)]
@@ -79,11 +75,8 @@ impl Grantor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        clock::Moment,
-        consul::{Entry, Listing},
-        semaphore::{Mode, lock::SEMAPHORE_FLAGS},
-    };
+    use consul_client::{Entry, Listing, clock::Moment};
+    use consul_semaphore::{Mode, lock::SEMAPHORE_FLAGS};
 
     fn reading(index: u64, holders: &str) -> Reading {
         let lock = Entry {

@@ -9,20 +9,15 @@ use kube::{Api, api::ListParams};
 use tokio::task::JoinSet;
 
 use super::{Grantor, refusals::Withheld};
-use crate::{
-    api::annotations::HOLDER_LABEL,
-    clock::Moment,
-    consul::SessionId,
-    controller::{
-        Context,
-        call::{CallError, call},
-        events::Reason,
-        patch,
-    },
-    holding::Setback,
-    id::IdMap,
-    semaphore::{Identity, Job, Ours, Standing, plan::Target},
+use crate::controller::{
+    Context,
+    call::{CallError, call},
+    events::Reason,
+    patch,
 };
+use consul_client::{SessionId, clock::Moment, id::IdMap};
+use consul_semaphore::{Identity, Job, Ours, Standing, holding::Setback, plan::Target};
+use consul_semaphore_api::annotations::HOLDER_LABEL;
 
 /// How long it is believed that pods are left while nothing is heard of them.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);

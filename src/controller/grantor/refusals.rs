@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::writes::Write;
-use crate::{clock::Moment, holding::Setback, semaphore::Uid};
+use consul_client::clock::Moment;
+use consul_semaphore::{Uid, holding::Setback};
 
 /// How long the API server may still do what it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);
@@ -237,7 +238,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::semaphore::plan::{GiveBack, Target};
+    use consul_semaphore::plan::{GiveBack, Target};
 
     fn give_back() -> Write {
         Write::GiveBack(GiveBack {

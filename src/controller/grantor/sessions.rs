@@ -9,17 +9,16 @@ use tokio::task::JoinSet;
 
 use super::Grantor;
 use crate::{
-    consul::{self, OpError, SessionId},
     controller::{
         home::Home,
         keeper::{Session, Span},
     },
     crash::{self, Point},
-    id::IdMap,
-    semaphore::{
-        Identity, Job, Life, Reading, Standing, Uid,
-        plan::{Release, Target, Transaction},
-    },
+};
+use consul_client::{self as consul, OpError, SessionId, id::IdMap};
+use consul_semaphore::{
+    Identity, Job, Life, Reading, Standing, Uid,
+    plan::{Release, Target, Transaction},
 };
 
 /// For whom a contender's session was made.

@@ -1,11 +1,9 @@
 //! Jobs that are not to wait: they are deleted, and it is told why.
 
 use super::{Grantor, Strangers, writes::Write};
-use crate::{
-    api::annotations::ON_CONTENTION,
-    controller::events::Reason,
-    semaphore::plan::{Skip, Skipped, Taker},
-};
+use crate::controller::events::Reason;
+use consul_semaphore::plan::{Skip, Skipped, Taker};
+use consul_semaphore_api::annotations::ON_CONTENTION;
 
 impl Grantor {
     /// Has these Jobs deleted, unless something is wrong with Consul: then they wait.

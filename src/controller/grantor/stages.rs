@@ -8,15 +8,12 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Grantor;
-use crate::{
-    clock,
-    consul::SessionId,
-    semaphore::{
-        Uid,
-        identity::{ContenderBody, Identity},
-        plan::{Grant, Suspend, Suspended, Target, Transaction},
-    },
-    telemetry::{Span, SpanRef},
+use crate::telemetry::{Span, SpanRef};
+use consul_client::{SessionId, clock};
+use consul_semaphore::{
+    Uid,
+    identity::{ContenderBody, Identity},
+    plan::{Grant, Suspend, Suspended, Target, Transaction},
 };
 
 /// A grant of a slot to a Job.
@@ -230,7 +227,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hostile;
 
     const UID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     const SESSION: &str = "11111111-2222-3333-4444-555555555555";

@@ -6,13 +6,9 @@ use std::collections::HashMap;
 use tokio::task::JoinSet;
 
 use super::{Grantor, Whose};
-use crate::{
-    api::LISTED,
-    clock::Moment,
-    consul::{self, Session, SessionId},
-    holding::Setback,
-    text::one_line,
-};
+use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one_line};
+use consul_semaphore::holding::Setback;
+use consul_semaphore_api::LISTED;
 
 /// How much of a session's name is shown.
 const LONGEST: usize = 256;
@@ -132,7 +128,7 @@ impl Grantor {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::consul::Behavior;
+    use consul_client::Behavior;
 
     pub(in crate::controller) fn session(name: &str) -> Session {
         Session {

@@ -11,8 +11,6 @@ use super::{
     refusals::{Refusals, Withheld},
 };
 use crate::{
-    api::annotations,
-    clock::Moment,
     controller::{
         call::CALL_TIMEOUT,
         events::Reason,
@@ -20,11 +18,13 @@ use crate::{
         patch::{self, JobWrite, PatchError},
     },
     crash::{self, Point},
-    semaphore::{
-        Standing, Uid,
-        plan::{GiveBack, Rename, Skip, Start, Suspend, Suspended, Target},
-    },
 };
+use consul_client::clock::Moment;
+use consul_semaphore::{
+    Standing, Uid,
+    plan::{GiveBack, Rename, Skip, Start, Suspend, Suspended, Target},
+};
+use consul_semaphore_api::annotations;
 
 /// A write to a Job.
 #[derive(Clone, Debug)]

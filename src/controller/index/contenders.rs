@@ -8,10 +8,8 @@ use std::{
 };
 
 use super::{Index, LineRef, State};
-use crate::{
-    id::{IdMap, IdSet},
-    semaphore::{Job, Uid},
-};
+use consul_client::id::{IdMap, IdSet};
+use consul_semaphore::{Job, Uid};
 
 /// The lines that have a contender of each Job.
 #[derive(Default)]

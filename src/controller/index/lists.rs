@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use crate::{clock::Moment, controller::reach::Reach, semaphore::Uid};
+use crate::controller::reach::Reach;
+use consul_client::clock::Moment;
+use consul_semaphore::Uid;
 
 /// How far the lists have come.
 #[derive(Default)]

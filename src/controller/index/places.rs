@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use super::{Line, LineRef, Semaphore, SemaphoreRef, State};
-use crate::{
-    clock::Moment,
-    controller::job::{Kept, Obstacle},
-    semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop},
-};
+use crate::controller::job::{Kept, Obstacle};
+use consul_client::clock::Moment;
+use consul_semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
 
 impl State {
     /// A Job as it is. Versions order what the watch and the answers to writes bring. What was asked for

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::semaphore::Key;
+use consul_semaphore::Key;
 
 /// A `ConsulSemaphore` by its namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,12 +3,11 @@ use futures::FutureExt;
 use std::time::Duration;
 
 use super::*;
-use crate::{
-    api::annotations::{AnnotationError, OnContention},
-    clock::Moment,
-    controller::job::Obstacle,
-    semaphore::{Granted, Standing},
-};
+use crate::controller::job::Obstacle;
+use consul_client::clock::Moment;
+use consul_semaphore::OnContention;
+use consul_semaphore::{Granted, Standing};
+use consul_semaphore_api::annotations::AnnotationError;
 
 fn reference(name: &str) -> SemaphoreRef {
     SemaphoreRef {

@@ -2,7 +2,6 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::hostile;
 
 proptest! {
     /// A Job as any controller may leave it: what is read of it makes sense, or nothing is.

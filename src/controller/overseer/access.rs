@@ -2,11 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    api::{ConsulSemaphore, TokenSecretRef, conditions::Reason},
-    clock::Moment,
-    controller::{Context, home::Home, index::SemaphoreRef, secret::SecretToken},
-};
+use crate::controller::{Context, home::Home, index::SemaphoreRef, secret::SecretToken};
+use consul_client::clock::Moment;
+use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef, conditions::Reason};
 
 /// What is to be said of an access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What is wrong with Consul, and what a person can do about it.
 
 use super::branch::Branch;
-use crate::{api::conditions::Reason, consul};
+use consul_client as consul;
+use consul_semaphore_api::conditions::Reason;
 
 impl Branch {
     /// The reason for a condition, and what a person can do about it.

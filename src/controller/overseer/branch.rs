@@ -14,19 +14,16 @@ use super::{
     passes::Passes,
     report::{Shown, slots},
 };
-use crate::{
-    api::conditions::Finding,
-    clock::Moment,
-    consul::{self, SessionId},
-    controller::{
-        Context,
-        feed::Feed,
-        grantor::{Conclusion, Grantor, Whose},
-        home::Home,
-        index::{InLine, LineRef},
-    },
-    semaphore::{Agreement, Defence, Key, Reading, Settings},
+use crate::controller::{
+    Context,
+    feed::Feed,
+    grantor::{Conclusion, Grantor, Whose},
+    home::Home,
+    index::{InLine, LineRef},
 };
+use consul_client::{self as consul, SessionId, clock::Moment};
+use consul_semaphore::{Agreement, Defence, Key, Reading, Settings};
+use consul_semaphore_api::conditions::Finding;
 
 /// What holds for all keys of a semaphore.
 pub(super) struct Orders {
@@ -306,7 +303,7 @@ impl Orders {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::semaphore::samples;
+    use crate::controller::samples;
 
     fn orders(change: impl FnOnce(&mut Orders)) -> Orders {
         let mut orders = Orders {

@@ -5,11 +5,9 @@ use super::{
     AtWork, Overseer,
     branch::{Account, Branch},
 };
-use crate::{
-    consul::{self, Listing},
-    controller::{feed::Concerned, index::LineRef},
-    semaphore::Key,
-};
+use crate::controller::{feed::Concerned, index::LineRef};
+use consul_client::{self as consul, Listing};
+use consul_semaphore::Key;
 
 impl Overseer {
     /// Has a branch for each line of Jobs.

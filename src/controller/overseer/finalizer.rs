@@ -9,19 +9,18 @@ use tokio::{
 
 use super::{Overseer, SOON, branch::Obstacle, reporter::Report};
 use crate::{
-    api::{
-        ConsulSemaphore, ConsulSemaphoreStatus,
-        annotations::FINALIZER,
-        conditions::{self, ConditionType, Finding},
-    },
-    clock::Moment,
     controller::{
         call::{CallError, call, patch_params},
         events::Reason,
     },
     crash::{self, Point},
-    holding::Setback,
-    semaphore::{Lock, Reading},
+};
+use consul_client::clock::Moment;
+use consul_semaphore::{Lock, Reading, holding::Setback};
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    annotations::FINALIZER,
+    conditions::{self, ConditionType, Finding},
 };
 
 /// What is known of the finalizer.

@@ -45,13 +45,12 @@ use super::{
     index::{LineRef, SemaphoreRef},
 };
 use crate::{
-    api::ConsulSemaphore,
-    clock::Moment,
-    consul::{self, Listing, WatchOptions},
     crash::{self, Point},
-    semaphore::{Defence, Key, Settings, limit},
     telemetry::SemaphoreLabels,
 };
+use consul_client::{self as consul, Listing, WatchOptions, clock::Moment};
+use consul_semaphore::{Defence, Key, Settings, limit};
+use consul_semaphore_api::ConsulSemaphore;
 
 /// When to try again to end what can't be ended yet.
 const SOON: Duration = Duration::from_secs(1);

@@ -10,12 +10,8 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::{Overseer, branch::Obstacle};
-use crate::{
-    clock::Moment,
-    consul::{self, Session, SessionId},
-    holding::Setback,
-    semaphore::{Identity, Settings},
-};
+use consul_client::{self as consul, Session, SessionId, clock::Moment};
+use consul_semaphore::{Identity, Settings, holding::Setback};
 
 /// What was asked, and answered.
 pub(super) struct Answer {
@@ -179,7 +175,8 @@ impl Overseer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{consul::Behavior, semaphore::samples};
+    use crate::controller::samples;
+    use consul_client::Behavior;
 
     fn settings(ttl: Option<Duration>) -> Settings {
         Settings {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Overseer;
-use crate::api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
+use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// What the log was told since the semaphore was last ready.
 #[derive(Debug, Default)]

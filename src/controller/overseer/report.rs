@@ -4,15 +4,13 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Overseer, branch::Branch, reporter::Report};
-use crate::{
-    api::{
-        ConsulSemaphoreStatus, HolderStatus, LISTED, LimitPolicy, QueueStatus,
-        conditions::{ConditionStatus, ConditionType, Finding, Reason},
-    },
-    clock::Moment,
-    consul::SessionId,
-    controller::grantor::{Conclusion, Whose},
-    semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable},
+use crate::controller::grantor::{Conclusion, Whose};
+use consul_client::{SessionId, clock::Moment};
+use consul_semaphore::LimitPolicy;
+use consul_semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable};
+use consul_semaphore_api::{
+    ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus,
+    conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
 /// What Consul showed last; it stays in the status while Consul can't be read.

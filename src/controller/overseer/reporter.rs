@@ -12,17 +12,17 @@ use tokio::{
 };
 
 use crate::{
-    api::{
-        ConsulSemaphore, ConsulSemaphoreStatus,
-        conditions::{self, Finding},
-    },
-    clock::{self, Moment},
     controller::{
         Context,
         call::{CallError, call, patch_params},
     },
     crash::{self, Point},
-    holding::Setback,
+};
+use consul_client::clock::{self, Moment};
+use consul_semaphore::holding::Setback;
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    conditions::{self, Finding},
 };
 
 /// How long changes of the status are collected.

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use crate::{
-    api::{
-        ConsulSemaphore,
-        conditions::{self, ConditionType, Reason},
-    },
-    controller::Context,
-    semaphore::{Cluster, Defence, Settings},
+use crate::controller::Context;
+use consul_semaphore::{Cluster, Defence, Settings};
+use consul_semaphore_api::{
+    ConsulSemaphore,
+    conditions::{self, ConditionType, Reason},
 };
 
 /// What is to be said of a TTL under twice the time that the election waits for a leader which is

@@ -12,13 +12,11 @@ use std::{
 };
 
 use super::branch::{Account, Obstacle, SpecOf};
-use crate::{
-    api::{
-        HolderStatus, LISTED,
-        conditions::{ConditionStatus, ConditionType, Finding, Reason},
-    },
-    controller::index::InLine,
-    semaphore::{Key, Uid},
+use crate::controller::index::InLine;
+use consul_semaphore::{Key, Uid};
+use consul_semaphore_api::{
+    HolderStatus, LISTED,
+    conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
 type Keys = BTreeSet<Option<Key>>;

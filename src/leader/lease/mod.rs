@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use self::record::Sighting;
 use super::{Candidate, LeaseName, Settings, Standing, Term, Timing, board::Board};
-use crate::clock::{self, Moment};
+use consul_client::clock::{self, Moment};
 
 /// A replica that stands for election by a Lease.
 pub(super) struct LeaseCandidate {

@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 
-use crate::clock::Moment;
+use consul_client::clock::Moment;
 
 /// The Lease as this replica last saw it, and since when it has not changed, by its own clock.
 ///

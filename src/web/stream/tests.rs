@@ -5,12 +5,12 @@ use wiremock::{Mock, MockServer, Request, ResponseTemplate, matchers};
 
 use super::*;
 use crate::{
-    api::{ConsulSemaphore, ConsulSemaphoreStatus},
     telemetry::Telemetry,
     web::{
         Shared, guard::Guard, picture::Name, places::Places, reviews::tests::reviews_by, view::View,
     },
 };
+use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus};
 
 /// An open page, and what it shows.
 async fn look() -> (Arc<Shared>, BodyDataStream) {

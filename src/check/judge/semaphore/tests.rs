@@ -6,10 +6,8 @@ use serde_json::{Value, json};
 
 use self::facts::{Facts, condition, name};
 use super::*;
-use crate::{
-    api::TokenSecretRef,
-    consul::{Error, Session},
-};
+use consul_client::{Error, Session};
+use consul_semaphore_api::TokenSecretRef;
 
 #[test]
 fn where_all_is_well_nothing_is_to_be_done() {
@@ -254,7 +252,7 @@ fn a_contender_of_ours_is_not_one_of_others() {
         node: "k8s-c-1".to_owned(),
         ttl: None,
         lock_delay: Duration::ZERO,
-        behavior: crate::consul::Behavior::Delete,
+        behavior: consul_client::Behavior::Delete,
         create_index: 3,
     }]);
     let lines = facts.lines();

@@ -7,11 +7,10 @@ use serde_json::{Value, json};
 use super::super::*;
 use crate::{
     check::consul::{Keys, Tried},
-    clock::Moment,
-    consul::{Entry, Error, Session},
     controller::settings_of,
-    semaphore::{Cluster, samples, turns::WINDOW},
 };
+use consul_client::{Entry, Error, Session, clock::Moment};
+use consul_semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW};
 
 /// What was read: a semaphore of two slots that agrees with Consul, and that nobody uses. Each test
 /// changes what it is about.
@@ -68,7 +67,15 @@ impl Facts {
 
     pub(super) fn entry(&mut self, key: &str, session: Option<&str>, value: &str) -> &mut Self {
         self.entries.retain(|entry| entry.key != key);
-        self.entries.push(samples::entry(key, session, value));
+        self.entries.push(Entry {
+            key: key.into(),
+            value: value.into(),
+            flags: SEMAPHORE_FLAGS,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        });
         self
     }
 

@@ -1,0 +1,238 @@
+//! What is wrong with annotations of this program's domain that nobody reads: misspelt ones, and
+//! those that stand in another place than on the Job.
+
+use std::collections::BTreeMap;
+
+use super::annotations::{
+    FENCING_TOKEN, GRANTED_TO, HOLD, HOLDER_LABEL, KEY, LOCK_INDEX, LOCK_KEY, ON_CONTENTION,
+    PRIORITY, SEMAPHORE, SESSION,
+};
+
+/// What users write on a Job.
+const OF_USERS: [&str; 5] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION];
+
+/// What the operator writes on a Job or on its pod template. A copy of a Job may bear it.
+const OF_THE_OPERATOR: [&str; 6] = [
+    SESSION,
+    LOCK_KEY,
+    LOCK_INDEX,
+    FENCING_TOKEN,
+    GRANTED_TO,
+    HOLDER_LABEL,
+];
+
+/// What the names of all of them begin with.
+const DOMAIN: &str = "consul-semaphore.io/";
+
+/// How many mistakes are told at once.
+const MOST: usize = 3;
+
+/// How alike a known name is, from 0 to 1, that is likely to have been meant.
+const ALIKE: f64 = 0.7;
+
+type Map = BTreeMap<String, String>;
+
+/// The places of a Job at which people write such names.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The Job's annotations: the place where they are read.
+    pub annotations: &'a Map,
+    /// The Job's labels.
+    pub labels: &'a Map,
+    /// The annotations of its pod template.
+    pub template: &'a Map,
+}
+
+/// What is to be said of a Job's annotations that nobody reads, for an event on the Job; `None`
+/// where there are none. The cost is that of looking the domain up in each place.
+pub fn advise(places: Places<'_>) -> Option<String> {
+    let Places {
+        annotations,
+        labels,
+        template,
+    } = places;
+    let asks = annotations.contains_key(SEMAPHORE);
+    let alone = |name: &str| !asks && OF_USERS.contains(&name);
+    let on_job = ours(annotations).filter_map(|name| {
+        if alone(name) {
+            let advice = format!(
+                "the annotation {name} means nothing without {SEMAPHORE}, which names the \
+                 ConsulSemaphore: add that, or remove this"
+            );
+            return Some(advice);
+        }
+        unknown("the annotation", name)
+    });
+    let misplaced = |what: &'static str, place: &'static str| {
+        move |name: &str| {
+            if !OF_USERS.contains(&name) {
+                return unknown(what, name);
+            }
+            // The same on both is no mistake: somebody wants to find the pods by it.
+            (!annotations.contains_key(name)).then(|| {
+                format!(
+                    "{what} {name} {place}, where nobody reads it: make it an annotation of the Job \
+                     itself (in a CronJob: spec.jobTemplate.metadata.annotations)"
+                )
+            })
+        }
+    };
+    let on_template = misplaced("the annotation", "stands on the pod template");
+    let label = misplaced("the label", "is no annotation");
+    let mistakes: Vec<String> = on_job
+        .chain(ours(template).filter_map(on_template))
+        .chain(ours(labels).filter_map(label))
+        .take(MOST)
+        .collect();
+    if mistakes.is_empty() {
+        return None;
+    }
+    let so_far = if asks {
+        "not followed"
+    } else {
+        "this Job asks for no slot, so it is left alone"
+    };
+    Some(format!("{so_far}: {}", mistakes.join("; ")))
+}
+
+/// The names of this program's domain, in order.
+fn ours(place: &Map) -> impl Iterator<Item = &str> {
+    let names = place.range(DOMAIN.to_owned()..).map(|(name, _)| name);
+    names
+        .map(String::as_str)
+        .take_while(|name| name.starts_with(DOMAIN))
+}
+
+fn unknown(what: &str, name: &str) -> Option<String> {
+    if OF_USERS.contains(&name) || OF_THE_OPERATOR.contains(&name) {
+        return None;
+    }
+    let word = |name: &str| name.trim_start_matches(DOMAIN).to_lowercase();
+    let likeness = |known: &&str| strsim::normalized_damerau_levenshtein(&word(name), &word(known));
+    let nearest = OF_USERS
+        .into_iter()
+        .filter(|known| likeness(known) >= ALIKE)
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    Some(match nearest {
+        Some(nearest) => format!("{what} {name} is not known: write {nearest}"),
+        None => format!(
+            "{what} {name} is not known: there are {}",
+            OF_USERS.join(", ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(names: &[&str]) -> Map {
+        let entry = |name: &&str| ((*name).to_owned(), "db".to_owned());
+        names.iter().map(entry).collect()
+    }
+
+    fn advice(annotations: &[&str], labels: &[&str], template: &[&str]) -> Option<String> {
+        advise(Places {
+            annotations: &map(annotations),
+            labels: &map(labels),
+            template: &map(template),
+        })
+    }
+
+    #[track_caller]
+    fn says(advice: Option<String>, words: &[&str]) {
+        let advice = advice.expect("something is wrong");
+        for word in words {
+            assert!(advice.contains(word), "{word:?} is not in: {advice}");
+        }
+    }
+
+    #[test]
+    fn what_is_right_or_none_of_ours_needs_no_advice() {
+        assert_eq!(advice(&[], &[], &[]), None);
+        let others = [
+            "batch.kubernetes.io/job-tracking",
+            "consul-semaphore.ioo/semaphore",
+            "zzz",
+        ];
+        assert_eq!(advice(&others, &others, &others), None);
+        assert_eq!(advice(&OF_USERS, &[], &[]), None);
+        assert_eq!(advice(&OF_USERS, &[SEMAPHORE], &OF_USERS), None);
+        // What the operator wrote stays on a Job that asks for nothing any more, and on its copies.
+        assert_eq!(advice(&[SESSION], &[], &OF_THE_OPERATOR), None);
+    }
+
+    #[test]
+    fn a_misspelt_one_is_told_with_the_nearest() {
+        for (written, meant) in [
+            ("semaphor", SEMAPHORE),
+            ("Semaphore", SEMAPHORE),
+            ("semaphores", SEMAPHORE),
+            ("sempahore", SEMAPHORE),
+            ("priorty", PRIORITY),
+            ("hould", HOLD),
+        ] {
+            let name = format!("{DOMAIN}{written}");
+            let write = format!("write {meant}");
+            let found = advice(&[&name], &[], &[]);
+            says(found, &[&name, &write, "asks for no slot"]);
+        }
+        let found = advice(&["consul-semaphore.io/limit"], &[], &[]);
+        says(found, &["is not known: there are", SEMAPHORE, PRIORITY]);
+    }
+
+    #[test]
+    fn one_beside_a_good_one_is_not_followed() {
+        let found = advice(&[SEMAPHORE, "consul-semaphore.io/priorty"], &[], &[]);
+        says(
+            found,
+            &["not followed", "write consul-semaphore.io/priority"],
+        );
+        let found = advice(&[SEMAPHORE], &[], &[PRIORITY]);
+        says(found, &["not followed", PRIORITY, "pod template"]);
+    }
+
+    #[test]
+    fn one_in_another_place_is_told_where_it_belongs() {
+        let words = [
+            SEMAPHORE,
+            "annotation of the Job itself",
+            "spec.jobTemplate.metadata.annotations",
+        ];
+        says(advice(&[], &[], &[SEMAPHORE]), &words);
+        says(advice(&[], &[], &[SEMAPHORE]), &["pod template"]);
+        says(advice(&[], &[SEMAPHORE], &[]), &words);
+        says(advice(&[], &[SEMAPHORE], &[]), &["the label"]);
+    }
+
+    #[test]
+    fn the_others_mean_nothing_without_the_semaphore() {
+        for alone in [PRIORITY, HOLD] {
+            says(
+                advice(&[alone], &[], &[]),
+                &[alone, "means nothing without", SEMAPHORE],
+            );
+        }
+    }
+
+    proptest! {
+        /// Whatever stands there, the advice is fit for an event.
+        #[test]
+        fn any_names_are_told_or_not(
+            names in prop::collection::vec((0..3_usize, "[A-Za-z0-9._-]{1,63}"), 0..9),
+            value in hostile::text(),
+        ) {
+            let mut places = [Map::new(), Map::new(), Map::new()];
+            for (place, name) in names {
+                places[place].insert(format!("{DOMAIN}{name}"), value.clone());
+            }
+            let [annotations, labels, template] = &places;
+            if let Some(advice) = advise(Places { annotations, labels, template }) {
+                prop_assert!(advice.len() < 1000, "{}", advice);
+                prop_assert!(!advice.chars().any(char::is_control), "{}", advice);
+            }
+        }
+    }
+}

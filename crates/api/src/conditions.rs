@@ -1,0 +1,352 @@
+//! The conditions of a `ConsulSemaphore`, after the Kubernetes API conventions.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use std::fmt;
+
+use consul_client::text::one_line;
+
+/// The type of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ConditionType {
+    /// The summary: slots can be granted and released.
+    Ready,
+    /// Consul answers, and lets the operator read and write below the prefix.
+    ConsulReachable,
+    /// The limit in Consul is the spec's, or one that may be replaced by it.
+    LimitAgreed,
+    /// There is a free slot.
+    SlotsAvailable,
+}
+
+impl ConditionType {
+    /// All of them, in the order in which they stand in a status.
+    pub const ALL: [Self; 4] = [
+        Self::Ready,
+        Self::ConsulReachable,
+        Self::LimitAgreed,
+        Self::SlotsAvailable,
+    ];
+
+    /// The name in `type`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::ConsulReachable => "ConsulReachable",
+            Self::LimitAgreed => "LimitAgreed",
+            Self::SlotsAvailable => "SlotsAvailable",
+        }
+    }
+}
+
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionStatus {
+    /// It is so.
+    True,
+    /// It is not so.
+    False,
+    /// It can't be said.
+    Unknown,
+}
+
+impl ConditionStatus {
+    /// The word in `status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+impl From<bool> for ConditionStatus {
+    fn from(is: bool) -> Self {
+        if is { Self::True } else { Self::False }
+    }
+}
+
+/// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reason {
+    /// All is as the spec says.
+    Reconciled,
+    /// The operator has not yet read what Consul holds, or not yet taken over what it holds there.
+    Starting,
+    /// Consul answers.
+    Reachable,
+    /// Consul does not answer.
+    ConsulUnreachable,
+    /// Consul answers, but has no leader at the moment.
+    NoLeader,
+    /// Consul refuses requests because there are too many.
+    TooManyRequests,
+    /// Consul's answer is an error of another kind, or can't be understood.
+    UnexpectedAnswer,
+    /// Consul's ACL refuses something that is needed.
+    PermissionDenied,
+    /// The Consul has no such datacenter.
+    UnknownDatacenter,
+    /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
+    EnterpriseOnly,
+    /// The limit in Consul is the spec's.
+    LimitsMatch,
+    /// Consul holds another limit, which is not ours.
+    LimitConflict,
+    /// The lock key belongs to another use, or can't be read.
+    LockConflict,
+    /// `.lock` is larger than what Consul takes in a transaction.
+    LockTooLarge,
+    /// The prefix is not one that this namespace may use.
+    PrefixNotAllowed,
+    /// The token that the spec names can't be read.
+    TokenNotFound,
+    /// Consul refuses the operator's login, or what the operator is to log in with is not there.
+    LoginFailed,
+    /// The API server refuses one start of a Job after another.
+    StartsRefused,
+    /// The API server refuses the operator's finalizer on the `ConsulSemaphore`.
+    FinalizerRefused,
+    /// The spec says to grant nothing for now.
+    Paused,
+    /// The `ConsulSemaphore` is being deleted.
+    Terminating,
+    /// There is a free slot.
+    SlotsFree,
+    /// All slots are held.
+    AllSlotsHeld,
+    /// Running Jobs lost their slots and go on, as the spec says.
+    RunningWithoutSlot,
+    /// Consul's raft index went back: it lost its data, and fencing tokens start again.
+    IndexWentBack,
+}
+
+impl Reason {
+    /// The word in `reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconciled => "Reconciled",
+            Self::Starting => "Starting",
+            Self::Reachable => "Reachable",
+            Self::ConsulUnreachable => "ConsulUnreachable",
+            Self::NoLeader => "NoLeader",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::UnexpectedAnswer => "UnexpectedAnswer",
+            Self::PermissionDenied => "PermissionDenied",
+            Self::UnknownDatacenter => "UnknownDatacenter",
+            Self::EnterpriseOnly => "EnterpriseOnly",
+            Self::LimitsMatch => "LimitsMatch",
+            Self::LimitConflict => "LimitConflict",
+            Self::LockConflict => "LockConflict",
+            Self::LockTooLarge => "LockTooLarge",
+            Self::PrefixNotAllowed => "PrefixNotAllowed",
+            Self::TokenNotFound => "TokenNotFound",
+            Self::LoginFailed => "LoginFailed",
+            Self::StartsRefused => "StartsRefused",
+            Self::FinalizerRefused => "FinalizerRefused",
+            Self::Paused => "Paused",
+            Self::Terminating => "Terminating",
+            Self::SlotsFree => "SlotsFree",
+            Self::AllSlotsHeld => "AllSlotsHeld",
+            Self::RunningWithoutSlot => "RunningWithoutSlot",
+            Self::IndexWentBack => "IndexWentBack",
+        }
+    }
+}
+
+impl fmt::Display for ConditionType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for ConditionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is to be said of one condition now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which condition.
+    pub type_: ConditionType,
+    /// Whether it is so.
+    pub status: ConditionStatus,
+    /// Why, for programs.
+    pub reason: Reason,
+    /// Why, and what to do, for people.
+    pub message: String,
+}
+
+impl Finding {
+    /// A finding of these parts.
+    pub fn new(
+        type_: ConditionType,
+        status: impl Into<ConditionStatus>,
+        reason: Reason,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            type_,
+            status: status.into(),
+            reason,
+            message: one_line(&message.into(), MESSAGE),
+        }
+    }
+}
+
+/// How long a message can be, in characters: it may repeat the words of others.
+const MESSAGE: usize = 2048;
+
+/// The condition of this type.
+pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition> {
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == type_.as_str())
+}
+
+/// The conditions after `findings`, made at `now` on a spec of this generation.
+///
+/// `lastTransitionTime` changes only with the status. Our types come first, in the order of
+/// [`ConditionType::ALL`]; of these, one without a finding stays as it was. Conditions of other
+/// types are somebody else's: they stay, behind ours, in their order.
+pub fn merge(
+    old: &[Condition],
+    findings: &[Finding],
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let before = |type_: ConditionType| find(old, type_);
+    let ours = ConditionType::ALL.into_iter().filter_map(|type_| {
+        match findings.iter().find(|finding| finding.type_ == type_) {
+            Some(finding) => Some(to_condition(finding, before(type_), generation, now)),
+            None => before(type_).cloned(),
+        }
+    });
+    let is_ours = |condition: &Condition| {
+        ConditionType::ALL
+            .iter()
+            .any(|type_| condition.type_ == type_.as_str())
+    };
+    let others = old.iter().filter(|condition| !is_ours(condition)).cloned();
+    ours.chain(others).collect()
+}
+
+fn to_condition(
+    finding: &Finding,
+    before: Option<&Condition>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    let status = finding.status.as_str();
+    let since = before
+        .filter(|before| before.status == status)
+        .map(|before| before.last_transition_time.clone());
+    Condition {
+        type_: finding.type_.to_string(),
+        status: status.to_owned(),
+        reason: finding.reason.to_string(),
+        message: finding.message.clone(),
+        observed_generation: generation,
+        last_transition_time: since.unwrap_or(Time(now)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    fn ready(is: bool, reason: Reason) -> Finding {
+        Finding::new(ConditionType::Ready, is, reason, "what to do")
+    }
+
+    fn types(conditions: &[Condition]) -> Vec<&str> {
+        conditions
+            .iter()
+            .map(|condition| condition.type_.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn a_first_finding_becomes_a_condition() {
+        let conditions = merge(&[], &[ready(false, Reason::LimitConflict)], Some(4), at(10));
+        let expected = Condition {
+            type_: "Ready".to_owned(),
+            status: "False".to_owned(),
+            reason: "LimitConflict".to_owned(),
+            message: "what to do".to_owned(),
+            observed_generation: Some(4),
+            last_transition_time: Time(at(10)),
+        };
+        assert_eq!(conditions, [expected]);
+    }
+
+    #[test]
+    fn the_transition_time_changes_with_the_status_only() {
+        let first = merge(&[], &[ready(false, Reason::LimitConflict)], Some(1), at(10));
+        let other_reason = merge(&first, &[ready(false, Reason::Paused)], Some(2), at(20));
+        assert_eq!(other_reason[0].reason, "Paused");
+        assert_eq!(other_reason[0].observed_generation, Some(2));
+        assert_eq!(other_reason[0].last_transition_time, Time(at(10)));
+        let other_status = merge(
+            &other_reason,
+            &[ready(true, Reason::Reconciled)],
+            Some(2),
+            at(30),
+        );
+        assert_eq!(other_status[0].last_transition_time, Time(at(30)));
+    }
+
+    #[test]
+    fn the_same_findings_change_nothing() {
+        let findings = ConditionType::ALL
+            .map(|type_| Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, ""));
+        let once = merge(&[], &findings, Some(1), at(10));
+        assert_eq!(merge(&once, &findings, Some(1), at(20)), once);
+    }
+
+    #[test]
+    fn the_order_is_always_the_same() {
+        let mut findings =
+            ConditionType::ALL.map(|type_| Finding::new(type_, true, Reason::Reconciled, ""));
+        findings.reverse();
+        let expected = ["Ready", "ConsulReachable", "LimitAgreed", "SlotsAvailable"];
+        let conditions = merge(&[], &findings, None, at(10));
+        assert_eq!(types(&conditions), expected);
+        let mut shuffled = conditions;
+        shuffled.swap(0, 3);
+        assert_eq!(types(&merge(&shuffled, &findings, None, at(10))), expected);
+    }
+
+    #[test]
+    fn what_nobody_speaks_of_stays() {
+        let ours = merge(&[], &[ready(true, Reason::Reconciled)], None, at(10)).remove(0);
+        let theirs = Condition {
+            type_: "Theirs".to_owned(),
+            ..ours.clone()
+        };
+        let old = [theirs.clone(), ours.clone()];
+        let slots = Finding::new(
+            ConditionType::SlotsAvailable,
+            false,
+            Reason::AllSlotsHeld,
+            "",
+        );
+        let conditions = merge(&old, &[slots], None, at(20));
+        assert_eq!(types(&conditions), ["Ready", "SlotsAvailable", "Theirs"]);
+        assert_eq!(conditions[0], ours);
+        assert_eq!(conditions[2], theirs);
+    }
+}

@@ -1,0 +1,43 @@
+//! What users write and read: the `ConsulSemaphore` resource, the annotations on Jobs, the conditions.
+//!
+//! Types and pure functions only. Nothing here knows how a semaphore works, asks a clock or does IO:
+//! text from outside is parsed here, once, into types that can't hold what is not valid.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`advice`] | what is wrong with annotations that nobody reads |
+//! | [`annotations`] | what users ask for on a Job, and the names that a grant writes |
+//! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
+//! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
+//! | [`crd`] | the custom resource definition as YAML |
+//! | [`Prefix`], [`Key`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
+//! | [`tenancy`] | which prefixes a namespace may use |
+//! | [`waiting`] | why a Job in line has no slot yet, in words |
+
+pub mod advice;
+pub mod annotations;
+pub mod conditions;
+pub mod crd;
+mod schema;
+pub mod scope;
+mod seconds;
+mod selector;
+mod spec;
+mod status;
+pub mod tenancy;
+mod ttl;
+pub mod waiting;
+
+pub use crd::crd_yaml;
+pub use seconds::{InvalidSeconds, Seconds};
+pub use selector::{InvalidSelector, SemaphoreSelector};
+pub use spec::{
+    ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, SessionSpec,
+    TokenSecretRef,
+};
+pub use status::{ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus};
+pub use ttl::{InvalidTtl, Ttl};
+
+/// The API group of the resource; the domain of the annotations, labels and finalizers.
+pub const GROUP: &str = "consul-semaphore.io";

@@ -1,0 +1,424 @@
+//! Which server is asked: the one that works, until it does not.
+//!
+//! Every address stands for one target or, if it is a name, for one target for each address that
+//! the name resolves to: behind a headless Service are all servers, and one that has a connection
+//! but no answers must not be taken again only because the name is the same. Names are resolved
+//! when every target has failed since they last were.
+//!
+//! When the files of certificates change, new connections use the new ones. A blocking query that waits
+//! goes on over the connection that it has.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use reqwest::{Client, ClientBuilder, Url};
+use tokio::sync::{self, Notify};
+
+use super::{
+    Config, ConfigError, Error, Tls,
+    config::{Address, CACERT, Place, TLS_SERVER_NAME},
+    files::Files,
+    tls::Trust,
+};
+
+/// The most targets that are kept, should a name resolve to more.
+const MOST: usize = 32;
+
+/// One server, with connections of its own.
+pub(super) struct Target {
+    /// For messages: the address, and what its name resolved to.
+    pub(super) name: String,
+    pub(super) http: Client,
+    /// Tells the blocking queries that wait there when the server has failed another call.
+    pub(super) lost: Notify,
+    /// The beginning of every URL, without a slash at its end.
+    base: String,
+    key: Key,
+    /// What its connections are made with.
+    trust: Arc<Trust>,
+}
+
+impl Target {
+    /// The URL of a path, which is escaped already.
+    pub(super) fn url(&self, path: &str) -> Option<Url> {
+        Url::parse(&format!("{}{path}", self.base)).ok()
+    }
+
+    /// Whether both are the same server, perhaps by other connections.
+    pub(super) fn is_same_server(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+/// All servers there are.
+pub(super) struct Endpoints {
+    sites: Vec<Site>,
+    trust: Files<Tls>,
+    connect_timeout: Duration,
+    /// The targets that somebody uses, which share their connections. Locked for moments only.
+    known: Mutex<HashMap<Key, Weak<Target>>>,
+}
+
+/// Which of the servers is asked, for one datacenter.
+pub(super) struct Choice {
+    endpoints: Arc<Endpoints>,
+    /// Locked for moments only.
+    list: Mutex<List>,
+    /// Who resolves the names; that may take long.
+    resolving: sync::Mutex<()>,
+    /// Tells the blocking queries when another call to the datacenter was not answered in time.
+    pub(super) lost: Notify,
+}
+
+/// The targets of the last resolution, and which of them is asked.
+#[derive(Default)]
+struct List {
+    targets: Vec<Arc<Target>>,
+    at: usize,
+}
+
+impl List {
+    fn target(&self) -> Option<Arc<Target>> {
+        self.targets.get(self.at).cloned()
+    }
+}
+
+/// The number of a site and one address of it.
+type Key = (usize, Option<SocketAddr>);
+
+/// One configured address.
+struct Site {
+    name: String,
+    base: Url,
+    dial: Dial,
+}
+
+enum Dial {
+    Unix(PathBuf),
+    Ip(SocketAddr),
+    Name(String, u16),
+}
+
+impl Choice {
+    pub(super) fn new(endpoints: Arc<Endpoints>) -> Self {
+        Self {
+            endpoints,
+            list: Mutex::default(),
+            resolving: sync::Mutex::default(),
+            lost: Notify::new(),
+        }
+    }
+
+    /// The target that is asked at the moment. Names may have to be resolved for it, which takes as
+    /// long as it takes: the caller bounds it.
+    pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
+        let trust = self.endpoints.trust.current().await;
+        if let Some(target) = self.target(&trust) {
+            return Ok(target);
+        }
+        let _turn = self.resolving.lock().await;
+        // Another call may have seen to it meanwhile.
+        if self.list().target().is_none() {
+            let targets = self.endpoints.resolve(&trust).await?;
+            *self.list() = List { targets, at: 0 };
+        }
+        let target = self.target(&trust);
+        target.ok_or_else(|| unreachable("no address".to_owned()))
+    }
+
+    /// The target did not work: the next one is asked from now on, unless another call has seen to
+    /// that already.
+    pub(super) fn leave(&self, target: &Arc<Target>) {
+        let mut list = self.list();
+        let current = list.targets.get(list.at);
+        if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
+            list.at += 1;
+        }
+    }
+
+    /// The target that the list is at, with connections that are made with these certificates.
+    fn target(&self, trust: &Arc<Trust>) -> Option<Arc<Target>> {
+        let mut list = self.list();
+        let target = list.target()?;
+        if Arc::ptr_eq(&target.trust, trust) {
+            return Some(target);
+        }
+        // They were tried when they were read. Should they fail all the same, those before still work.
+        let renewed = self.endpoints.target(target.key, trust).unwrap_or(target);
+        let at = list.at;
+        if let Some(place) = list.targets.get_mut(at) {
+            *place = renewed.clone();
+        }
+        Some(renewed)
+    }
+
+    fn list(&self) -> MutexGuard<'_, List> {
+        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Endpoints {
+    pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let site = |address| Site::new(address, config);
+        let endpoints = Self {
+            sites: config
+                .addresses
+                .iter()
+                .map(site)
+                .collect::<Result<_, _>>()?,
+            trust: Files::read(config.tls.clone())?,
+            connect_timeout: config.timeout / 4,
+            known: Mutex::default(),
+        };
+        // What cannot be used for TLS shows now, not with the first call.
+        let trust = Arc::new(Trust::load(&config.tls)?);
+        for (number, site) in endpoints.sites.iter().enumerate() {
+            let made = endpoints.connect(site, (number, None), &trust);
+            made.map_err(|problem| {
+                ConfigError::new(CACERT, format!("no TLS with these certificates: {problem}"))
+            })?;
+        }
+        Ok(endpoints)
+    }
+
+    async fn resolve(&self, trust: &Arc<Trust>) -> Result<Vec<Arc<Target>>, Error> {
+        let mut keys: Vec<Key> = Vec::new();
+        let mut problems = Vec::new();
+        for (number, site) in self.sites.iter().enumerate() {
+            match site.dial.addresses().await {
+                Ok(addresses) => {
+                    for address in addresses {
+                        if !keys.contains(&(number, address)) {
+                            keys.push((number, address));
+                        }
+                    }
+                }
+                Err(error) => problems.push(format!("{}: {error}", site.name)),
+            }
+        }
+        if keys.is_empty() {
+            return Err(unreachable(problems.join("; ")));
+        }
+        keys.truncate(MOST);
+        let targets = keys.into_iter().map(|key| self.target(key, trust));
+        targets.collect::<Result<_, _>>().map_err(unreachable)
+    }
+
+    /// The target of this server, which all who ask it share.
+    fn target(&self, key: Key, trust: &Arc<Trust>) -> Result<Arc<Target>, String> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(target) = known.get(&key).and_then(Weak::upgrade)
+            && Arc::ptr_eq(&target.trust, trust)
+        {
+            return Ok(target);
+        }
+        let site = self.sites.get(key.0).ok_or("no such address")?;
+        let target = Arc::new(self.connect(site, key, trust)?);
+        known.retain(|_, target| target.strong_count() > 0);
+        known.insert(key, Arc::downgrade(&target));
+        Ok(target)
+    }
+
+    fn connect(&self, site: &Site, key: Key, trust: &Arc<Trust>) -> Result<Target, String> {
+        let mut builder = ClientBuilder::new()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            .user_agent(concat!(
+                env!("CARGO_PKG_NAME"),
+                "/",
+                env!("CARGO_PKG_VERSION")
+            ))
+            .connect_timeout(self.connect_timeout)
+            // A blocking query is silent for minutes: only probes tell that its server is gone.
+            .tcp_keepalive(Duration::from_secs(15))
+            .tcp_keepalive_interval(Duration::from_secs(5))
+            .tcp_keepalive_retries(3)
+            .http2_keep_alive_interval(Duration::from_secs(15))
+            .http2_keep_alive_timeout(Duration::from_secs(10))
+            .tcp_nodelay(true)
+            .pool_max_idle_per_host(32)
+            .pool_idle_timeout(Duration::from_mins(1));
+        builder = if site.base.scheme() == "https" {
+            trust.apply(builder)
+        } else {
+            Trust::none(builder)
+        };
+        let mut name = site.name.clone();
+        match (&site.dial, key.1, site.base.host_str()) {
+            (Dial::Unix(path), ..) => builder = builder.unix_socket(path.as_path()),
+            (dial, Some(address), Some(host)) => {
+                builder = builder.resolve(host, address);
+                if let Dial::Name(..) = dial {
+                    name = format!("{name} ({})", address.ip());
+                }
+            }
+            _ => {}
+        }
+        Ok(Target {
+            name,
+            http: builder.build().map_err(|error| root_cause(&error))?,
+            lost: Notify::new(),
+            base: site.base.as_str().trim_end_matches('/').to_owned(),
+            key,
+            trust: trust.clone(),
+        })
+    }
+}
+
+impl Site {
+    fn new(address: &Address, config: &Config) -> Result<Self, ConfigError> {
+        let refuse = |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is bad"));
+        let scheme = |https: bool| {
+            if https || config.tls.enabled {
+                "https"
+            } else {
+                "http"
+            }
+        };
+        let url = match &address.0 {
+            Place::Tcp {
+                https,
+                authority,
+                path,
+            } => format!("{}://{authority}{path}", scheme(*https)),
+            Place::Unix(_) => format!("{}://localhost", scheme(false)),
+        };
+        let mut base = Url::parse(&url).map_err(|_| refuse(&url))?;
+        let host = base.host_str().ok_or_else(|| refuse(&url))?.to_owned();
+        let port = base.port_or_known_default().ok_or_else(|| refuse(&url))?;
+        if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
+            // The certificate is checked against the URL's host: that is the name, and where it is
+            // to be found is said apart.
+            let problem = format!("{name:?} is no host name");
+            base.set_host(Some(name))
+                .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
+        }
+        let dial = match (&address.0, host.trim_matches(['[', ']']).parse::<IpAddr>()) {
+            (Place::Unix(path), _) => Dial::Unix(path.clone()),
+            (_, Ok(ip)) => Dial::Ip(SocketAddr::new(ip, port)),
+            (_, Err(_)) => Dial::Name(host, port),
+        };
+        Ok(Self {
+            name: address.to_string(),
+            base,
+            dial,
+        })
+    }
+}
+
+impl Dial {
+    /// What to connect to. Several addresses of a name come in any order, so that not all clients
+    /// ask the same server.
+    async fn addresses(&self) -> std::io::Result<Vec<Option<SocketAddr>>> {
+        Ok(match self {
+            Self::Unix(_) => vec![None],
+            Self::Ip(address) => vec![Some(*address)],
+            Self::Name(host, port) => {
+                let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
+                let mut found: Vec<_> = found.map(Some).collect();
+                fastrand::shuffle(&mut found);
+                found
+            }
+        })
+    }
+}
+
+fn unreachable(message: String) -> Error {
+    Error::Unreachable {
+        message,
+        undecided: false,
+    }
+}
+
+/// The innermost error, which says what happened: those around it say where.
+pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(addresses: &[&str]) -> Choice {
+        let parse = |address: &&str| address.parse().unwrap();
+        let config = Config {
+            addresses: addresses.iter().map(parse).collect(),
+            ..Config::default()
+        };
+        super::super::client::install_crypto();
+        Choice::new(Arc::new(Endpoints::new(&config).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_target_is_kept_until_it_fails_and_the_first_comes_after_the_last() {
+        let choice = choice(&["http://127.0.0.1:1", "http://127.0.0.1:2/consul/"]);
+        let first = choice.current().await.unwrap();
+        assert!(Arc::ptr_eq(&first, &choice.current().await.unwrap()));
+        choice.leave(&first);
+        let second = choice.current().await.unwrap();
+        assert_eq!(
+            second.url("/v1/kv/a").unwrap().as_str(),
+            "http://127.0.0.1:2/consul/v1/kv/a"
+        );
+        // Many calls fail at once; only the first of them moves on.
+        choice.leave(&first);
+        assert!(Arc::ptr_eq(&second, &choice.current().await.unwrap()));
+        choice.leave(&second);
+        assert!(Arc::ptr_eq(&first, &choice.current().await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_name_stands_for_all_its_addresses() {
+        let choice = choice(&["localhost:8500"]);
+        let target = choice.current().await.unwrap();
+        assert!(target.name.starts_with("http://localhost:8500 ("));
+        assert!(
+            target
+                .url("/v1")
+                .unwrap()
+                .as_str()
+                .starts_with("http://localhost:8500/")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_not_found_is_named() {
+        // Too long for a label of DNS, so nobody is even asked.
+        let name = "x".repeat(64);
+        let choice = choice(&[&format!("{name}:8500")]);
+        let Err(error) = choice.current().await else {
+            panic!("found");
+        };
+        assert_eq!(error.reason(), "ConsulUnreachable");
+        assert!(error.to_string().contains(&name));
+        assert!(!error.may_have_been_applied());
+    }
+
+    #[test]
+    fn a_tls_server_name_must_be_a_name() {
+        let config = Config {
+            addresses: vec!["https://127.0.0.1:8501".parse().unwrap()],
+            tls: crate::Tls {
+                server_name: Some("no name".to_owned()),
+                ..Default::default()
+            },
+            ..Config::default()
+        };
+        super::super::client::install_crypto();
+        let Err(error) = Endpoints::new(&config) else {
+            panic!("taken");
+        };
+        assert_eq!(error.variable, "CONSUL_TLS_SERVER_NAME");
+    }
+}

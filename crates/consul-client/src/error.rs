@@ -1,0 +1,416 @@
+//! What can go wrong with a call, and how an answer of Consul is told to be which.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Deserialize, Deserializer};
+
+use crate::text::one_line;
+
+/// How a call failed. Messages never contain a token.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No server answered: not found by name, refused, cut off, or silent for too long.
+    #[error("Consul cannot be reached: {message}")]
+    Unreachable {
+        /// Which server, and why not.
+        message: String,
+        /// The request had been sent, so a write in it may have been applied.
+        undecided: bool,
+    },
+    /// Nothing was sent, because the calls before it took so long that too little time was left.
+    #[error("not sent to Consul: {0}")]
+    NotSent(String),
+    /// The servers have no leader at the moment, as during an election.
+    #[error("Consul has no leader: {message}")]
+    NoLeader {
+        /// Consul's words.
+        message: String,
+        /// The leader was lost while it committed, so a write may have been applied.
+        undecided: bool,
+    },
+    /// The token is unknown or lacks a rule, which is named as Consul names it.
+    #[error("Consul denies it: {0}")]
+    Denied(String),
+    /// There is no token to bring, because the login for one fails; why. No call was made.
+    #[error("the login to Consul fails {0}")]
+    LoginFailed(LoginFailure),
+    /// There is no token to bring, so no call was made.
+    #[error("there is no token to ask Consul with")]
+    NoToken,
+    /// A limit of Consul's for requests or connections is reached; nothing was done.
+    #[error("Consul has too many requests: {0}")]
+    TooManyRequests(String),
+    /// A transaction was refused as a whole; these of its operations failed.
+    #[error("the transaction was refused: {}", list(.0))]
+    Conflict(Vec<OpError>),
+    /// The session does not exist (any more): it expired or was destroyed.
+    #[error("the session is gone")]
+    Gone,
+    /// More operations or bytes than Consul takes at once; see
+    /// [`Client::transaction_capacity`](super::Client::transaction_capacity).
+    #[error("too large for Consul: {0}")]
+    TooLarge(String),
+    /// The answer is longer than any that is read.
+    #[error("Consul's answer has more than {} MiB", .0 >> 20)]
+    AnswerTooLarge(usize),
+    /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
+    #[error("not supported by this Consul: {0}")]
+    Unsupported(String),
+    /// The datacenter is not known to Consul.
+    #[error("Consul knows no path to the datacenter")]
+    UnknownDatacenter,
+    /// The node that a session shall belong to is not registered.
+    #[error("the session's node is not registered in Consul's catalog")]
+    MissingNode,
+    /// A key that cannot be written into a URL.
+    #[error("{0:?} cannot be used as a key over HTTP")]
+    InvalidKey(String),
+    /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
+    #[error("held back: nothing may be changed any more")]
+    Withheld,
+    /// Any other answer than success.
+    #[error("Consul answered with status {status}: {message}")]
+    Unexpected {
+        /// The HTTP status.
+        status: u16,
+        /// The beginning of the answer's text.
+        message: String,
+    },
+    /// An answer that reports success and can't be understood.
+    #[error("Consul's answer cannot be understood: {0}")]
+    Decode(String),
+}
+
+/// Why a login failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginFailure {
+    /// By which auth method, and why.
+    pub(super) why: String,
+    /// Whether it may pass by itself: Consul, a proxy before it, or whom Consul asks about the bearer
+    /// token failed, and did not refuse it for certain.
+    pub passing: bool,
+}
+
+impl Display for LoginFailure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+/// Why one operation of a transaction failed.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct OpError {
+    /// Which operation: its place in the transaction, from 0.
+    #[serde(rename = "OpIndex")]
+    pub operation: usize,
+    /// Consul's words, such as `failed to set key "k", index is stale`.
+    #[serde(rename = "What", deserialize_with = "words")]
+    pub what: String,
+}
+
+impl OpError {
+    /// Whether a key can't be locked because the session that held it died, and its lock-delay runs.
+    /// That it ends wakes no blocking query.
+    pub fn is_lock_delay(&self) -> bool {
+        self.what.ends_with("due to lock delay")
+    }
+
+    /// Whether the session that a key was to be locked with is gone.
+    pub fn is_invalid_session(&self) -> bool {
+        self.what.contains("invalid session")
+    }
+}
+
+/// Consul's words may repeat a key, which may hold anything.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(|words| text(words.as_bytes()))
+}
+
+fn list(errors: &[OpError]) -> String {
+    let each = |error: &OpError| format!("operation {}: {}", error.operation, error.what);
+    errors.iter().map(each).collect::<Vec<_>>().join("; ")
+}
+
+/// How much of an answer's text a message repeats, in characters.
+const MESSAGE: usize = 512;
+
+impl Error {
+    /// An answer that can't be understood.
+    pub(super) fn decode(problem: &impl ToString) -> Self {
+        Self::Decode(text(problem.to_string().as_bytes()))
+    }
+
+    /// The kind of error in one CamelCase word, of a fixed set: for metrics and conditions.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unreachable { .. } => "ConsulUnreachable",
+            Self::NotSent(_) => "NotSent",
+            Self::NoLeader { .. } => "NoLeader",
+            Self::Denied(_) => "PermissionDenied",
+            Self::LoginFailed(_) => "LoginFailed",
+            Self::NoToken => "TokenNotFound",
+            Self::TooManyRequests(_) => "TooManyRequests",
+            Self::Conflict(_) => "Conflict",
+            Self::Gone => "SessionGone",
+            Self::TooLarge(_) => "TooLarge",
+            Self::AnswerTooLarge(_) => "AnswerTooLarge",
+            Self::Unsupported(_) => "EnterpriseOnly",
+            Self::UnknownDatacenter => "UnknownDatacenter",
+            Self::MissingNode => "MissingNode",
+            Self::InvalidKey(_) => "InvalidKey",
+            Self::Withheld => "Withheld",
+            Self::Unexpected { .. } | Self::Decode(_) => "UnexpectedAnswer",
+        }
+    }
+
+    /// Whether the write that failed like this may have been applied all the same: true unless it
+    /// is certain that nothing was written. Of a read it says nothing.
+    pub fn may_have_been_applied(&self) -> bool {
+        match self {
+            Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
+            Self::Unexpected { status, .. } => *status >= 500,
+            Self::Decode(_) | Self::AnswerTooLarge(_) => true,
+            Self::NotSent(_)
+            | Self::Denied(_)
+            | Self::LoginFailed(_)
+            | Self::NoToken
+            | Self::TooManyRequests(_)
+            | Self::Conflict(_)
+            | Self::Gone
+            | Self::TooLarge(_)
+            | Self::Unsupported(_)
+            | Self::UnknownDatacenter
+            | Self::MissingNode
+            | Self::InvalidKey(_)
+            | Self::Withheld => false,
+        }
+    }
+
+    /// Whether Consul does not know the token: it was deleted, it has expired, or it is so new that
+    /// this server has not heard of it. Nothing was done.
+    pub fn is_unknown_token(&self) -> bool {
+        matches!(self, Self::Denied(message) if message.contains(UNKNOWN_TOKEN))
+    }
+
+    /// Whether another server, or the same one later, may answer better.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::NotSent(_)
+            | Self::NoLeader { .. }
+            | Self::TooManyRequests(_) => true,
+            Self::Unexpected { status, .. } => *status >= 500,
+            _ => false,
+        }
+    }
+
+    /// What an answer other than success means. Consul tells errors apart by their text more than
+    /// by their status, and a server that forwarded the request puts words before that text.
+    pub(super) fn from_answer(status: u16, body: &[u8]) -> Self {
+        if status == 409
+            && let Some(error) = refused_transaction(body)
+        {
+            return error;
+        }
+        let message = text(body);
+        let says = |part: &str| message.contains(part);
+        match status {
+            401 | 403 => Self::Denied(message),
+            413 => Self::TooLarge(message),
+            429 => Self::TooManyRequests(message),
+            400 if says("Consul Enterprise feature") => Self::Unsupported(message),
+            500.. if is_denial(&message) => Self::Denied(message),
+            500.. if says("rate limit exceeded") => Self::TooManyRequests(message),
+            500.. if says("No path to datacenter") => Self::UnknownDatacenter,
+            500.. if says("Missing node registration") => Self::MissingNode,
+            500.. if says("invalid session") => Self::Gone,
+            500.. if says("leadership lost while committing log") => Self::NoLeader {
+                message,
+                undecided: true,
+            },
+            500.. if NO_LEADER.iter().any(|part| says(part)) => Self::NoLeader {
+                message,
+                undecided: false,
+            },
+            _ => Self::Unexpected { status, message },
+        }
+    }
+}
+
+/// What servers say that found nobody to lead, before anything was written.
+const NO_LEADER: [&str; 7] = [
+    "No cluster leader",
+    "rpc error getting client",
+    "Raft leader not found",
+    "No known Consul servers",
+    "Not ready to serve consistent reads",
+    "node is not the leader",
+    "leadership transfer in progress",
+];
+
+/// What servers say to a token that they don't know.
+const UNKNOWN_TOKEN: &str = "ACL not found";
+
+fn is_denial(message: &str) -> bool {
+    message.contains("Permission denied") || message.contains(UNKNOWN_TOKEN)
+}
+
+/// A denial hides among the errors of a refused transaction.
+fn refused_transaction(body: &[u8]) -> Option<Error> {
+    #[derive(Deserialize)]
+    struct Refusal {
+        #[serde(rename = "Errors")]
+        errors: Vec<OpError>,
+    }
+    let Refusal { errors } = serde_json::from_slice(body).ok()?;
+    if let Some(denial) = errors.iter().find(|error| is_denial(&error.what)) {
+        return Some(Error::Denied(denial.what.clone()));
+    }
+    Some(Error::Conflict(errors))
+}
+
+/// The beginning of an answer, fit for one line of a log.
+fn text(body: &[u8]) -> String {
+    one_line(String::from_utf8_lossy(body).trim(), MESSAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Any answer is an error that can be shown.
+        #[test]
+        fn any_answer_is_told_in_one_line(status in 100..600_u16, body in hostile::bytes(), what in hostile::text()) {
+            let refusal = serde_json::json!({ "Errors": [{ "OpIndex": 0, "What": what }] });
+            for body in [body, refusal.to_string().into_bytes()] {
+                let error = Error::from_answer(status, &body).to_string();
+                prop_assert!(!error.chars().any(char::is_control), "{}", error);
+                prop_assert!(error.chars().count() < MESSAGE + 100, "{}", error);
+            }
+        }
+    }
+
+    #[test]
+    fn answers_of_a_real_consul_are_told_apart() {
+        let cases: &[(u16, &str, &str, bool)] = &[
+            (500, "No cluster leader", "NoLeader", false),
+            (
+                500,
+                "rpc error making call: No cluster leader",
+                "NoLeader",
+                false,
+            ),
+            (
+                500,
+                "raft apply failed: node is not the leader",
+                "NoLeader",
+                false,
+            ),
+            (
+                500,
+                "raft apply failed: leadership lost while committing log",
+                "NoLeader",
+                true,
+            ),
+            (500, "rpc error making call: EOF", "UnexpectedAnswer", true),
+            (403, "Permission denied", "PermissionDenied", false),
+            (403, "ACL not found", "PermissionDenied", false),
+            (
+                500,
+                "rpc error making call: ACL not found",
+                "PermissionDenied",
+                false,
+            ),
+            (429, "Your IP is issuing too many", "TooManyRequests", false),
+            (
+                503,
+                "rate limit exceeded for operation that can only be performed by the leader, try again later",
+                "TooManyRequests",
+                false,
+            ),
+            (503, "upstream connect error", "UnexpectedAnswer", true),
+            (
+                500,
+                "raft apply failed: invalid session \"x\"",
+                "SessionGone",
+                false,
+            ),
+            (
+                500,
+                "apply failed: Missing node registration",
+                "MissingNode",
+                false,
+            ),
+            (500, "No path to datacenter", "UnknownDatacenter", false),
+            (
+                400,
+                "Invalid query parameter: \"ns\" - Namespaces are a Consul Enterprise feature",
+                "EnterpriseOnly",
+                false,
+            ),
+            (400, "Missing key name", "UnexpectedAnswer", false),
+            (
+                413,
+                "Transaction contains too many operations (129 > 128)",
+                "TooLarge",
+                false,
+            ),
+            (307, "", "UnexpectedAnswer", false),
+        ];
+        for (status, body, reason, applied) in cases {
+            let error = Error::from_answer(*status, body.as_bytes());
+            assert_eq!(error.reason(), *reason, "{status} {body}");
+            assert_eq!(error.may_have_been_applied(), *applied, "{status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_denial_keeps_the_missing_rule() {
+        let words = "Permission denied: token with AccessorID '0c7b' lacks permission 'key:write' on \"a/b\"";
+        assert_eq!(
+            Error::from_answer(403, words.as_bytes()),
+            Error::Denied(words.to_owned())
+        );
+    }
+
+    #[test]
+    fn a_refused_transaction_names_the_operations() {
+        let body = br#"{"Results":null,"Errors":[
+            {"OpIndex":0,"What":"failed to lock key \"a\", lock is already held"},
+            {"OpIndex":2,"What":"failed to set key \"b\", index is stale"}]}"#;
+        let Error::Conflict(errors) = Error::from_answer(409, body) else {
+            panic!("not a conflict");
+        };
+        assert_eq!(errors.len(), 2);
+        assert_eq!(errors[1].operation, 2);
+        assert_eq!(
+            Error::Conflict(errors).to_string(),
+            "the transaction was refused: operation 0: failed to lock key \"a\", lock is already held; \
+             operation 2: failed to set key \"b\", index is stale"
+        );
+    }
+
+    #[test]
+    fn a_denial_within_a_refused_transaction_is_a_denial() {
+        let body = br#"{"Results":null,"Errors":[
+            {"OpIndex":0,"What":"failed to set key \"b\", index is stale"},
+            {"OpIndex":1,"What":"Permission denied: anonymous token lacks permission 'key:write' on \"a\""}]}"#;
+        let Error::Denied(rule) = Error::from_answer(409, body) else {
+            panic!("not a denial");
+        };
+        assert!(rule.contains("'key:write' on \"a\""));
+    }
+
+    #[test]
+    fn texts_are_short_and_on_one_line() {
+        let body = "<html>\n".repeat(1000);
+        let Error::Unexpected { message, .. } = Error::from_answer(502, body.as_bytes()) else {
+            panic!("not unexpected");
+        };
+        assert_eq!(message.chars().count(), MESSAGE);
+        assert!(!message.contains('\n'));
+    }
+}

@@ -1,0 +1,329 @@
+//! Keys and values.
+
+use std::{borrow::Cow, sync::Arc};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::Method;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Client, Entry, Error, Listing, SessionId,
+    call::{Answer, Call},
+    endpoints::Target,
+    lanes::Lane,
+};
+
+/// Under which condition a key is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutMode {
+    /// Under none.
+    Set,
+    /// If the key was last written at this index; 0: if it does not exist.
+    Cas(u64),
+    /// If no other session holds it; then this one does.
+    Acquire(SessionId),
+    /// If this session holds it; then none does.
+    Release(SessionId),
+}
+
+impl Client {
+    /// All keys that begin with `prefix`, which is taken as it is: end it with `/` to see one
+    /// folder only. None at all is an empty listing with an index. The leader makes sure that it still
+    /// leads, and has replayed its log: no change that was answered before this call is missing.
+    ///
+    /// A listing from which entries are missing because the token must not read them would be taken
+    /// for the truth, so it is [`Error::Denied`].
+    pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
+        let call = Call::get("kv_list", list_path(prefix)?).consistent();
+        Ok(self.list_with(prefix, call).await?.0)
+    }
+
+    /// The value of one key, if there is one.
+    pub async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        let call = Call::get("kv_get", key_path(key)?).consistent();
+        let answer = self.send(call).await?;
+        if !answer.found && answer.index.is_some() {
+            return Ok(None);
+        }
+        let wire: Vec<WireEntry<'_>> = answer.json()?;
+        wire.into_iter().next().map(WireEntry::decode).transpose()
+    }
+
+    /// Writes a key; false if the condition does not hold. Never done again when its answer was
+    /// lost. [`Error::Gone`] if the acquiring session is.
+    pub async fn put(
+        &self,
+        key: &str,
+        value: &[u8],
+        flags: u64,
+        mode: PutMode,
+    ) -> Result<bool, Error> {
+        let call = Call::put("kv_put", key_path(key)?, value.to_vec());
+        let call = match mode {
+            PutMode::Set => call,
+            PutMode::Cas(index) => call.with("cas", index.to_string()),
+            PutMode::Acquire(session) => call.with("acquire", session.as_str()),
+            PutMode::Release(session) => call.with("release", session.as_str()),
+        };
+        self.send(call.with("flags", flags.to_string()))
+            .await?
+            .json()
+    }
+
+    /// Deletes a key, with `cas` only if it was last written at that index; false if it was not.
+    /// That there is no such key is success without `cas`.
+    pub async fn delete(&self, key: &str, cas: Option<u64>) -> Result<bool, Error> {
+        let mut call = Call {
+            lane: Lane::Write,
+            method: Method::DELETE,
+            changes: true,
+            idempotent: false,
+            ..Call::get("kv_delete", key_path(key)?)
+        };
+        if let Some(index) = cas {
+            call = call.with("cas", index.to_string());
+        }
+        self.send(call).await?.json()
+    }
+
+    /// A listing by this call, which reads the prefix, and who answered.
+    pub(super) async fn list_with(
+        &self,
+        prefix: &str,
+        call: Call,
+    ) -> Result<(Listing, Arc<Target>), Error> {
+        let kind = call.kind;
+        let answer = self.send(call.with("recurse", "")).await?;
+        if answer.filtered {
+            return Err(Error::Denied(format!(
+                "the token lacks permission 'key:read' on some keys below {prefix:?}"
+            )));
+        }
+        let listing = decode_listing(&answer)?;
+        if listing.entries.is_empty() {
+            // Not every Consul says that it left entries out. One key is denied aloud.
+            self.table_index(kind, prefix).await?;
+        }
+        Ok((listing, answer.server))
+    }
+
+    /// The index of the whole store, or of a prefix that a token may not read the denial of it.
+    /// It goes back only when Consul loses data, while the index of a prefix also goes back when
+    /// Consul forgets, after some minutes, that keys below it were deleted.
+    pub(super) async fn table_index(&self, kind: &'static str, prefix: &str) -> Result<u64, Error> {
+        let absent = key_path(&format!("{prefix}.absent"))?;
+        let answer = self.send(Call::get(kind, absent).consistent()).await?;
+        answer.index.ok_or_else(|| answer.not_found())
+    }
+}
+
+fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
+    // Something else than Consul, such as a proxy, also answers with 404. To take that for "there
+    // are no keys" would be to lose every lock.
+    let index = match answer.index {
+        Some(index) => index,
+        None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
+        None => return Err(answer.not_found()),
+    };
+    let wire: Vec<WireEntry<'_>> = if answer.found {
+        answer.json()?
+    } else {
+        Vec::new()
+    };
+    let entries = wire.into_iter().map(WireEntry::listed);
+    Ok(Listing {
+        entries: entries.collect::<Result<_, _>>()?,
+        index,
+        sent: answer.sent,
+        reset: false,
+    })
+}
+
+/// What may stand in a path as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Escapes one segment of a path.
+pub(super) fn segment(text: &str) -> Result<String, Error> {
+    match text {
+        // What stands for "here" and "above" in every URL cannot be escaped.
+        "" | "." | ".." => Err(Error::InvalidKey(text.to_owned())),
+        _ => Ok(utf8_percent_encode(text, PLAIN).to_string()),
+    }
+}
+
+fn key_path(key: &str) -> Result<String, Error> {
+    match key {
+        "" => Err(Error::InvalidKey(String::new())),
+        _ => list_path(key),
+    }
+}
+
+pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
+    let folders = prefix.strip_suffix('/').unwrap_or(prefix);
+    let usual = |name: &str| !matches!(name, "" | "." | "..");
+    let escaped = if prefix.is_empty() {
+        String::new()
+    } else if folders.split('/').all(usual) {
+        const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
+        utf8_percent_encode(prefix, FOLDERS).to_string()
+    } else {
+        // URLs are tidied up on their way where segments are empty or dots: without slashes there
+        // is one segment only.
+        segment(prefix)?
+    };
+    Ok(format!("/v1/kv/{escaped}"))
+}
+
+/// An entry as Consul writes it. Its value stays where it is until it is needed.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct WireEntry<'a> {
+    key: String,
+    #[serde(borrow)]
+    value: Option<&'a RawValue>,
+    #[serde(default)]
+    flags: u64,
+    session: Option<SessionId>,
+    #[serde(default)]
+    lock_index: u64,
+    create_index: u64,
+    modify_index: u64,
+}
+
+impl WireEntry<'_> {
+    /// The entry as a listing has it: with its value only if that can mean anything, because it is a
+    /// lock key's or somebody has locked it. Others may have written anything beside these.
+    fn listed(mut self) -> Result<Entry, Error> {
+        let locked = self
+            .session
+            .as_ref()
+            .is_some_and(|session| !session.as_str().is_empty());
+        if !locked && !self.key.ends_with("/.lock") {
+            self.value = None;
+        }
+        self.decode()
+    }
+
+    pub(super) fn decode(self) -> Result<Entry, Error> {
+        let not_base64 = || Error::decode(&format!("the value of {:?} is no base64", self.key));
+        let value: Option<Cow<'_, str>> = match self.value {
+            Some(value) => serde_json::from_str(value.get()).map_err(|_| not_base64())?,
+            None => None,
+        };
+        let value = BASE64_STANDARD.decode(value.as_deref().unwrap_or_default());
+        Ok(Entry {
+            value: value.map_err(|_| not_base64())?,
+            key: self.key,
+            flags: self.flags,
+            session: self.session.filter(|session| !session.as_str().is_empty()),
+            lock_index: self.lock_index,
+            create_index: self.create_index,
+            modify_index: self.modify_index,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The path that a request for this URL has for Consul, which unescapes it once: the key as it
+    /// is looked up, if nothing on the way tidies it up or sends the client elsewhere.
+    fn routed(path: &str) -> Option<String> {
+        let url = reqwest::Url::parse(&format!("http://consul{path}")).ok()?;
+        let decoded = percent_encoding::percent_decode_str(url.path())
+            .decode_utf8()
+            .ok()?;
+        if url.query().is_some() || url.fragment().is_some() {
+            return None;
+        }
+        decoded.strip_prefix("/v1/kv/").map(str::to_owned)
+    }
+
+    proptest! {
+        /// No key, whatever it is, is taken for another one on its way to Consul.
+        #[test]
+        fn any_key_arrives_as_it_is(key in prop_oneof![hostile::text(), "[a-z.%/ ?#\\\\]{0,12}", "(a|b|[.]{1,3}|%2e|%2F|/){0,8}"]) {
+            match list_path(&key) {
+                Ok(path) => prop_assert_eq!(routed(&path), Some(key)),
+                Err(error) => prop_assert_eq!(error, Error::InvalidKey(key)),
+            }
+        }
+
+        /// What a prefix's keys look like, no server rewrites: no segment is empty or only dots, and
+        /// nothing is escaped.
+        #[test]
+        fn keys_of_plain_segments_need_no_escapes(key in "[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,5}){0,3}/?") {
+            prop_assert_eq!(list_path(&key), Ok(format!("/v1/kv/{key}")));
+        }
+
+        #[test]
+        fn any_entries_are_read_or_refused(body in hostile::bytes(), value in hostile::json()) {
+            let entry = format!(r#"[{{"Key":"k","Value":"e30=","Flags":{value},"CreateIndex":1,"ModifyIndex":2}}]"#);
+            for body in [body, entry.into_bytes()] {
+                if let Ok(wire) = serde_json::from_slice::<Vec<WireEntry<'_>>>(&body) {
+                    let _: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_are_escaped_by_segment() {
+        let path = |key| key_path(key).unwrap();
+        assert_eq!(path("shared/db/.lock"), "/v1/kv/shared/db/.lock");
+        assert_eq!(path("a b/ä%?#+/\n"), "/v1/kv/a%20b/%C3%A4%25%3F%23%2B/%0A");
+        assert_eq!(path("folder/"), "/v1/kv/folder/");
+        assert_eq!(list_path("").unwrap(), "/v1/kv/");
+    }
+
+    #[test]
+    fn keys_that_urls_would_tidy_up_are_one_segment() {
+        let path = |key| key_path(key).unwrap();
+        assert_eq!(path("a//b"), "/v1/kv/a%2F%2Fb");
+        assert_eq!(path("/a"), "/v1/kv/%2Fa");
+        assert_eq!(path("a/../b/"), "/v1/kv/a%2F..%2Fb%2F");
+        for key in ["", ".", ".."] {
+            assert_eq!(key_path(key), Err(Error::InvalidKey(key.to_owned())));
+        }
+    }
+
+    #[test]
+    fn only_what_can_be_a_semaphores_keeps_its_value_in_a_listing() {
+        let body = r#"[{"Key":"s/.lock","Value":"e30=","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/1","Value":"e30=","Session":"1","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/2","Value":"e30=","Session":"","CreateIndex":1,"ModifyIndex":2},
+            {"Key":"s/junk","Value":"e30=","CreateIndex":1,"ModifyIndex":2}]"#;
+        let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
+        let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::listed).collect();
+        let values = entries.unwrap().into_iter().map(|entry| entry.value);
+        assert_eq!(values.collect::<Vec<_>>(), [&b"{}"[..], b"{}", b"", b""]);
+    }
+
+    #[test]
+    fn entries_of_a_real_consul() {
+        let body = r#"[{"LockIndex":1,"Key":"s/1","Flags":16210313421097356768,"Value":"eyJhIjoxfQ==",
+            "Session":"e3bc48c5-d578-a5a2-8922-52dbf9ee84ab","CreateIndex":22,"ModifyIndex":23},
+            {"LockIndex":0,"Key":"s/2","Flags":0,"Value":null,"CreateIndex":5,"ModifyIndex":5}]"#;
+        let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
+        let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
+        let entries = entries.unwrap();
+        assert_eq!(entries[0].value, br#"{"a":1}"#);
+        assert_eq!(entries[0].flags, 0xe0f6_9a2b_aa41_4de0);
+        assert_eq!(
+            entries[0].session,
+            Some("e3bc48c5-d578-a5a2-8922-52dbf9ee84ab".into())
+        );
+        assert_eq!((entries[0].lock_index, entries[0].modify_index), (1, 23));
+        assert_eq!(entries[1].value, b"");
+        assert_eq!(entries[1].session, None);
+    }
+}

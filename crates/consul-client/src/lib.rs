@@ -1,0 +1,62 @@
+//! A client for Consul's HTTP API: keys and values, sessions, transactions, blocking queries.
+//!
+//! It knows nothing of Kubernetes or of semaphores: what the keys mean is its caller's business.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `config` | where Consul is and who asks: `CONSUL_*` variables, addresses, TLS, token |
+//! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
+//! | `error` | what can go wrong, and how an answer of Consul is told to be which |
+//! | `call` | what a call asks and what is answered |
+//! | `client` | the one way a call takes: deadline, attempts, bounded answers |
+//! | `repeat` | when a call that failed is made again |
+//! | `lanes` | how many calls of a kind are under way at once |
+//! | `datacenter` | what is kept apart for each datacenter |
+//! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
+//! | `files` | what is read from files, and read again when they change |
+//! | `token`, `tls` | the token, certificates |
+//! | `login` | a token that Consul gives for a login, and takes back |
+//! | `kv`, `session`, `txn`, `catalog`, `status` | the calls |
+//! | `watch` | blocking queries as a stream |
+//! | [`clock`] | moments on a clock that never jumps |
+//! | [`id`] | ids that are compared and hashed quickly |
+//! | [`text`] | text of others as one line that can be shown |
+//!
+//! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
+//! register) always; a write only when it is certain that nothing was written. Everything is bounded
+//! by the timeout of [`Config`].
+
+mod call;
+mod catalog;
+mod client;
+pub mod clock;
+mod config;
+mod datacenter;
+mod endpoints;
+mod error;
+mod files;
+pub mod id;
+mod kv;
+mod lanes;
+mod login;
+mod model;
+mod repeat;
+mod session;
+mod status;
+pub mod text;
+mod tls;
+mod token;
+mod txn;
+mod watch;
+
+pub use catalog::ExternalNode;
+pub use client::{Client, Gate, Observer};
+pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};
+pub use error::{Error, LoginFailure, OpError};
+pub use kv::PutMode;
+pub use login::AuthMethod;
+pub use model::{Entry, Listing, Op, SessionId};
+pub use session::{Behavior, NewSession, Renewed, Session};
+pub use status::Status;
+pub use token::{InvalidToken, TokenCell};
+pub use watch::WatchOptions;

@@ -1,0 +1,500 @@
+//! A login: Consul gives a token for a bearer token, by one of its auth methods.
+//!
+//! One task of the client logs in, for all who use it: when a token is wanted first, when Consul
+//! does not know the one it gave any more, and in time before that expires. Who is in want of a
+//! token waits for the task.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use jiff::Timestamp;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+
+use super::{
+    Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK, lanes::Lane,
+    token::Token,
+};
+use crate::clock::Moment;
+
+/// By which auth method of Consul's a client logs in, and with what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthMethod {
+    /// The auth method's name in Consul.
+    pub name: String,
+    /// The file of the bearer token, which is read anew for each login: Kubernetes exchanges it.
+    pub bearer_token_file: PathBuf,
+    /// What Consul notes in the description of the token, for people.
+    pub meta: BTreeMap<String, String>,
+}
+
+impl AuthMethod {
+    /// Where Kubernetes puts the token of a pod's `ServiceAccount`.
+    pub const BEARER_TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+}
+
+/// The variable that carries the file's name.
+const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
+
+/// Between logins that fail, or whose tokens are lost at once: for ever.
+const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(250))
+    .with_max_delay(LONGEST)
+    .without_max_times();
+
+/// The longest pause, before its jitter.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// A token that is lost after this time was a good one.
+const LASTING: Duration = Duration::from_secs(30);
+
+/// Between looks at a new token until the server that is asked knows it: it is there within some
+/// 100 ms as a rule, and an agent that was asked too early remembers for 30 s that there is none.
+const PROBES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(25))
+    .with_max_delay(Duration::from_millis(500))
+    .with_max_times(10);
+
+/// The least time between looks at a token that was denied.
+const DOUBT: Duration = Duration::from_millis(250);
+
+/// How long giving the token back may take.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The login of a client and all its clones.
+pub(super) struct Login {
+    desk: Arc<Desk>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the task works with.
+struct Desk {
+    method: AuthMethod,
+    /// It brings no token.
+    client: Client,
+    state: watch::Sender<State>,
+    /// Consul has denied that it knows the token.
+    doubted: Notify,
+}
+
+#[derive(Clone, Default)]
+enum State {
+    /// Nobody has asked for a token yet.
+    #[default]
+    Idle,
+    /// A token is being asked for.
+    Asking,
+    /// This is the token.
+    In(Token),
+    /// There is none; why the last try failed.
+    Out(Error),
+    /// The token was given back, and there will be no other.
+    Over,
+}
+
+/// A token that a login came to.
+struct Held {
+    token: Token,
+    since: Moment,
+    /// How long Consul lets it live, if not for ever.
+    life: Option<Duration>,
+}
+
+impl Login {
+    /// A login that begins when a token is wanted. The client is one without a token.
+    pub(super) fn new(client: Client, method: AuthMethod) -> Result<Self, ConfigError> {
+        let file = method.bearer_token_file.display();
+        let problem = match std::fs::read_to_string(&method.bearer_token_file) {
+            Ok(text) if text.trim().is_empty() => Some(format!("{file} is empty")),
+            Ok(_) => None,
+            Err(error) => Some(format!("cannot read {file}: {error}")),
+        };
+        if let Some(problem) = problem {
+            return Err(ConfigError::new(BEARER_TOKEN_FILE, problem));
+        }
+        let desk = Desk {
+            method,
+            client,
+            state: watch::Sender::default(),
+            doubted: Notify::new(),
+        };
+        Ok(Self {
+            desk: Arc::new(desk),
+            task: Mutex::default(),
+        })
+    }
+
+    /// The token, or why there is none. Waits while it is being asked for.
+    pub(super) async fn token(&self) -> Result<Token, Error> {
+        self.begin();
+        let mut state = self.desk.state.subscribe();
+        let known = |state: &State| !matches!(state, State::Idle | State::Asking);
+        match state.wait_for(known).await.as_deref() {
+            Ok(State::In(token)) => Ok(token.clone()),
+            Ok(State::Out(error)) => Err(error.clone()),
+            _ => Err(Error::NoToken),
+        }
+    }
+
+    /// Consul does not know the token. Waits until there is another one, or none, or it has been
+    /// seen that it knows it after all; whether it makes sense to ask once more.
+    pub(super) async fn look_into(&self) -> bool {
+        let mut state = self.desk.state.subscribe();
+        if matches!(*state.borrow_and_update(), State::Over) {
+            return false;
+        }
+        self.desk.doubted.notify_one();
+        state.changed().await.is_ok()
+    }
+
+    /// Gives the token back. There is none from then on.
+    pub(super) async fn end(&self) {
+        self.desk.state.send_replace(State::Over);
+        let task = self.task().take();
+        if let Some(task) = task
+            && timeout(FAREWELL, task).await.is_err()
+        {
+            tracing::warn!(
+                "the token could not be given back to Consul: it stays until it expires"
+            );
+        }
+    }
+
+    fn begin(&self) {
+        let idle = |state: &mut State| {
+            let idle = matches!(state, State::Idle);
+            if idle {
+                *state = State::Asking;
+            }
+            idle
+        };
+        if self.desk.state.send_if_modified(idle) {
+            *self.task() = Some(tokio::spawn(self.desk.clone().run()));
+        }
+    }
+
+    fn task(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Login {
+    fn drop(&mut self) {
+        if let Some(task) = self.task().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Desk {
+    /// Has a token for as long as one is wanted, and gives the last one back.
+    async fn run(self: Arc<Self>) {
+        let mut held: Option<Held> = None;
+        let mut relapses = BACKOFF.build();
+        while self.renew(&mut held).await {
+            let Some(now) = &held else { break };
+            let lost = self.unless_over(self.until_due(now)).await == Some(true);
+            let lasted = now.since + LASTING < Moment::now();
+            if lost {
+                tracing::info!("Consul does not know the token any more: logging in again");
+                self.tell(State::Asking);
+                held = None;
+            }
+            if lasted {
+                relapses = BACKOFF.build();
+            } else if lost {
+                // Logins whose tokens nobody knows must not follow each other without a pause.
+                self.pause(relapses.next()).await;
+            }
+        }
+        if let Some(last) = held {
+            self.log_out(&last.token).await;
+        }
+    }
+
+    /// Logs in until that works, and gives the token before back; false if none is wanted any more.
+    async fn renew(&self, held: &mut Option<Held>) -> bool {
+        let mut pauses = BACKOFF.build();
+        let mut told = None;
+        while !self.is_over() {
+            let error = match self.log_in().await {
+                Ok(next) => {
+                    self.tell(State::In(next.token.clone()));
+                    if let Some(old) = held.replace(next) {
+                        self.log_out(&old.token).await;
+                    }
+                    return true;
+                }
+                Err(error) => error,
+            };
+            if told.as_ref() != Some(&error) {
+                tracing::warn!(%error, "not logged in to Consul: trying again");
+            }
+            // One that lasts for a while yet is kept.
+            if let Some(old) = held
+                && self.is_lost(&old.token).await
+            {
+                *held = None;
+            }
+            self.tell(match held {
+                Some(old) => State::In(old.token.clone()),
+                None => State::Out(error.clone()),
+            });
+            told = Some(error);
+            self.pause(pauses.next()).await;
+        }
+        false
+    }
+
+    async fn pause(&self, pause: Option<Duration>) {
+        self.unless_over(sleep(pause.unwrap_or(LONGEST))).await;
+    }
+
+    /// Waits until another token is needed: true if Consul does not know this one any more, false if
+    /// it will soon expire.
+    async fn until_due(&self, held: &Held) -> bool {
+        let expires = async {
+            match held.life {
+                // Between 70 and 85 % of it: replicas that were started together spread out.
+                Some(life) => sleep(life.mul_f64(fastrand::f64().mul_add(0.15, 0.7))).await,
+                None => std::future::pending().await,
+            }
+        };
+        let lost = async {
+            loop {
+                self.doubted.notified().await;
+                if self.is_lost(&held.token).await {
+                    return;
+                }
+                self.tell(State::In(held.token.clone()));
+                sleep(DOUBT).await;
+            }
+        };
+        tokio::select! {
+            () = expires => false,
+            () = lost => true,
+        }
+    }
+
+    /// One login, up to the moment when the server that is asked knows the token.
+    async fn log_in(&self) -> Result<Held, Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Request<'a> {
+            auth_method: &'a str,
+            bearer_token: &'a str,
+            meta: &'a BTreeMap<String, String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Given {
+            #[serde(rename = "AccessorID")]
+            accessor: String,
+            #[serde(rename = "SecretID")]
+            secret: String,
+            create_time: Option<Timestamp>,
+            expiration_time: Option<Timestamp>,
+        }
+        let bearer = self.bearer().await.map_err(|why| self.failed(&why))?;
+        let request = Request {
+            auth_method: &self.method.name,
+            bearer_token: bearer.expose(),
+            meta: &self.method.meta,
+        };
+        // Strings only: writing them cannot fail.
+        let body = serde_json::to_vec(&request).unwrap_or_default();
+        let since = Moment::now();
+        let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
+        let answer = answer.await.map_err(|error| self.explain(error, &bearer))?;
+        let given: Result<Given, _> = answer.json();
+        // Why not is not repeated: it could be the token that is not as it should be.
+        let unclear = || self.failed("the answer cannot be understood");
+        let given = given.map_err(|_| unclear())?;
+        let token = Token::parse(&given.secret).map_err(|_| unclear())?;
+        tracing::info!(
+            method = self.method.name,
+            accessor = given.accessor,
+            "logged in to Consul"
+        );
+        self.probe(&token).await;
+        let life = given.create_time.zip(given.expiration_time);
+        Ok(Held {
+            token,
+            since,
+            // Both times are of Consul's clock.
+            life: life.and_then(|(from, to)| to.duration_since(from).try_into().ok()),
+        })
+    }
+
+    async fn bearer(&self) -> Result<Secret, String> {
+        let file = &self.method.bearer_token_file;
+        let text = match timeout(LOOK, tokio::fs::read_to_string(file)).await {
+            Ok(text) => text.map_err(|error| format!("cannot read {}: {error}", file.display()))?,
+            Err(_) => return Err(format!("{} cannot be read in time", file.display())),
+        };
+        match text.trim() {
+            "" => Err(format!("{} is empty", file.display())),
+            bearer => Ok(bearer.into()),
+        }
+    }
+
+    /// Waits until the server that is asked knows the token, itself and not by asking the leader.
+    /// One that takes longer is used all the same.
+    async fn probe(&self, token: &Token) {
+        let client = self.client.with_fixed(token.clone());
+        for pause in PROBES.build() {
+            match client.send(own_token().with("stale", "")).await {
+                Err(error) if error.is_unknown_token() => sleep(pause).await,
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether the leader does not know the token.
+    async fn is_lost(&self, token: &Token) -> bool {
+        let client = self.client.with_fixed(token.clone());
+        matches!(client.send(own_token()).await, Err(error) if error.is_unknown_token())
+    }
+
+    async fn log_out(&self, token: &Token) {
+        let client = self.client.with_fixed(token.clone());
+        let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
+        match timeout(FAREWELL, out).await {
+            Ok(Err(error)) if !error.is_unknown_token() => {
+                tracing::warn!(%error, "the token could not be given back to Consul: it stays until it expires");
+            }
+            _ => {}
+        }
+    }
+
+    /// What a failure of the login means to those who want a token.
+    fn explain(&self, error: Error, bearer: &Secret) -> Error {
+        // A proxy may repeat anything.
+        let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
+        match error {
+            Error::Denied(_) | Error::Unexpected { .. } | Error::Decode(_) => {
+                // A refusal may look like that too: by this status Consul also says that it can't
+                // verify a token.
+                self.failure(&hide(&error.to_string()), error.is_transient())
+            }
+            Error::NoLeader { message, undecided } => Error::NoLeader {
+                message: hide(&message),
+                undecided,
+            },
+            Error::TooManyRequests(message) => Error::TooManyRequests(hide(&message)),
+            away => away,
+        }
+    }
+
+    fn failed(&self, why: &str) -> Error {
+        self.failure(why, false)
+    }
+
+    fn failure(&self, why: &str, passing: bool) -> Error {
+        let method = &self.method.name;
+        let why = format!("by the auth method {method:?}: {why}");
+        Error::LoginFailed(LoginFailure { why, passing })
+    }
+
+    fn tell(&self, news: State) {
+        self.state.send_if_modified(|state| {
+            let goes_on = !matches!(state, State::Over);
+            if goes_on {
+                *state = news;
+            }
+            goes_on
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(*self.state.borrow(), State::Over)
+    }
+
+    /// What it comes to; `None` if no token is wanted any more before that.
+    async fn unless_over<T>(&self, doing: impl Future<Output = T>) -> Option<T> {
+        let mut state = self.state.subscribe();
+        tokio::select! {
+            done = doing => Some(done),
+            _ = state.wait_for(|state| matches!(state, State::Over)) => None,
+        }
+    }
+}
+
+/// What Consul knows of the token that asks.
+fn own_token() -> Call {
+    Call {
+        lane: Lane::Login,
+        ..Call::get("acl_token_self", "/v1/acl/token/self".to_owned())
+    }
+}
+
+/// A login or logout. Never done again when its answer was lost.
+fn post(kind: &'static str, path: &str, body: Vec<u8>) -> Call {
+    Call {
+        method: Method::POST,
+        lane: Lane::Login,
+        ..Call::put(kind, path.to_owned(), body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    /// What these answers to a login come to.
+    fn explained(status: u16, body: &str) -> Error {
+        let desk = Desk {
+            method: AuthMethod {
+                name: "jwt".to_owned(),
+                bearer_token_file: PathBuf::new(),
+                meta: BTreeMap::new(),
+            },
+            client: Client::new(Config::default()).unwrap(),
+            state: watch::Sender::default(),
+            doubted: Notify::new(),
+        };
+        desk.explain(
+            Error::from_answer(status, body.as_bytes()),
+            &"s3cr3t".into(),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_login_that_fails_may_pass_unless_it_is_refused() {
+        for (status, passes) in [(403, false), (404, false), (500, true), (503, true)] {
+            let Error::LoginFailed(failure) = explained(status, "no") else {
+                panic!("{status}");
+            };
+            assert_eq!(failure.passing, passes, "{status}");
+        }
+        for (status, body) in [(500, "No cluster leader"), (429, "later")] {
+            assert!(explained(status, body).is_transient(), "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_explanation_repeats_the_bearer_token() {
+        for (status, body) in [
+            (403, "no s3cr3t"),
+            (503, "s3cr3t"),
+            (429, "s3cr3t"),
+            (500, "No cluster leader for s3cr3t"),
+        ] {
+            let error = explained(status, body);
+            assert!(!format!("{error} {error:?}").contains("s3cr3t"), "{status}");
+        }
+    }
+}

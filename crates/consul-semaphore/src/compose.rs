@@ -1,0 +1,344 @@
+//! Composes a pass's one transaction: releases, prunes and grants that are due together.
+
+mod mutex;
+mod semaphore;
+
+use self::{mutex::Mutex, semaphore::Semaphore};
+use super::{
+    Mode,
+    decide::Observed,
+    fate::Ours,
+    identity::{Claim, ContenderBody},
+    job::{Job, Uid},
+    lock::SEMAPHORE_FLAGS,
+    plan::{Cooling, Grant, Release, Target, Transaction},
+    reading::Reading,
+};
+use consul_client::{Op, SessionId};
+
+/// The lock key as the transaction leaves it.
+enum Draft {
+    Semaphore(Semaphore),
+    Mutex(Mutex),
+}
+
+/// A transaction in the making.
+pub(super) struct Composer<'a> {
+    observed: &'a Observed<'a>,
+    reading: &'a Reading,
+    draft: Draft,
+    /// Slots that are free but kept for those whose session is being made.
+    reserved: usize,
+    /// Whether holders may be added.
+    closed: bool,
+    /// How many operations fit in yet, with room left for the CAS of `.lock`.
+    left: usize,
+    cut_short: bool,
+    /// Whether a contender of a Job that waits is written.
+    shows: bool,
+    checks: Vec<Op>,
+    locks: Vec<Op>,
+    deletes: Vec<Op>,
+    transaction: Transaction,
+}
+
+impl<'a> Composer<'a> {
+    pub(super) fn new(reading: &'a Reading, observed: &'a Observed<'a>) -> Self {
+        let draft = match observed.settings.mode {
+            Mode::Semaphore => Draft::Semaphore(Semaphore::new(reading.lock())),
+            Mode::Mutex => Draft::Mutex(Mutex::new(reading)),
+        };
+        Self {
+            observed,
+            reading,
+            draft,
+            reserved: 0,
+            closed: false,
+            left: observed.operations.saturating_sub(1),
+            cut_short: false,
+            shows: false,
+            checks: Vec::new(),
+            locks: Vec::new(),
+            deletes: Vec::new(),
+            transaction: Transaction::default(),
+        }
+    }
+
+    /// Whether this Job is granted a slot.
+    pub(super) fn grants(&self, job: &Uid) -> bool {
+        let mut grants = self.transaction.grants.iter();
+        grants.any(|grant| grant.job.uid == *job)
+    }
+
+    /// Whether something was left out because Consul takes no more operations at once.
+    pub(super) fn cut_short(&self) -> bool {
+        self.cut_short
+    }
+
+    /// Counts operations, if they fit in.
+    fn fits(&mut self, operations: usize) -> bool {
+        match self.left.checked_sub(operations) {
+            Some(left) => self.left = left,
+            None => self.cut_short = true,
+        }
+        !self.cut_short
+    }
+
+    fn take_out(&mut self, session: &SessionId) {
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.take_out(session);
+        }
+    }
+
+    /// The key that the session has locked goes, and the session leaves `Holders`. Where it is not in
+    /// `Holders`, or `.lock` can't be understood, the key goes alone: nobody counts a holder without a
+    /// contender. There is no CAS of `.lock` then, so the key itself must not have been granted a slot
+    /// since. A mutex goes too, unless somebody is granted it.
+    pub(super) fn release(&mut self, release: Release) {
+        let operations = match self.draft {
+            Draft::Semaphore(_) => 1,
+            Draft::Mutex(_) => 2,
+        };
+        if !self.fits(operations) {
+            return;
+        }
+        match &mut self.draft {
+            Draft::Mutex(mutex) => mutex.unlock(&release.session),
+            Draft::Semaphore(semaphore) => {
+                semaphore.take_out(&release.session);
+                let key = self.reading.key_of(&release.session);
+                let contender = self.reading.contender(&release.session);
+                self.deletes
+                    .push(match contender.filter(|_| !release.held) {
+                        Some(contender) => Op::DeleteCas {
+                            key,
+                            index: contender.modify_index,
+                        },
+                        None => Op::Delete { key },
+                    });
+            }
+        }
+        self.transaction.releases.push(release);
+    }
+
+    /// A contender's body says from now on until when its slot cools. It is locked again by the session
+    /// that has it, so its `LockIndex` stays. Another write of it fails this one: an end that was
+    /// written is not put off.
+    pub(super) fn cool(&mut self, ours: &Ours, body: ContenderBody, until: jiff::Timestamp) {
+        let Some(contender) = self.reading.contender(&ours.session) else {
+            return;
+        };
+        if !self.fits(2) {
+            return;
+        }
+        self.checks.push(Op::CheckIndex {
+            key: contender.key.clone(),
+            index: contender.modify_index,
+        });
+        let body = ContenderBody {
+            cools_until: Some(until),
+            ..body
+        };
+        self.locks.push(Op::Lock {
+            key: contender.key.clone(),
+            value: serde_json::to_vec(&body).unwrap_or_default(),
+            flags: contender.flags,
+            session: ours.session.clone(),
+        });
+        self.transaction.coolings.push(Cooling {
+            identity: ours.identity.clone(),
+            session: ours.session.clone(),
+            until,
+        });
+    }
+
+    /// A dead holder leaves `Holders`, provided that it is still dead.
+    pub(super) fn prune(&mut self, session: SessionId, check: Op) {
+        if self.fits(1) {
+            self.take_out(&session);
+            self.checks.push(check);
+            self.transaction.prunes.push(session);
+        }
+    }
+
+    /// The limit is written, in a new body where there is none. A mutex has none.
+    pub(super) fn write_limit(&mut self, limit: u32, enforced: bool) {
+        if let Draft::Semaphore(semaphore) = &mut self.draft
+            && semaphore.set_limit(limit, self.reading.lock())
+        {
+            self.transaction.limit = Some(limit);
+            self.transaction.enforced = enforced;
+        }
+    }
+
+    /// There is a new body, of this limit, if there is somebody to hold a slot in it.
+    pub(super) fn await_holder(&mut self, limit: u32) {
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.await_holder(limit, self.reading.lock());
+        }
+    }
+
+    /// The lock is written even if nothing in its body changes: what was sent before comes too late
+    /// then.
+    pub(super) fn rewrite(&mut self) {
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.rewrite();
+        }
+    }
+
+    /// From now on no holder is added.
+    pub(super) fn add_nobody(&mut self) {
+        self.closed = true;
+    }
+
+    /// Keeps a free slot for somebody.
+    pub(super) fn reserve(&mut self) {
+        self.reserved += 1;
+    }
+
+    /// Whether one more holder may be added, if this dead one goes for it. It says nothing about
+    /// room in the transaction: what does not fit in now follows.
+    pub(super) fn has_room(&self, swap: Option<&SessionId>) -> bool {
+        let room = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.has_room(self.reserved, swap),
+            Draft::Mutex(mutex) => mutex.has_room(self.reserved),
+        };
+        room && !self.closed
+    }
+
+    /// Adds a holder, in place of a dead one of the same Job if there is one, provided that it is
+    /// still dead.
+    pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
+        let operations = match self.draft {
+            Draft::Semaphore(_) => 1 + usize::from(swap.is_some()),
+            // What unlocked it is counted, and takes the place of a check.
+            Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
+            Draft::Mutex(_) => 2,
+        };
+        if !self.has_room(swap.as_ref().map(|(session, _)| *session)) || !self.fits(operations) {
+            return;
+        }
+        if let Some((session, check)) = swap {
+            self.take_out(session);
+            self.checks.push(check);
+        }
+        let value = self.body_of(&grant.job, None);
+        match &mut self.draft {
+            Draft::Semaphore(semaphore) => {
+                if !semaphore.add(grant.session.clone()) {
+                    return;
+                }
+                let fresh = semaphore.take_fresh();
+                self.transaction.limit = fresh.or(self.transaction.limit);
+                self.lock_contender(&grant.session, value);
+            }
+            Draft::Mutex(mutex) => mutex.lock(grant.session.clone(), value),
+        }
+        self.transaction.grants.push(grant);
+    }
+
+    /// Makes or renews the contender of a Job that waits, for others to see where it stands. It is
+    /// refused once the contender or `.lock` is another: what comes late must neither undo a grant
+    /// nor bring a dead holder back to life.
+    pub(super) fn show(&mut self, job: &Job, session: &SessionId) {
+        if self.fits(2) {
+            let known = self.reading.contender(session);
+            let index = known.map_or(0, |contender| contender.modify_index);
+            let key = self.reading.key_of(session);
+            self.checks.push(Op::unchanged(key, index));
+            let value = self.body_of(&job.into(), Some(Claim::of(job)));
+            self.lock_contender(session, value);
+            self.shows = true;
+        }
+    }
+
+    fn lock_contender(&mut self, session: &SessionId, value: Vec<u8>) {
+        self.locks.push(Op::Lock {
+            key: self.reading.key_of(session),
+            value,
+            flags: SEMAPHORE_FLAGS,
+            session: session.clone(),
+        });
+    }
+
+    /// Whether there is nothing to write so far.
+    pub(super) fn is_idle(&self) -> bool {
+        let draft = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.is_idle(),
+            Draft::Mutex(mutex) => mutex.is_idle(),
+        };
+        let none = self.checks.is_empty() && self.locks.is_empty() && self.deletes.is_empty();
+        none && draft && !self.cut_short
+    }
+
+    /// What the key of a session says to whoever looks into Consul.
+    fn body_of(&self, job: &Target, waiting: Option<Claim>) -> Vec<u8> {
+        let settings = self.observed.settings;
+        let identity = settings.identity(job);
+        let (time, endless) = (self.observed.time, settings.ttl.is_none());
+        let mut body = ContenderBody::new(&settings.cluster, &identity, time, endless);
+        if waiting.is_none() {
+            body.cooldown = settings.cooldown.as_secs();
+        }
+        body.waiting = waiting;
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+
+    /// Whether nobody holds a slot once this is written, and only those whose contender goes with it
+    /// take part.
+    pub(super) fn leaves_nobody(&self) -> bool {
+        let released = |session: &SessionId| {
+            let mut releases = self.transaction.releases.iter();
+            releases.any(|release| release.session == *session)
+        };
+        let held = match &self.draft {
+            Draft::Semaphore(semaphore) => semaphore.held(),
+            Draft::Mutex(_) => 0,
+        };
+        let mut contenders = self.reading.contenders();
+        held == 0 && contenders.all(|(session, _)| released(session))
+    }
+
+    /// `.lock` itself goes, if it has not changed.
+    pub(super) fn remove_lock(&mut self, index: u64) {
+        let key = self.reading.prefix().lock_key();
+        self.deletes.push(Op::DeleteCas { key, index });
+        self.transaction.removes_lock = true;
+        self.transaction.limit = None;
+        self.transaction.enforced = false;
+        if let Draft::Semaphore(semaphore) = &mut self.draft {
+            semaphore.remove();
+        }
+    }
+
+    /// The transaction: checks, contenders, `.lock`, then what goes. `None` if there is nothing to
+    /// write.
+    pub(super) fn compose(self) -> Option<Transaction> {
+        let Self {
+            mut transaction,
+            checks,
+            locks,
+            deletes,
+            draft,
+            reading,
+            shows,
+            ..
+        } = self;
+        let operations = &mut transaction.operations;
+        operations.extend(checks);
+        match draft {
+            Draft::Semaphore(semaphore) => {
+                let unchanged = semaphore.unchanged(reading).filter(|_| shows);
+                operations.extend(unchanged);
+                operations.extend(locks);
+                operations.extend(semaphore.write(reading));
+            }
+            Draft::Mutex(mutex) => {
+                operations.extend(locks);
+                operations.extend(mutex.write());
+            }
+        }
+        operations.extend(deletes);
+        (!transaction.operations.is_empty()).then_some(transaction)
+    }
+}

@@ -1,0 +1,97 @@
+//! What a transaction makes of a mutex: who has locked `.lock`.
+
+use crate::{lock::Lock, reading::Reading};
+use consul_client::{Op, SessionId};
+
+/// Who has locked the key, as it will be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It is of another use.
+    Unusable,
+    /// Somebody has it.
+    Held,
+    /// Nobody has it, or there is none.
+    Free,
+    /// This transaction unlocks it.
+    Unlocked,
+    /// This transaction locks it.
+    Locked,
+}
+
+/// The mutex as it will be.
+pub(super) struct Mutex {
+    key: String,
+    /// The key's index as it was read; 0 where there is none.
+    index: u64,
+    flags: u64,
+    state: State,
+    guard: Option<Op>,
+    lock: Option<Op>,
+}
+
+impl Mutex {
+    pub(super) fn new(reading: &Reading) -> Self {
+        let (state, index, flags) = match reading.lock() {
+            Lock::Mutex {
+                holder,
+                index,
+                flags,
+            } if holder.is_none() => (State::Free, *index, *flags),
+            Lock::Mutex { index, flags, .. } => (State::Held, *index, *flags),
+            _ => (State::Unusable, 0, 0),
+        };
+        Self {
+            key: reading.prefix().lock_key(),
+            index,
+            flags,
+            state,
+            guard: None,
+            lock: None,
+        }
+    }
+
+    /// Unlocks the key, which fails if this session has not locked it: so nothing of others goes.
+    pub(super) fn unlock(&mut self, session: &SessionId) {
+        self.guard = Some(Op::Unlock {
+            key: self.key.clone(),
+            value: Vec::new(),
+            flags: self.flags,
+            session: session.clone(),
+        });
+        if self.state == State::Held {
+            self.state = State::Unlocked;
+        }
+    }
+
+    /// Whether it can be locked when so many wait for it before.
+    pub(super) fn has_room(&self, reserved: usize) -> bool {
+        reserved == 0 && matches!(self.state, State::Free | State::Unlocked)
+    }
+
+    /// Locks the key, provided that it is still as it was read: a lock alone would overwrite the body
+    /// of a semaphore that came meanwhile.
+    pub(super) fn lock(&mut self, session: SessionId, value: Vec<u8>) {
+        if self.state == State::Free {
+            self.guard = Some(Op::unchanged(self.key.clone(), self.index));
+        }
+        self.state = State::Locked;
+        self.lock = Some(Op::Lock {
+            key: self.key.clone(),
+            value,
+            flags: self.flags,
+            session,
+        });
+    }
+
+    /// Whether nothing is written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.guard.is_none() && self.lock.is_none()
+    }
+
+    /// What is written: one that is unlocked and that nobody takes goes.
+    pub(super) fn write(self) -> impl Iterator<Item = Op> {
+        let unlocked = self.guard.is_some() && self.lock.is_none();
+        let delete = unlocked.then_some(Op::Delete { key: self.key });
+        self.guard.into_iter().chain(self.lock).chain(delete)
+    }
+}

@@ -1,0 +1,126 @@
+//! What a transaction makes of a semaphore: the body of `.lock`, in one CAS.
+
+use crate::{
+    lock::{Lock, LockBody},
+    reading::Reading,
+};
+use consul_client::{Op, SessionId};
+
+/// The body of `.lock` as it will be.
+pub(super) struct Semaphore {
+    /// `None` while there is none that may be written.
+    body: Option<LockBody>,
+    /// What the CAS of `.lock` names.
+    index: u64,
+    /// Whether anything in the body has changed.
+    changed: bool,
+    /// The limit of a body that is written only with its first holder.
+    fresh: Option<u32>,
+}
+
+impl Semaphore {
+    pub(super) fn new(lock: &Lock) -> Self {
+        let (body, index) = match lock {
+            Lock::Semaphore { body, index } => (Some(body.clone()), *index),
+            Lock::Absent { index, .. } => (None, *index),
+            Lock::Mutex { .. } | Lock::Unreadable(_) => (None, 0),
+        };
+        Self {
+            body,
+            index,
+            changed: false,
+            fresh: None,
+        }
+    }
+
+    pub(super) fn take_out(&mut self, session: &SessionId) {
+        if let Some(body) = self.body.as_mut().filter(|body| body.holds(session)) {
+            body.remove(session);
+            self.changed = true;
+        }
+    }
+
+    /// Sets the limit, in a new body where there is none; says whether there may be one.
+    pub(super) fn set_limit(&mut self, limit: u32, lock: &Lock) -> bool {
+        match (&mut self.body, lock) {
+            (Some(body), _) => body.set_limit(limit),
+            (None, Lock::Absent { flags, .. }) => self.body = Some(LockBody::new(limit, *flags)),
+            (None, _) => return false,
+        }
+        self.changed = true;
+        true
+    }
+
+    /// There is a new body, of this limit, if there is somebody to hold a slot in it.
+    pub(super) fn await_holder(&mut self, limit: u32, lock: &Lock) {
+        if let Lock::Absent { flags, .. } = lock {
+            self.body = Some(LockBody::new(limit, *flags));
+            self.fresh = Some(limit);
+        }
+    }
+
+    /// The limit of a new body that has its first holder now.
+    pub(super) fn take_fresh(&mut self) -> Option<u32> {
+        self.fresh.take()
+    }
+
+    /// Whether it is written as it is.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.changed
+    }
+
+    /// How many hold a slot then.
+    pub(super) fn held(&self) -> usize {
+        self.body.as_ref().map_or(0, LockBody::held)
+    }
+
+    /// It is written even if nothing in it changes.
+    pub(super) fn rewrite(&mut self) {
+        self.changed = true;
+    }
+
+    /// Whether a holder may be added when so many slots are kept for others, if this dead one goes
+    /// for it.
+    pub(super) fn has_room(&self, reserved: usize, swap: Option<&SessionId>) -> bool {
+        self.body.as_ref().is_some_and(|body| {
+            let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
+            let limit = usize::try_from(body.limit()).unwrap_or(usize::MAX);
+            body.held() - freed + reserved < limit
+        })
+    }
+
+    /// Adds a holder, and says whether there was room.
+    pub(super) fn add(&mut self, session: SessionId) -> bool {
+        let added = self.body.as_mut().is_some_and(|body| body.add(session));
+        self.changed |= added;
+        added
+    }
+
+    /// Nothing is written of it: the key goes.
+    pub(super) fn remove(&mut self) {
+        self.body = None;
+    }
+
+    /// The check that `.lock` is as it was read; `None` if it is written, which checks that too.
+    pub(super) fn unchanged(&self, reading: &Reading) -> Option<Op> {
+        let check = Op::unchanged(reading.prefix().lock_key(), self.index);
+        (self.body.is_none() || !self.changed).then_some(check)
+    }
+
+    /// The CAS of `.lock`, if there is anything to write.
+    pub(super) fn write(self, reading: &Reading) -> Option<Op> {
+        let body = self.body.filter(|_| self.changed)?;
+        let mut value = body.encode();
+        // Consul's index stays as it is when the same value is written. Every client reads JSON
+        // with a line's end behind it.
+        if reading.lock_value() == Some(&value) {
+            value.push(b'\n');
+        }
+        Some(Op::Cas {
+            key: reading.prefix().lock_key(),
+            value,
+            flags: body.flags(),
+            index: self.index,
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! How long the slots of Jobs that are done stay held.
+//!
+//! The cooldown stands in the contender's body from the grant on. When the Job is proved to be done,
+//! its end is written there, too: as a time on the wall, for people, for other programs, and for the
+//! operator after a restart.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{fate::Ours, identity::ContenderBody, job::Standing, reading::Reading};
+use crate::LONGEST_COOLDOWN;
+use consul_client::{SessionId, clock::Moment};
+
+impl ContenderBody {
+    /// How long the slot stays held once the Job is done. No more than a spec can ask for: whoever
+    /// may write the key may have written anything there.
+    pub fn cooldown(&self) -> Duration {
+        Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
+    }
+
+    /// How long its slot cools yet, if the end is written. It is at most one cooldown, however wrong
+    /// the clock is by now.
+    fn left(&self, time: jiff::Timestamp) -> Option<Duration> {
+        let left = self.cools_until?.duration_since(time);
+        Some(
+            Duration::try_from(left)
+                .unwrap_or_default()
+                .min(self.cooldown()),
+        )
+    }
+}
+
+/// When the slots that cool are free.
+///
+/// The wall clock is looked at once, when this process first reads that end; from then on it goes by
+/// its own clock, which nobody can set. So a clock that jumps changes nothing while the process
+/// lives. After a restart it can have the slot free too early, or too late by one cooldown at most.
+#[derive(Clone, Debug, Default)]
+pub struct Coolings(BTreeMap<SessionId, Moment>);
+
+impl Coolings {
+    /// Takes note of what this reading says of our contenders, and forgets those that are not there
+    /// any more. `time` is the present as the wall clock has it.
+    pub fn observe(
+        &mut self,
+        reading: &Reading,
+        ours: &[Ours],
+        now: Moment,
+        time: jiff::Timestamp,
+    ) {
+        let mut before = std::mem::take(&mut self.0);
+        for ours in ours {
+            let known = before.remove(&ours.session);
+            let end = known.or_else(|| end_of(reading, ours, now, time));
+            if let Some(end) = end {
+                self.0.insert(ours.session.clone(), end);
+            }
+        }
+    }
+
+    /// How many of our slots cool.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// When this session's slot is free; `None` for one that does not cool.
+    pub fn end(&self, session: &SessionId) -> Option<Moment> {
+        self.0.get(session).copied()
+    }
+}
+
+/// When a contender's slot is free, if its end is written.
+fn end_of(reading: &Reading, ours: &Ours, now: Moment, time: jiff::Timestamp) -> Option<Moment> {
+    let standing = ours.job.as_ref().map(|job| job.standing);
+    // There can be none: the bodies of all holders need not be read time and again.
+    if let Some(Standing::Running | Standing::Stopping) = standing {
+        return None;
+    }
+    let contender = reading.contender(&ours.session)?;
+    let left = ContenderBody::read(&contender.value)?.left(time)?;
+    Some(now + left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mode, lock::SEMAPHORE_FLAGS, samples};
+    use consul_client::{Entry, Listing};
+
+    const COOLDOWN: u64 = 60;
+
+    fn time(second: i64) -> jiff::Timestamp {
+        samples::time(0) + jiff::SignedDuration::from_secs(second)
+    }
+
+    fn second(since: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(since))
+    }
+
+    fn body(cools_until: Option<jiff::Timestamp>) -> ContenderBody {
+        let settings = samples::settings(1);
+        let ours = samples::ours("s", None);
+        ContenderBody {
+            cooldown: COOLDOWN,
+            cools_until,
+            ..ContenderBody::new(&settings.cluster, &ours.identity, time(0), false)
+        }
+    }
+
+    fn reading(body: &ContenderBody) -> Reading {
+        let contender = Entry {
+            key: "p/s".into(),
+            value: serde_json::to_vec(body).unwrap(),
+            flags: SEMAPHORE_FLAGS,
+            session: Some("s".into()),
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        };
+        let listing = Listing {
+            entries: vec![contender],
+            index: 5,
+            sent: second(0),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+    }
+
+    /// When the slot is free by a process that first reads the end then, with its clock at that time.
+    fn end(until: Option<jiff::Timestamp>, read: u64, clock: i64) -> Option<Moment> {
+        let mut coolings = Coolings::default();
+        let ours = [samples::ours("s", None)];
+        coolings.observe(&reading(&body(until)), &ours, second(read), time(clock));
+        coolings.end(&"s".into())
+    }
+
+    #[test]
+    fn the_end_is_what_is_written_wherever_the_clock_is_right() {
+        assert_eq!(end(Some(time(60)), 100, 0), Some(second(160)));
+        assert_eq!(end(Some(time(60)), 100, 45), Some(second(115)));
+        assert_eq!(end(Some(time(60)), 100, 60), Some(second(100)));
+        assert_eq!(end(None, 100, 0), None);
+    }
+
+    #[test]
+    fn a_clock_that_jumped_over_a_restart_frees_it_now_or_after_one_cooldown() {
+        assert_eq!(end(Some(time(60)), 100, 9_999), Some(second(100)));
+        let late = Some(second(100 + COOLDOWN));
+        assert_eq!(end(Some(time(60)), 100, -9_999), late);
+        assert_eq!(end(Some(jiff::Timestamp::MAX), 100, 0), late);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_changes_nothing_while_the_process_lives() {
+        let mut coolings = Coolings::default();
+        let ours = [samples::ours("s", None)];
+        let reading = reading(&body(Some(time(60))));
+        coolings.observe(&reading, &ours, second(100), time(0));
+        for clock in [9_999, -9_999] {
+            coolings.observe(&reading, &ours, second(101), time(clock));
+            assert_eq!(coolings.end(&"s".into()), Some(second(160)));
+        }
+        coolings.observe(&reading, &[], second(102), time(2));
+        assert_eq!(coolings.end(&"s".into()), None, "it is gone");
+    }
+
+    #[test]
+    fn nobody_has_a_slot_cool_for_longer_than_a_spec_can() {
+        let long = ContenderBody {
+            cooldown: u64::MAX,
+            ..body(None)
+        };
+        assert_eq!(long.cooldown(), Duration::from_hours(24));
+    }
+}

@@ -1,0 +1,131 @@
+//! What becomes of running Jobs that lost their slot, or can't show any more that they hold it.
+
+use super::{Observed, Pass, grant};
+use crate::{
+    OnSlotLost,
+    job::{Job, Standing},
+    lock::Lock,
+    plan::{GiveBack, Plan, Suspend, Suspended},
+};
+use consul_client::SessionId;
+
+/// Suspends the running Jobs whose evidence ends. Whether Consul can be asked makes no difference.
+pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Plan) {
+    let lock_key = observed.settings.prefix.lock_key();
+    let running = observed.bound.iter().filter(|job| {
+        job.standing == Standing::Running
+            && job.started_at(&lock_key)
+            && !observed.busy.contains(&job.uid)
+    });
+    for job in running {
+        let Some(deadline) = observed.evidence.deadline(observed.settings, job) else {
+            continue;
+        };
+        if deadline > observed.now {
+            plan.deadline = Some(plan.deadline.map_or(deadline, |first| first.min(deadline)));
+        } else if observed.settings.on_slot_lost == OnSlotLost::Continue {
+            plan.unheld.push(job.into());
+        } else {
+            plan.suspends.push(Suspend::new(job, Suspended::Unproved));
+        }
+    }
+}
+
+impl<'a> Pass<'a> {
+    /// The running Jobs that this semaphore started and that have no slot any more.
+    pub(super) fn find_lost(&mut self) -> Vec<&'a Job> {
+        let mut lost: Vec<&Job> = Vec::new();
+        for job in self.observed.bound {
+            let judged = self.settled.contains(&job.uid) || self.is_busy(&job.uid);
+            if judged || !self.started_here(job) {
+                continue;
+            }
+            // A neighbour on this prefix holds its slot, or nobody can say whose it is.
+            if job.held_by().any(|session| self.reading.holds(session)) {
+                continue;
+            }
+            match job.standing {
+                // What Consul said before the Job was seen running proves nothing against it.
+                Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
+                Standing::Running => lost.push(job),
+                Standing::Idle if !self.observed.settings.may_start(job) => {
+                    self.forget_grant(job);
+                }
+                _ => {}
+            }
+        }
+        lost
+    }
+
+    /// A Job without a slot is no longer bound to this semaphore: it asks for another one now, or
+    /// its user suspended it or put it on hold and its session died meanwhile. Its template must not
+    /// name the grant any longer: when its user takes the hold away or unsuspends it, it queues at the end.
+    fn forget_grant(&mut self, job: &Job) {
+        if let Some(granted) = &job.granted {
+            let session = granted.session.clone();
+            self.plan.give_backs.push(GiveBack {
+                job: job.into(),
+                session,
+                hold: !job.lost() && !job.hold,
+            });
+        }
+    }
+
+    /// Gives running Jobs that lost their slot another one, before any waiting Job and whatever
+    /// else stands in the way of grants. Those for whom there is none, or that are not to have one,
+    /// are suspended, or go on.
+    pub(super) fn regrant(&mut self, lost: &[&'a Job]) {
+        if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
+            return;
+        }
+        let dead = self.reading.dead_holders();
+        for job in lost {
+            let mut held_by = job.held_by();
+            let swap = held_by.find_map(|session| dead.get_key_value(session));
+            let policy = self.observed.settings.on_slot_lost;
+            let room = self.composer.has_room(swap.map(|(session, _)| session));
+            if policy == OnSlotLost::Continue && !room {
+                if !self.plan.unheld.iter().any(|unheld| unheld.uid == job.uid) {
+                    self.plan.unheld.push((*job).into());
+                }
+            } else if policy == OnSlotLost::Suspend || !room {
+                let suspend = Suspend::new(job, Suspended::SlotLost);
+                self.plan.suspends.push(suspend);
+            } else if let Some(session) = self.session_of(&job.uid) {
+                let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
+                self.composer.grant(grant(job, session, false), swap);
+            } else {
+                // Until its session is made its slot is kept for it: by its dead holder, if it has
+                // one yet.
+                self.plan.sessions.push((*job).into());
+                if swap.is_none() {
+                    self.composer.reserve();
+                }
+            }
+        }
+    }
+
+    /// Keeps a free slot for each of our Jobs that has pods and stands in `Holders` no more: they
+    /// count until they are gone.
+    pub(super) fn reserve_for_pods(&mut self) {
+        let dead = self.reading.dead_holders();
+        for job in self.observed.bound {
+            let has_pods = matches!(job.standing, Standing::Running | Standing::Stopping);
+            if !has_pods || !self.started_here(job) {
+                continue;
+            }
+            let counts =
+                |session: &SessionId| self.reading.holds(session) || dead.contains_key(session);
+            let mut own = self.observed.ours.iter();
+            let mut asks = self.plan.sessions.iter();
+            // What is true of nearly all comes first: the others look through all contenders.
+            let counted = job.held_by().any(counts)
+                || own.any(|own| own.identity.uid == job.uid && self.reading.holds(&own.session))
+                || asks.any(|asks| asks.uid == job.uid)
+                || self.composer.grants(&job.uid);
+            if !counted {
+                self.composer.reserve();
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What a mutex asks for beside the rules of every lock key.
+
+use super::{Observed, Pass};
+use crate::Mode;
+
+impl Pass<'_> {
+    /// Removes what is left over from a mutex, for a semaphore, once it has rested for as long as
+    /// Consul lets a dead holder's rest.
+    pub(super) fn make_room(&mut self, index: u64) {
+        let Some(since) = self.observed.mutex.unused_since() else {
+            return;
+        };
+        let due = since + self.observed.settings.lock_delay;
+        if due > self.observed.now {
+            self.wake_at(due);
+        } else if !self.observed.settings.terminating {
+            self.composer.remove_lock(index);
+        }
+    }
+
+    /// Does not ask for a mutex for which Consul's lock-delay runs. That it is over wakes no watch.
+    pub(super) fn let_rest(&mut self) {
+        let rests = self.observed.mutex.rests_until();
+        if let Some(until) = rests.filter(|until| *until > self.observed.now) {
+            self.composer.add_nobody();
+            self.wake_at(until);
+        }
+    }
+
+    /// Leaves a mutex to those who can't be seen waiting for it, if it is their turn.
+    pub(super) fn let_others_in(&mut self) {
+        let Observed {
+            mutex, settings, ..
+        } = self.observed;
+        let unseen = settings.mode == Mode::Mutex && settings.fair.is_some();
+        if !unseen || !mutex.is_others_turn() {
+            return;
+        }
+        match mutex.left_until() {
+            None => self.composer.add_nobody(),
+            Some(until) if until > self.observed.now => {
+                self.composer.add_nobody();
+                self.wake_at(until);
+            }
+            Some(_) => {}
+        }
+    }
+}

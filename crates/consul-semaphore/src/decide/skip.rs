@@ -1,0 +1,100 @@
+//! Jobs that are not to wait: where one would have to, somebody else does its work.
+
+use std::time::Duration;
+
+use super::{Pass, SessionId};
+use crate::{
+    job::Job,
+    limit::Agreement,
+    lock::Lock,
+    plan::{Skip, Skipped, Taker},
+};
+
+/// How many of those that take the slots are named.
+const NAMED: usize = 3;
+
+impl Pass<'_> {
+    /// Decides which Jobs are deleted because they are not to wait. A slot must have been taken by
+    /// somebody else at a time when the Job was there; whatever else is in the way, it waits.
+    pub(super) fn skip(&mut self) {
+        let settings = self.observed.settings;
+        let obstacle = settings.paused || settings.terminating || self.observed.closed;
+        let agreed = match (self.plan.agreement, self.reading.lock()) {
+            (Some(Agreement::Agreed), _) => true,
+            // One of many that nobody uses: its limit is written with the first holder.
+            (Some(Agreement::Write { .. }), Lock::Absent { .. }) => settings.key.is_some(),
+            _ => false,
+        };
+        // What is written now may free a slot: what comes of that is seen first.
+        let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
+        if obstacle || !settled || self.plan.reread {
+            return;
+        }
+        let full = match self.reading.lock() {
+            Lock::Semaphore { body, .. } => body.room() == 0,
+            Lock::Mutex { holder, .. } => holder.is_some(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => false,
+        };
+        let mut taken = None;
+        for job in self.observed.line {
+            if !self.may_be_skipped(job) {
+                continue;
+            }
+            let late = self.lateness(job);
+            if late.is_none() && !full {
+                continue;
+            }
+            if job.seen > self.reading.sent {
+                // What Consul said before the Job was there proves nothing against it.
+                self.plan.reread = true;
+                return;
+            }
+            let why = late.map(Skipped::Late);
+            self.plan.skips.push(Skip {
+                job: job.into(),
+                cron_job: job.cron_job.clone(),
+                why: why.unwrap_or_else(|| taken.get_or_insert_with(|| self.takers()).clone()),
+            });
+        }
+    }
+
+    fn may_be_skipped(&self, job: &Job) -> bool {
+        let left_alone = self.settled.contains(&job.uid)
+            || self.observed.barred.contains(&job.uid)
+            || self.is_busy(&job.uid);
+        job.is_impatient() && self.observed.settings.may_start(job) && !left_alone
+    }
+
+    /// How long ago the time was that such a Job is scheduled for, if that is longer than a slot
+    /// cools: had another cluster done its work, that would not show any more.
+    pub(super) fn lateness(&self, job: &Job) -> Option<Duration> {
+        let cooldown = self.observed.settings.cooldown;
+        let scheduled = job.cron_job.as_ref()?.scheduled?;
+        let since = self.observed.time.duration_since(scheduled);
+        let since = Duration::try_from(since).ok()?;
+        (job.is_impatient() && !cooldown.is_zero() && since > cooldown).then_some(since)
+    }
+
+    /// Who takes the slots, for people.
+    fn takers(&self) -> Skipped {
+        let mut holders: Vec<&SessionId> = match self.reading.lock() {
+            Lock::Semaphore { body, .. } => body.holders().collect(),
+            Lock::Mutex { holder, .. } => holder.iter().collect(),
+            Lock::Absent { .. } | Lock::Unreadable(_) => Vec::new(),
+        };
+        holders.sort_by_key(|session| {
+            let contender = self.reading.contender(session);
+            (
+                contender.is_none(),
+                contender.map(|entry| entry.modify_index),
+            )
+        });
+        let named = holders.iter().take(NAMED);
+        Skipped::Taken {
+            by: named
+                .map(|session| Taker::new(session, self.reading.contender(session)))
+                .collect(),
+            others: holders.len().saturating_sub(NAMED),
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! One rule, one test: the facts that it needs, and the plan that follows.
+
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    OnContention,
+    identity::ContenderBody,
+    job::{CronJob, Granted},
+    plan::{Skipped, Taker},
+    samples,
+};
+use consul_client::{Entry, Listing};
+
+mod cooling;
+mod given_back;
+mod keyed;
+mod line;
+mod lock;
+mod lost;
+mod mutex;
+mod skip;
+mod turn;
+
+/// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with
+/// Consul, and changes what it is about.
+struct Facts {
+    settings: Settings,
+    applied: Vec<u32>,
+    defence: Defence,
+    fenced: bool,
+    entries: Vec<Entry>,
+    deaths: Deaths,
+    coolings: Coolings,
+    mutex: MutexMemory,
+    turns: Turns,
+    evidence: Evidence,
+    ours: Vec<Ours>,
+    bound: Vec<Arc<Job>>,
+    line: Vec<Arc<Job>>,
+    sessions: BTreeMap<Uid, SessionId>,
+    busy: BTreeSet<Uid>,
+    barred: BTreeSet<Uid>,
+    immovable: BTreeSet<Uid>,
+    operations: usize,
+}
+
+/// When the prefix was read, when Jobs were seen in the usual case (before), and the present.
+const READ: u64 = 10;
+const NOW: u64 = 20;
+
+fn second(since: u64) -> Moment {
+    Moment::from_boot(Duration::from_secs(since))
+}
+
+impl Facts {
+    fn new(limit: u32, holders: &[&str]) -> Self {
+        let mut facts = Self {
+            settings: samples::settings(limit),
+            applied: vec![limit],
+            defence: Defence::default(),
+            fenced: true,
+            entries: Vec::new(),
+            deaths: Deaths::default(),
+            coolings: Coolings::default(),
+            mutex: MutexMemory::default(),
+            turns: Turns::default(),
+            evidence: Evidence::default(),
+            ours: Vec::new(),
+            bound: Vec::new(),
+            line: Vec::new(),
+            sessions: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            barred: BTreeSet::new(),
+            immovable: BTreeSet::new(),
+            operations: 64,
+        };
+        facts.lock(limit, holders);
+        facts
+    }
+
+    /// Consul's `.lock`.
+    fn lock(&mut self, limit: u32, holders: &[&str]) -> &mut Self {
+        let holders: BTreeMap<_, _> = holders.iter().map(|holder| (*holder, true)).collect();
+        let body = serde_json::json!({ "Limit": limit, "Holders": holders });
+        self.raw_lock(&body.to_string())
+    }
+
+    fn raw_lock(&mut self, value: &str) -> &mut Self {
+        self.entries.retain(|entry| entry.key != samples::LOCK_KEY);
+        self.entry(samples::LOCK_KEY, None, value)
+    }
+
+    fn entry(&mut self, key: &str, session: Option<&str>, value: &str) -> &mut Self {
+        self.entries.push(samples::entry(key, session, value));
+        self
+    }
+
+    /// Somebody else's live contender.
+    fn contender(&mut self, session: &str) -> &mut Self {
+        self.entry(&format!("p/{session}"), Some(session), "")
+    }
+
+    /// A live contender of ours.
+    fn ours(&mut self, session: &str, job: &Job, pods_gone: bool) -> &mut Self {
+        self.contender(session);
+        let mut ours = samples::ours(session, Some(job.clone()));
+        ours.pods_gone = pods_gone;
+        self.ours.push(ours);
+        self
+    }
+
+    /// A contender's body that says so much of its cooldown.
+    fn cooldown(&mut self, session: &str, seconds: u64, until: Option<u64>) -> &mut Self {
+        let body = ContenderBody {
+            cooldown: seconds,
+            cools_until: until.map(samples::time),
+            ..ContenderBody::new(
+                &self.settings.cluster,
+                &samples::ours(session, None).identity,
+                samples::time(0),
+                false,
+            )
+        };
+        let key = format!("p/{session}");
+        let mut entries = self.entries.iter_mut();
+        let contender = entries.find(|entry| entry.key == key).unwrap();
+        contender.value = serde_json::to_vec(&body).unwrap();
+        self
+    }
+
+    /// What is known of the ends of cooldowns is taken from the prefix as it is.
+    fn read_coolings(&mut self) -> &mut Self {
+        let reading = self.reading();
+        let (now, time) = (second(NOW), samples::time(NOW));
+        self.coolings.observe(&reading, &self.ours, now, time);
+        self
+    }
+
+    fn bound(&mut self, job: Job) -> &mut Self {
+        self.bound.push(job.into());
+        self
+    }
+
+    fn line(&mut self, jobs: &[Job]) -> &mut Self {
+        self.line.extend(jobs.iter().cloned().map(Arc::new));
+        self.line.sort_by_key(|job| job.place());
+        self
+    }
+
+    fn session(&mut self, uid: &str, session: &str) -> &mut Self {
+        self.sessions.insert(uid.into(), session.into());
+        self
+    }
+
+    fn reading(&self) -> Reading {
+        let listing = Listing {
+            entries: self.entries.clone(),
+            index: 5,
+            sent: second(READ),
+            reset: false,
+        };
+        Reading::new(self.settings.prefix.clone(), self.settings.mode, listing)
+    }
+
+    fn decide(&self) -> Plan {
+        self.decide_on(Some(&self.reading()))
+    }
+
+    fn decide_without_consul(&self) -> Plan {
+        self.decide_on(None)
+    }
+
+    fn decide_on(&self, reading: Option<&Reading>) -> Plan {
+        decide(&Observed {
+            now: second(NOW),
+            time: samples::time(NOW),
+            settings: &self.settings,
+            applied: &self.applied,
+            defence: self.defence,
+            fenced: self.fenced,
+            reading,
+            deaths: &self.deaths,
+            coolings: &self.coolings,
+            mutex: &self.mutex,
+            turns: &self.turns,
+            evidence: &self.evidence,
+            ours: &self.ours,
+            bound: &self.bound,
+            line: &self.line,
+            sessions: &self.sessions,
+            busy: &self.busy,
+            barred: &self.barred,
+            immovable: &self.immovable,
+            closed: false,
+            operations: self.operations,
+        })
+    }
+}
+
+/// A Job that was never started.
+fn waiting(name: &str) -> Job {
+    samples::job(name, Standing::Idle, None, None)
+}
+
+/// A Job that is not to wait.
+fn impatient(name: &str) -> Job {
+    Job {
+        on_contention: OnContention::Skip,
+        ..waiting(name)
+    }
+}
+
+/// A Job that ran in the slot of this session, and is done.
+fn done(name: &str, session: &str) -> Job {
+    let standing = Standing::Finished { at_rest: true };
+    samples::job(name, standing, Some(session), Some(session))
+}
+
+/// A Job that runs, started in the slot of this session.
+fn running(name: &str, session: &str) -> Job {
+    samples::job(name, Standing::Running, Some(session), Some(session))
+}
+
+/// A Job that was started in the slot of this session and is suspended, with no pod left.
+fn stopped(name: &str, session: &str) -> Job {
+    samples::job(name, Standing::Idle, Some(session), Some(session))
+}
+
+fn granted(plan: &Plan) -> Vec<&str> {
+    let grants = plan.transaction.iter().flat_map(|t| &t.grants);
+    grants.map(|grant| grant.job.uid.as_ref()).collect()
+}
+
+fn released(plan: &Plan) -> Vec<&str> {
+    let releases = plan.transaction.iter().flat_map(|t| &t.releases);
+    releases.map(|release| release.session.as_ref()).collect()
+}
+
+fn asks_sessions(plan: &Plan) -> Vec<&str> {
+    plan.sessions.iter().map(|job| job.uid.as_ref()).collect()
+}
+
+/// The `.lock` that the plan writes.
+fn written(plan: &Plan) -> serde_json::Value {
+    let operations = plan.transaction.iter().flat_map(|t| &t.operations);
+    let mut values = operations.filter_map(|operation| match operation {
+        Op::Cas { key, value, .. } if key == samples::LOCK_KEY => Some(value),
+        _ => None,
+    });
+    values
+        .next()
+        .map(|value| serde_json::from_slice(value).unwrap())
+        .unwrap_or_default()
+}

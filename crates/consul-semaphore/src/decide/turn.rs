@@ -1,0 +1,108 @@
+//! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
+
+use std::collections::BTreeSet;
+
+use super::{Observed, Pass};
+use crate::{
+    ContenderBody, Mode,
+    job::{Job, Place},
+    reading::Reading,
+};
+use consul_client::{Entry, SessionId, clock::Moment};
+
+/// Those who wait elsewhere: other clusters, and programs that we did not write.
+pub(super) struct Others {
+    /// Whether anybody else takes part here, as a holder or waiting.
+    any: bool,
+    /// Those whose turn is not over.
+    waiting: Vec<Waiter>,
+    /// How many slots were left to them, if free.
+    left: usize,
+}
+
+/// Somebody who waits elsewhere.
+struct Waiter {
+    /// Its place in the line, if its contender says so as this program's do.
+    place: Option<Place>,
+    /// The contender's `CreateIndex`.
+    created: u64,
+    /// When its turn ends, if a slot is free.
+    until: Option<Moment>,
+}
+
+impl Others {
+    pub(super) fn of(observed: &Observed<'_>, reading: &Reading) -> Self {
+        let mut others = Self {
+            any: false,
+            waiting: Vec::new(),
+            left: 0,
+        };
+        // Of a mutex nobody can be seen waiting, and nobody is shown.
+        if observed.settings.fair.is_none() || observed.settings.mode == Mode::Mutex {
+            return others;
+        }
+        let ours: BTreeSet<&SessionId> = observed.ours.iter().map(|ours| &ours.session).collect();
+        others.any = reading
+            .contenders()
+            .any(|(session, _)| !ours.contains(session));
+        let waiting = reading
+            .waiting()
+            .filter(|(session, _)| !ours.contains(session));
+        let waiting = waiting.map(|(session, entry)| Waiter {
+            place: ContenderBody::read(&entry.value).and_then(|body| body.place()),
+            created: entry.create_index,
+            until: observed.turns.ends(session),
+        });
+        let in_turn = |waiter: &Waiter| waiter.until.is_none_or(|until| until > observed.now);
+        others.waiting = waiting.filter(in_turn).collect();
+        others
+    }
+
+    /// Those who come before this Job. One that says nothing of its place comes before a Job whose
+    /// contender is younger, or not there yet.
+    fn before(
+        &self,
+        job: &Job,
+        contender: Option<&Entry>,
+    ) -> impl Iterator<Item = &Waiter> + Clone {
+        let place = job.place();
+        let own = contender.map(|entry| entry.create_index);
+        self.waiting
+            .iter()
+            .filter(move |waiter| match &waiter.place {
+                Some(theirs) => *theirs < place,
+                None => own.is_none_or(|own| waiter.created < own),
+            })
+    }
+}
+
+impl Pass<'_> {
+    /// Leaves free slots to those elsewhere who come before this Job.
+    pub(super) fn leave_to_others(&mut self, others: &mut Others, job: &Job) {
+        let session = self.session_of(&job.uid);
+        let contender = session.and_then(|session| self.reading.contender(&session));
+        let before = others.before(job, contender);
+        let (count, until) = (
+            before.clone().count(),
+            before.filter_map(|waiter| waiter.until).min(),
+        );
+        for _ in others.left..count {
+            self.composer.reserve();
+        }
+        others.left = others.left.max(count);
+        if let Some(until) = until {
+            self.wake_at(until);
+        }
+    }
+
+    /// Has this Job wait where everybody sees it: with a contender that says where it stands in
+    /// line.
+    pub(super) fn show(&mut self, others: &Others, job: &Job, session: &SessionId) {
+        let shown = self.reading.contender(session);
+        let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());
+        // One in `Holders` that has no contender is dead, and stays so.
+        if others.any && !self.reading.is_named(session) && shown != Some(job.place()) {
+            self.composer.show(job, session);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The end of a lock key: its `.lock` goes when nobody uses it, or with its semaphore.
+
+use std::time::Duration;
+
+use super::{Observed, Pass};
+use crate::{Lock, Standing};
+
+/// How long a key's `.lock` that nobody uses is left to whoever made it: a `ConsulSemaphore` of its own, which
+/// would make it again at once, or a program that is about to take a slot.
+pub(super) const REST: Duration = Duration::from_secs(20);
+
+impl Pass<'_> {
+    /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
+    /// limit, or what `api.Lock` leaves. It goes with our last release; what others leave rests before.
+    /// While somebody waits, one that says what it should is left for him. Of a whole prefix only what
+    /// goes with the last release is: a `ConsulSemaphore` may have made the rest, with its own limit.
+    pub(super) fn remove_unused(&mut self) {
+        let Observed {
+            settings,
+            line,
+            bound,
+            ..
+        } = *self.observed;
+        let looked_after = settings.terminating || !bound.is_empty() || self.plan.reread;
+        if !settings.transient || looked_after {
+            return;
+        }
+        let (index, serves) = match self.reading.lock() {
+            // Somebody made it as a list who needs it so, and nobody makes it so again.
+            Lock::Semaphore { body, .. } if body.is_list() && settings.key.is_none() => return,
+            Lock::Semaphore { body, index } => (*index, body.limit() == settings.limit),
+            Lock::Mutex {
+                holder: None,
+                index: index @ 1..,
+                ..
+            } => (*index, true),
+            _ => return,
+        };
+        if !self.composer.leaves_nobody() || (!line.is_empty() && serves) {
+            return;
+        }
+        let rested = self.observed.mutex.unused_since().map(|since| since + REST);
+        if settings.key.is_none() && (rested.is_some() || !serves) {
+            return;
+        }
+        match rested {
+            Some(due) if line.is_empty() && due > self.observed.now => self.wake_at(due),
+            _ => self.composer.remove_lock(index),
+        }
+    }
+
+    /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
+    pub(super) fn finish(&mut self) {
+        let bound = self.observed.bound.iter().any(|job| {
+            matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
+        });
+        if !self.observed.settings.terminating || bound || !self.observed.ours.is_empty() {
+            return;
+        }
+        let used = self.reading.contenders().next().is_some();
+        match self.reading.lock() {
+            Lock::Absent { index: 0, .. } | Lock::Mutex { index: 0, .. } | Lock::Unreadable(_) => {
+                self.plan.finished = true;
+            }
+            _ if used => self.plan.finished = true,
+            Lock::Absent { index, .. } | Lock::Mutex { index, .. } => {
+                self.composer.remove_lock(*index);
+            }
+            Lock::Semaphore { body, index } if body.held() == 0 => {
+                self.composer.remove_lock(*index);
+            }
+            // Only dead holders: they are pruned first.
+            Lock::Semaphore { .. } => {}
+        }
+    }
+}

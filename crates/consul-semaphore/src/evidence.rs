@@ -1,0 +1,404 @@
+//! Evidence that running Jobs hold their slots, and how long it lasts.
+//!
+//! A slot counts as held while the last good renewal of its session, and a reading of the prefix
+//! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
+//! then on, whether or not this operator can see it.
+
+use std::time::Duration;
+
+use super::{
+    fate::Ours,
+    job::{Job, Uid},
+    reading::Reading,
+    settings::Settings,
+};
+use consul_client::{
+    SessionId,
+    clock::Moment,
+    id::{IdHash, IdMap},
+};
+
+/// What is known of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Its last good renewal was sent then; Consul never ends it before a TTL has passed since.
+    Renewed {
+        /// When the renewal, or the request that made it, was sent.
+        sent: Moment,
+        /// The session's own TTL.
+        ttl: Duration,
+    },
+    /// It has no TTL: only somebody's hand ends it.
+    Endless,
+    /// Nothing is known yet: it was found, and its first renewal is not answered.
+    Unknown,
+    /// Consul says that it is gone, for good.
+    Gone,
+}
+
+impl Life {
+    /// Until when it lives for sure; `None` for one of which nothing is known. One without a TTL
+    /// lives as long as anybody can tell.
+    pub fn end(self) -> Option<Moment> {
+        match self {
+            Self::Renewed { sent, ttl } => Some(sent + ttl),
+            Self::Endless => Some(Moment::END),
+            Self::Unknown | Self::Gone => None,
+        }
+    }
+}
+
+/// For how long after its proof was sent a Job may run in a slot whose session has this TTL: its pods
+/// need their grace period to be gone before the session can end, but no more than half of it.
+pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
+    ttl.saturating_sub(grace).max(ttl / 2)
+}
+
+/// What is known of the slot of one running Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    /// The session that was last seen to hold it.
+    session: Option<SessionId>,
+    /// When the older of the two proofs was sent. For a Job that was found running, it is when it
+    /// was found.
+    proved: Moment,
+    /// For how long a proof counts; `None` if nothing but Consul's word ends the slot.
+    ttl: Option<Duration>,
+    /// Since when Consul says that the slot is lost.
+    lost: Option<Moment>,
+    /// When this operator woke up, if it slept while the proofs grew too old.
+    woken: Option<Moment>,
+    /// Whether the Job still runs, while that is found out.
+    runs: bool,
+}
+
+/// The evidence for the slots of running Jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    slots: IdMap<Uid, Held>,
+    /// When they were last looked at.
+    looked: Moment,
+}
+
+/// How late a deadline is noticed while this operator is awake, at the most.
+pub const LATE: Duration = Duration::from_secs(1);
+
+impl Evidence {
+    /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders
+    /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
+    /// sessions that this process renews, for whichever semaphore.
+    pub fn observe(
+        &mut self,
+        now: Moment,
+        settings: &Settings,
+        running: &[&Job],
+        reading: Option<&Reading>,
+        ours: &[Ours],
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) {
+        let looked = std::mem::replace(&mut self.looked, now);
+        let reading = reading.filter(|reading| reading.is_readable());
+        let mut holding: IdMap<&Uid, &SessionId> =
+            IdMap::with_capacity_and_hasher(ours.len(), IdHash::default());
+        for ours in ours {
+            if reading.is_some_and(|reading| reading.holds(&ours.session)) {
+                holding.entry(&ours.identity.uid).or_insert(&ours.session);
+            }
+        }
+        for job in running {
+            let held = self.slots.entry(job.uid.clone()).or_insert(Held {
+                session: None,
+                proved: now,
+                ttl: settings.ttl,
+                lost: None,
+                woken: None,
+                runs: true,
+            });
+            held.runs = true;
+            let due = held.deadline(settings, job);
+            if due.is_some_and(|due| looked < due && due + LATE < now) {
+                held.woken = Some(now);
+            }
+            let own = holding.get(&job.uid).copied();
+            let own = own.map(|session| (session, life(session)));
+            if let Some(reading) = reading {
+                held.look(now, job, reading, own, &life);
+            }
+            let held_by = match own {
+                Some((session, life)) if held.session.as_ref() == Some(session) => life,
+                _ => held.session.as_ref().and_then(&life),
+            };
+            if held_by == Some(Life::Gone) {
+                held.lost.get_or_insert(now);
+            }
+        }
+        self.slots.retain(|_, held| std::mem::take(&mut held.runs));
+    }
+
+    /// By when this running Job must be suspended if nothing new is learned of its slot: early
+    /// enough for its pods to be gone when the evidence ends, but not before half of the time is
+    /// over. `None`: never.
+    ///
+    /// What was before this operator looked is not known: a Job that it found running, and of
+    /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
+    /// when the deadline has passed by then, Consul is asked first.
+    pub fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
+        self.slots.get(&job.uid)?.deadline(settings, job)
+    }
+}
+
+impl Held {
+    fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
+        let aged = self.ttl.map(|ttl| {
+            let found = self.session.is_none();
+            self.proved
+                + if found {
+                    ttl / 2
+                } else {
+                    tenure(ttl, job.grace)
+                }
+        });
+        let put_off = self.woken.map(|woken| woken + settings.patience());
+        let aged = aged.map(|aged| put_off.map_or(aged, |put_off| put_off.max(aged)));
+        let lost = self.lost.map(|since| since + settings.patience());
+        aged.into_iter().chain(lost).min()
+    }
+
+    /// Takes note of what a reading shows: `own` is the session made for this Job that holds a slot there,
+    /// with what is known of it.
+    fn look(
+        &mut self,
+        now: Moment,
+        job: &Job,
+        reading: &Reading,
+        own: Option<(&SessionId, Option<Life>)>,
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) {
+        let of_neighbour = || {
+            let session = job.held_by().find(|session| reading.holds(session))?;
+            let known = life(session).unwrap_or_else(|| self.renewed_elsewhere(reading));
+            Some((session, Some(known)))
+        };
+        let (session, renewed, ttl) = match own.or_else(of_neighbour) {
+            Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),
+            Some((session, Some(Life::Endless))) => (session, reading.sent, None),
+            // It is held, but for how long is not known.
+            Some((_, Some(Life::Unknown) | None)) => return self.lost = None,
+            Some((_, Some(Life::Gone))) => {
+                self.lost.get_or_insert(now);
+                return;
+            }
+            // What Consul said before the Job was seen running proves nothing against it.
+            None => {
+                if job.seen <= reading.sent {
+                    self.lost.get_or_insert(now);
+                }
+                return;
+            }
+        };
+        let proved = renewed.min(reading.sent);
+        let before_proved = self.proved;
+        let before = self.session.replace(session.clone());
+        self.proved = before.map_or(proved, |_| self.proved.max(proved));
+        self.ttl = ttl;
+        self.lost = None;
+        if self.proved > before_proved {
+            self.woken = None;
+        }
+    }
+
+    /// What is known of a session that another operator of this cluster renews, for another
+    /// `ConsulSemaphore` at the prefix: it lives in this reading, and its last renewal may be a third
+    /// of the TTL older, which is how often sessions are renewed.
+    fn renewed_elsewhere(&self, reading: &Reading) -> Life {
+        self.ttl.map_or(Life::Endless, |ttl| Life::Renewed {
+            sent: reading.sent.before(ttl / 3),
+            ttl,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Standing, samples};
+    use consul_client::{Entry, Listing};
+
+    const TTL: u64 = 100;
+
+    fn settings() -> Settings {
+        Settings {
+            ttl: Some(Duration::from_secs(TTL)),
+            ..samples::settings(1)
+        }
+    }
+
+    fn second(since: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(since))
+    }
+
+    /// A reading sent at this second, in which `mine` holds a slot, or nobody does.
+    fn reading(sent: u64, held: bool) -> Reading {
+        let entry = |key: &str, session: Option<&str>, value: &str| Entry {
+            key: key.into(),
+            value: value.into(),
+            flags: 0,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 1,
+            modify_index: 1,
+        };
+        let holders = if held { r#"{"mine":true}"# } else { "{}" };
+        let lock = format!(r#"{{"Limit":1,"Holders":{holders}}}"#);
+        let listing = Listing {
+            entries: vec![
+                entry(samples::LOCK_KEY, None, &lock),
+                entry("p/mine", Some("mine"), ""),
+            ],
+            index: 1,
+            sent: second(sent),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), crate::Mode::Semaphore, listing)
+    }
+
+    /// A Job that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of
+    /// its slot.
+    struct Case {
+        job: Job,
+        evidence: Evidence,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            Self {
+                job: samples::job("a", Standing::Running, Some("mine"), Some("mine")),
+                evidence: Evidence::default(),
+            }
+        }
+
+        fn observe(&mut self, now: u64, reading: Option<&Reading>, life: Life) {
+            let mut settings = settings();
+            settings.ttl = (life != Life::Endless).then(|| Duration::from_secs(TTL));
+            let ours = samples::ours("mine", Some(self.job.clone()));
+            let life = |_: &SessionId| Some(life);
+            self.evidence
+                .observe(second(now), &settings, &[&self.job], reading, &[ours], life);
+        }
+
+        fn deadline(&self) -> Option<Moment> {
+            self.evidence.deadline(&settings(), &self.job)
+        }
+    }
+
+    fn renewed(sent: u64) -> Life {
+        Life::Renewed {
+            sent: second(sent),
+            ttl: Duration::from_secs(TTL),
+        }
+    }
+
+    #[test]
+    fn the_older_of_renewal_and_reading_counts_and_the_pods_need_their_grace() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(15, true)), renewed(10));
+        assert_eq!(case.deadline(), Some(second(10 + 70)));
+        case.observe(50, Some(&reading(16, true)), renewed(40));
+        assert_eq!(case.deadline(), Some(second(16 + 70)), "the watch fails");
+        case.observe(60, Some(&reading(60, true)), renewed(40));
+        assert_eq!(case.deadline(), Some(second(40 + 70)), "renewals fail");
+        case.observe(70, None, renewed(70));
+        assert_eq!(case.deadline(), Some(second(40 + 70)), "no reading");
+        case.job.grace = Duration::from_secs(80);
+        assert_eq!(case.deadline(), Some(second(40 + 50)), "half of it");
+    }
+
+    #[test]
+    fn one_that_was_found_running_has_half_of_the_time_to_be_shown() {
+        let mut case = Case::new();
+        case.observe(20, None, Life::Unknown);
+        case.observe(30, Some(&reading(30, true)), Life::Unknown);
+        assert_eq!(case.deadline(), Some(second(20 + 50)));
+        case.observe(40, Some(&reading(30, true)), renewed(35));
+        assert_eq!(case.deadline(), Some(second(30 + 70)));
+    }
+
+    #[test]
+    fn what_consul_says_is_lost_must_be_had_again_soon() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        case.observe(30, Some(&reading(30, false)), renewed(30));
+        case.observe(35, None, renewed(35));
+        assert_eq!(case.deadline(), Some(second(30) + settings().patience()));
+        case.observe(36, Some(&reading(36, true)), renewed(35));
+        assert_eq!(case.deadline(), Some(second(35 + 70)));
+        case.observe(40, Some(&reading(36, true)), Life::Gone);
+        assert_eq!(case.deadline(), Some(second(40) + settings().patience()));
+    }
+
+    #[test]
+    fn the_session_of_a_neighbour_counts_by_its_renewals_too() {
+        let settings = settings();
+        let job = samples::job("a", Standing::Running, Some("mine"), Some("mine"));
+        let observe = |life: Option<Life>| {
+            let mut evidence = Evidence::default();
+            let reading = reading(40, true);
+            let known = |_: &SessionId| life;
+            evidence.observe(second(41), &settings, &[&job], Some(&reading), &[], known);
+            evidence.deadline(&settings, &job)
+        };
+        assert_eq!(observe(Some(renewed(10))), Some(second(10 + 70)));
+        // Another operator renews it, and may have done so a third of the TTL before.
+        let third = Duration::from_secs(TTL) / 3;
+        assert_eq!(
+            observe(None),
+            Some(second(40).before(third) + Duration::from_secs(70))
+        );
+        // Nobody knows yet: as one that was found running.
+        assert_eq!(observe(Some(Life::Unknown)), Some(second(41 + 50)));
+        let lost = second(41) + settings.patience();
+        assert_eq!(observe(Some(Life::Gone)), Some(lost));
+    }
+
+    #[test]
+    fn what_was_read_before_the_job_was_seen_running_proves_nothing_against_it() {
+        let mut case = Case::new();
+        case.job.seen = second(19);
+        case.observe(20, Some(&reading(18, false)), renewed(10));
+        assert_eq!(case.deadline(), Some(second(20 + 50)));
+    }
+
+    #[test]
+    fn whoever_slept_through_a_deadline_asks_consul_before_it_stops_anything() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        case.observe(300, Some(&reading(20, true)), renewed(20));
+        let put_off = Some(second(300) + settings().patience());
+        assert_eq!(case.deadline(), put_off);
+        case.observe(313, None, renewed(20));
+        case.observe(400, None, renewed(20));
+        assert_eq!(case.deadline(), put_off, "only once");
+        case.observe(401, Some(&reading(301, true)), renewed(302));
+        assert_eq!(case.deadline(), Some(second(301 + 70)));
+    }
+
+    #[test]
+    fn a_deadline_that_is_met_awake_is_not_put_off() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        for now in [89, 90, 91, 300] {
+            case.observe(now, None, renewed(20));
+            assert_eq!(case.deadline(), Some(second(90)), "at {now}");
+        }
+    }
+
+    #[test]
+    fn without_a_ttl_only_consuls_word_counts() {
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), Life::Endless);
+        case.observe(9_999, None, Life::Endless);
+        assert_eq!(case.deadline(), None);
+        case.observe(9_999, Some(&reading(9_999, false)), Life::Endless);
+        assert_eq!(case.deadline(), Some(second(9_999) + settings().patience()));
+    }
+}

@@ -1,0 +1,176 @@
+//! The rule table: what becomes of a contender of ours, by what its Job is doing.
+
+use std::sync::Arc;
+
+use super::{
+    identity::Identity,
+    job::{Job, Standing},
+};
+use consul_client::SessionId;
+
+/// A live contender of ours: its session belongs to our node and bears the name of this Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ours {
+    /// The session, and the name of the contender key.
+    pub session: SessionId,
+    /// Whom the session was made for.
+    pub identity: Arc<Identity>,
+    /// That Job, if it is there: another one under its name is not it.
+    pub job: Option<Arc<Job>>,
+    /// Whether a GET of the Job and a LIST of its pods, both sent after the contender was read,
+    /// show that no pod of it is left. What was not asked, or not answered, is not proved.
+    pub pods_gone: bool,
+}
+
+/// What becomes of a contender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It stays: its Job runs, or pods of it may be left.
+    Keep,
+    /// It waits in line with its Job.
+    Wait,
+    /// Its slot is granted, and the Job is still to be started.
+    Start,
+    /// Its Job won't run in this slot, and is told before the slot is released.
+    GiveBack {
+        /// Whether the Job is put on hold.
+        hold: bool,
+    },
+    /// Its Job has run and is done: its slot stays held for the cooldown that came with the grant.
+    Cool,
+    /// It is done with.
+    Release,
+}
+
+impl Ours {
+    /// What becomes of this contender. `held` says whether it holds a slot, and `may_start`
+    /// whether its Job can still be started in it.
+    pub fn fate(&self, held: bool, may_start: bool) -> Fate {
+        self.fate_if(self.pods_gone, held, may_start)
+    }
+
+    fn fate_if(&self, pods_gone: bool, held: bool, may_start: bool) -> Fate {
+        let gone = |then| if pods_gone { then } else { Fate::Keep };
+        let Some(job) = &self.job else {
+            // Whether it was started can't be seen any more.
+            return gone(Fate::Cool);
+        };
+        match job.standing {
+            Standing::Running | Standing::Stopping => Fate::Keep,
+            // A terminal condition is proof by itself.
+            Standing::Finished { at_rest: true } => Fate::Cool,
+            Standing::Finished { at_rest: false } => gone(Fate::Cool),
+            Standing::Deleting if job.granted.is_some() => gone(Fate::Cool),
+            Standing::Deleting => gone(Fate::Release),
+            // Its user suspended it, whichever session it had its slot by then.
+            Standing::Idle if job.granted.is_some() && !job.lost() => {
+                gone(Fate::GiveBack { hold: true })
+            }
+            // The PATCH that comes before a release has been done: it leaves the session in the
+            // annotation, and no grant.
+            Standing::Idle if job.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
+            Standing::Idle if !held && may_start => Fate::Wait,
+            Standing::Idle if !held => Fate::Release,
+            Standing::Idle if may_start => Fate::Start,
+            Standing::Idle => gone(Fate::GiveBack { hold: false }),
+        }
+    }
+
+    /// Whether what happens to this contender depends on a proof that no pod of its Job is left.
+    pub fn needs_proof(&self, held: bool, may_start: bool) -> bool {
+        let fate = |pods_gone| self.fate_if(pods_gone, held, may_start);
+        fate(true) != fate(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    /// (standing, granted by, annotation, held, may start) and what follows without and with proof.
+    #[test]
+    fn the_table() {
+        use Fate::{Cool, GiveBack, Keep, Release, Start, Wait};
+        use Standing::{Deleting, Finished, Idle, Running, Stopping};
+        const MINE: Option<&str> = Some("mine");
+        const OLD: Option<&str> = Some("old");
+        let put_on_hold = GiveBack { hold: true };
+        let give_back = GiveBack { hold: false };
+        for (standing, granted, reported, held, may_start, unproved, proved) in [
+            (Running, MINE, MINE, true, true, Keep, Keep),
+            (Stopping, MINE, MINE, true, true, Keep, Keep),
+            (
+                Finished { at_rest: true },
+                MINE,
+                MINE,
+                true,
+                false,
+                Cool,
+                Cool,
+            ),
+            (
+                Finished { at_rest: false },
+                MINE,
+                MINE,
+                true,
+                false,
+                Keep,
+                Cool,
+            ),
+            (Deleting, MINE, MINE, true, false, Keep, Cool),
+            // It was never started.
+            (Deleting, None, None, true, false, Keep, Release),
+            // Its user suspended it while it ran.
+            (Idle, MINE, MINE, true, true, Keep, put_on_hold),
+            (Idle, OLD, MINE, true, true, Keep, put_on_hold),
+            (Idle, OLD, OLD, true, true, Keep, put_on_hold),
+            (Idle, MINE, MINE, false, true, Keep, put_on_hold),
+            (Idle, None, MINE, true, true, Keep, Release),
+            // Its start was cut short: completed, or given back.
+            (Idle, None, None, true, true, Start, Start),
+            (Idle, None, OLD, true, true, Start, Start),
+            (Idle, OLD, None, true, true, Start, Start),
+            (Idle, None, None, true, false, Keep, give_back),
+            // It lost its slot, and the operator suspended it.
+            (Idle, MINE, None, false, true, Wait, Wait),
+            (Idle, MINE, None, true, true, Start, Start),
+            // A contender without a slot.
+            (Idle, None, None, false, true, Wait, Wait),
+            (Idle, None, None, false, false, Release, Release),
+        ] {
+            let job = samples::job("a", standing, granted, reported);
+            let case = format!("{job:?}, held {held}, may start {may_start}");
+            for (pods_gone, expected) in [(false, unproved), (true, proved)] {
+                let ours = Ours {
+                    pods_gone,
+                    ..samples::ours("mine", Some(job.clone()))
+                };
+                assert_eq!(
+                    ours.fate(held, may_start),
+                    expected,
+                    "{case}, gone {pods_gone}"
+                );
+                assert_eq!(
+                    ours.needs_proof(held, may_start),
+                    unproved != proved,
+                    "{case}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_not_there_keeps_its_slot_until_its_pods_are_gone() {
+        let ours = samples::ours("mine", None);
+        assert_eq!(ours.fate(true, false), Fate::Keep);
+        assert_eq!(
+            Ours {
+                pods_gone: true,
+                ..ours
+            }
+            .fate(true, false),
+            Fate::Cool
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! What was written here to a prefix, until a listing shows it.
+
+use std::collections::BTreeMap;
+
+use consul_client::{Entry, clock::Moment};
+
+/// The keys that transactions of ours wrote or deleted and that no listing is known to show yet.
+///
+/// A listing takes longer the more holders there are, and may be older than writes whose answers came
+/// meanwhile. Where it differs in these keys, what was answered counts.
+#[derive(Default)]
+pub(super) struct OwnWrites(BTreeMap<String, Written>);
+
+struct Written {
+    /// The raft index of the transaction; `None` if its answer names none, because it only deletes.
+    index: Option<u64>,
+    answered: Moment,
+}
+
+impl OwnWrites {
+    /// Takes note of a transaction that went through. `answer` has the entries that it wrote.
+    pub(super) fn add<'a>(
+        &mut self,
+        keys: impl Iterator<Item = &'a str>,
+        answer: &[Entry],
+        answered: Moment,
+    ) {
+        let index = answer.iter().map(|entry| entry.modify_index).max();
+        for key in keys {
+            self.0.insert(key.to_owned(), Written { index, answered });
+        }
+    }
+
+    /// Forgets what a listing with this index shows that was sent for at this time.
+    pub(super) fn listed(&mut self, index: u64, sent: Moment) {
+        self.0.retain(|_, written| {
+            let shown = written.index.is_some_and(|written| written <= index);
+            !shown && written.answered >= sent
+        });
+    }
+
+    /// Consul lost its data, and what was written is gone.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many keys there are.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}

@@ -1,0 +1,203 @@
+//! The renewal of a session.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::{sync::Notify, task::AbortHandle, time::sleep};
+
+use crate::Life;
+use consul_client::{self as consul, Client, Renewed, SessionId, clock::Moment};
+
+/// The longest pause between tries to renew a session of which nothing is known: short beside the
+/// shortest TTL.
+const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
+
+/// A session that a task renews until it is gone or [`Renewal::stop`] is called, if it has a TTL.
+#[derive(Debug)]
+pub struct Renewal {
+    life: KnownLife,
+    task: AbortHandle,
+}
+
+impl Renewal {
+    /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
+    /// `wake` is notified when something about the session changes.
+    pub fn start(consul: Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Self {
+        let life = KnownLife::new(life);
+        let renewer = Renewer {
+            consul,
+            id,
+            life: life.clone(),
+            wake,
+        };
+        let task = tokio::spawn(renewer.run()).abort_handle();
+        Self { life, task }
+    }
+
+    /// What is known of the session.
+    pub fn life(&self) -> Life {
+        self.life.get()
+    }
+
+    /// The same for others who ask, for as long as it is renewed.
+    pub fn known_life(&self) -> KnownLife {
+        self.life.clone()
+    }
+
+    /// Renews it no more, which leaves it in Consul.
+    pub fn stop(&self) {
+        self.task.abort();
+    }
+
+    /// What stops it, for somebody who has nothing else to do with it.
+    pub fn handle(&self) -> AbortHandle {
+        self.task.clone()
+    }
+}
+
+/// What is known of a session that is renewed; clones share it.
+#[derive(Clone, Debug)]
+pub struct KnownLife(Arc<Mutex<Life>>);
+
+impl KnownLife {
+    /// What is known at first.
+    pub fn new(life: Life) -> Self {
+        Self(Arc::new(Mutex::new(life)))
+    }
+
+    /// Whether both are of one renewal.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// What is known now.
+    pub fn get(&self) -> Life {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces it, and returns what was known before.
+    fn replace(&self, life: Life) -> Life {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut known, life)
+    }
+}
+
+/// The task that renews one session.
+struct Renewer {
+    consul: Client,
+    id: SessionId,
+    life: KnownLife,
+    wake: Arc<Notify>,
+}
+
+impl Renewer {
+    /// Renews the session until it is gone, or is found to have no TTL.
+    async fn run(self) {
+        loop {
+            match self.life.get() {
+                Life::Unknown => {}
+                // A third of the TTL, at the most, with jitter so that sessions made together
+                // spread out. It counts from when the last renewal was sent, as the TTL does: an
+                // answer that came late leaves that much less.
+                Life::Renewed { sent, ttl } => {
+                    let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
+                    sleep(due.since(Moment::now())).await;
+                }
+                Life::Endless | Life::Gone => return,
+            }
+            self.renew().await;
+        }
+    }
+
+    /// Sends renewals until one is answered.
+    async fn renew(&self) {
+        let longest = match self.life.get() {
+            Life::Renewed { ttl, .. } => ttl / 6,
+            _ => UNKNOWN_PAUSE,
+        };
+        let mut pauses = pauses(longest).without_max_times().build();
+        loop {
+            match self.in_time().renew_session(&self.id).await {
+                // The TTL is its own: longer than asked where Consul has a floor, and of another
+                // day's spec where it was adopted.
+                Ok(Renewed { session, sent }) => {
+                    return self.set(match session.ttl {
+                        Some(ttl) => Life::Renewed { sent, ttl },
+                        None => Life::Endless,
+                    });
+                }
+                Err(consul::Error::Gone) => return self.set(Life::Gone),
+                Err(error) => {
+                    tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
+                }
+            }
+            sleep(pauses.next().unwrap_or(longest)).await;
+        }
+    }
+
+    /// A client whose calls end when the session may be gone. From then on a renewal only finds out
+    /// whether it is, and has all the time that a call has.
+    fn in_time(&self) -> Client {
+        match self.life.get().end() {
+            Some(end) if end > Moment::now() => self.consul.by(end),
+            _ => self.consul.clone(),
+        }
+    }
+
+    fn set(&self, life: Life) {
+        let before = self.life.replace(life);
+        if before == Life::Unknown || life == Life::Gone {
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// The pauses between tries of a call about a session: they grow to `longest`, with jitter.
+pub fn pauses(longest: Duration) -> ExponentialBuilder {
+    ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(200))
+        .with_max_delay(longest.max(Duration::from_millis(400)))
+        .with_jitter()
+}
+
+#[cfg(test)]
+mod tests {
+    use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
+
+    use super::*;
+
+    /// As after a storm in which a renewal was repeated for nearly as long as the session lives.
+    #[tokio::test]
+    async fn a_late_answer_leaves_less_time_for_the_next_renewal() {
+        let server = MockServer::start().await;
+        let answer = r#"[{"ID":"s","Node":"n","TTL":"300s","CreateIndex":1}]"#;
+        Mock::given(path("/v1/session/renew/s"))
+            .respond_with(ResponseTemplate::new(200).set_body_string(answer))
+            .mount(&server)
+            .await;
+        // As old as the machine: long overdue.
+        let sent = Moment::default();
+        let ttl = Moment::now().since(sent);
+        let address = server.uri().parse().unwrap();
+        let consul = Client::new(consul::Config {
+            addresses: vec![address],
+            ..consul::Config::default()
+        });
+        let renewal = Renewal::start(
+            consul.unwrap(),
+            "s".into(),
+            Life::Renewed { sent, ttl },
+            Arc::default(),
+        );
+        let renewed = async {
+            while !matches!(renewal.life(), Life::Renewed { sent: now, .. } if now > sent) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let renewed = tokio::time::timeout(Duration::from_mins(1), renewed).await;
+        assert!(renewed.is_ok(), "not before another third of the TTL");
+    }
+}

@@ -1,0 +1,372 @@
+//! Who a session and a contender key stand for.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::job::{Job, Place, Uid};
+use crate::Key;
+use consul_client::text::one_line;
+
+/// What holds a slot, if not a Job.
+const PROCESS: &str = "Process";
+
+/// What the name of every session of this program begins with.
+const PROGRAM: &str = "consul-semaphore-operator";
+
+/// Stands for what a process on a host does not have, a namespace and a `ConsulSemaphore`. No object of
+/// Kubernetes can be called so.
+pub const NONE: &str = "-";
+
+/// The Kubernetes cluster that an operator works for; of a process, the host that it runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// What people call it; shown to whoever asks who holds a slot.
+    pub name: String,
+    /// The uid of its namespace kube-system: unique with nothing to set up. Of a host, its name.
+    pub id: String,
+}
+
+/// The text as a part of an [`Identity`]: with `-` for what can't stand there.
+pub fn name_of(text: &str) -> String {
+    let allowed = |c: char| if is_in_names(c) { c } else { '-' };
+    let name: String = text.chars().take(LONGEST_NAME).map(allowed).collect();
+    if name.is_empty() {
+        NONE.to_owned()
+    } else {
+        name
+    }
+}
+
+/// The Job, or the process, that a session was made for, and the semaphore that it was made for it on.
+///
+/// It is written into the session's name, which only a token with `session:write` on our node can
+/// choose. That makes it the proof of who holds; the contender's body, which anyone who may write
+/// the key can change, is only for others to read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The cluster's id.
+    pub cluster: Arc<str>,
+    /// The namespace of the Job and of its `ConsulSemaphore`.
+    pub namespace: Arc<str>,
+    /// The name of the `ConsulSemaphore`.
+    pub semaphore: Arc<str>,
+    /// Which one it is, of a keyed `ConsulSemaphore`.
+    pub key: Option<Key>,
+    /// The name of the Job.
+    pub job: Arc<str>,
+    /// The Job's uid.
+    pub uid: Uid,
+}
+
+impl Identity {
+    /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names,
+    /// nor a name of an object a colon, which stands between that of a keyed semaphore and the key.
+    pub fn session_name(&self) -> String {
+        let Self {
+            cluster,
+            namespace,
+            semaphore,
+            key,
+            job,
+            uid,
+        } = self;
+        let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
+        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{job}/{uid}")
+    }
+
+    /// What it is that holds.
+    fn kind(&self) -> &'static str {
+        if &*self.namespace == NONE {
+            PROCESS
+        } else {
+            "Job"
+        }
+    }
+
+    /// Reads the name of a session; `None` if it is not one of this program's.
+    pub fn parse(session_name: &str) -> Option<Self> {
+        let parts: Vec<&str> = session_name.splitn(7, '/').collect();
+        let [PROGRAM, cluster, namespace, semaphore, job, uid] = parts[..] else {
+            return None;
+        };
+        let (semaphore, key) = match semaphore.split_once(':') {
+            Some((semaphore, key)) => (semaphore, Some(key.parse().ok()?)),
+            None => (semaphore, None),
+        };
+        if ![cluster, namespace, semaphore, job, uid]
+            .into_iter()
+            .all(is_name)
+        {
+            return None;
+        }
+        Some(Self {
+            cluster: cluster.into(),
+            namespace: namespace.into(),
+            semaphore: semaphore.into(),
+            key,
+            job: job.into(),
+            uid: uid.into(),
+        })
+    }
+}
+
+/// Whether this may be the name or the uid of an object of Kubernetes: it goes into logs and events.
+fn is_name(part: &str) -> bool {
+    (1..=253).contains(&part.len()) && part.chars().all(is_in_names)
+}
+
+fn is_in_names(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
+}
+
+/// How long the name of a host or of a process gets.
+const LONGEST_NAME: usize = 63;
+
+/// How much of what a body says about its holder is shown: more than names of Kubernetes take.
+const LONGEST_HOLDER: usize = 256;
+
+/// The body of a contender key of ours, as JSON: who holds, for whoever looks into Consul.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContenderBody {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// `Job`, or `Process`: one on a host, which the cluster is, without a namespace and a
+    /// `ConsulSemaphore` of its own.
+    pub kind: String,
+    /// The Job's namespace.
+    pub namespace: String,
+    /// The Job's name.
+    pub name: String,
+    /// The Job's uid.
+    pub uid: String,
+    /// The `ConsulSemaphore`'s name.
+    pub semaphore: String,
+    /// When the slot was granted, by the operator's clock.
+    pub time: jiff::Timestamp,
+    /// Whether the session never expires, so that only somebody's hand ends it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub endless: bool,
+    /// How long the slot stays held once the Job is done, in seconds: as it was asked for when the
+    /// slot was granted.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub cooldown: u64,
+    /// Until when that is, by the clock of the operator that saw the end of the Job. Left out until
+    /// then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cools_until: Option<jiff::Timestamp>,
+    /// What it waits with, before it holds a slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Claim>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_none(seconds: &u64) -> bool {
+    *seconds == 0
+}
+
+/// What decides the place in line of one who waits, beside its name and uid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    /// A higher one goes first.
+    pub priority: i32,
+    /// When it came in line, in whole seconds.
+    pub since: jiff::Timestamp,
+    /// Whether it held a slot and lost it, and goes before all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lost: bool,
+}
+
+impl Claim {
+    /// What this Job waits with.
+    pub fn of(job: &Job) -> Self {
+        Self {
+            priority: job.priority,
+            since: jiff::Timestamp::from_second(job.since).unwrap_or_default(),
+            lost: job.lost(),
+        }
+    }
+}
+
+impl ContenderBody {
+    /// Reads the value of a contender key; `None` if it is not one of this program's.
+    pub fn read(value: &[u8]) -> Option<Self> {
+        serde_json::from_slice(value).ok()
+    }
+
+    /// Where it stands in the line, if it waits. Whoever may write the key may claim any place.
+    pub fn place(&self) -> Option<Place> {
+        let claim = self.waiting.as_ref()?;
+        Some(Place::new(
+            claim.lost,
+            claim.priority,
+            claim.since.as_second(),
+            self.name.as_str().into(),
+            self.uid.as_str().into(),
+        ))
+    }
+
+    /// The body that says that this Job was granted a slot at this time.
+    pub fn new(
+        cluster: &Cluster,
+        identity: &Identity,
+        time: jiff::Timestamp,
+        endless: bool,
+    ) -> Self {
+        Self {
+            cluster: cluster.name.clone(),
+            cluster_id: cluster.id.clone(),
+            kind: identity.kind().into(),
+            namespace: identity.namespace.to_string(),
+            name: identity.job.to_string(),
+            uid: identity.uid.to_string(),
+            semaphore: identity.semaphore.to_string(),
+            time,
+            endless,
+            cooldown: 0,
+            cools_until: None,
+            waiting: None,
+        }
+    }
+
+    /// The holder in a word, as the status of a `ConsulSemaphore` shows it. Whoever may write the
+    /// key may have written anything there.
+    pub fn holder(&self) -> String {
+        let holder = if self.kind == PROCESS {
+            format!("{} {}", self.cluster, self.name)
+        } else {
+            format!("{} {}/{}", self.cluster, self.namespace, self.name)
+        };
+        one_line(&holder, LONGEST_HOLDER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_session_name_says_for_whom_it_was_made() {
+        let mut identity = Identity {
+            cluster: "c-1".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            key: None,
+            job: "migrate-42".into(),
+            uid: "u-1".into(),
+        };
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/c-1/batch/db/migrate-42/u-1"
+        );
+        assert_eq!(Identity::parse(&name).as_ref(), Some(&identity));
+        identity.key = Some("customer-7".parse().unwrap());
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/c-1/batch/db:customer-7/migrate-42/u-1"
+        );
+        assert_eq!(Identity::parse(&name), Some(identity));
+    }
+
+    #[test]
+    fn a_process_has_a_name_of_the_same_form() {
+        let identity = Identity {
+            cluster: name_of("ci-7.example").into(),
+            namespace: NONE.into(),
+            semaphore: NONE.into(),
+            key: None,
+            job: name_of("back up/ö").into(),
+            uid: "4711-0badcafe".into(),
+        };
+        let name = identity.session_name();
+        assert_eq!(
+            name,
+            "consul-semaphore-operator/ci-7.example/-/-/back-up--/4711-0badcafe"
+        );
+        assert_eq!(Identity::parse(&name), Some(identity.clone()));
+        let host = Cluster {
+            name: "ci-7".into(),
+            id: "ci-7".into(),
+        };
+        let body = ContenderBody::new(&host, &identity, jiff::Timestamp::UNIX_EPOCH, false);
+        assert_eq!(
+            (body.kind.as_str(), body.holder().as_str()),
+            ("Process", "ci-7 back-up--")
+        );
+        assert_eq!(name_of(""), NONE);
+        assert_eq!(name_of(&"x".repeat(99)).len(), LONGEST_NAME);
+    }
+
+    #[test]
+    fn another_session_name_stands_for_nobody() {
+        for name in [
+            "",
+            "db-semaphore",
+            "consul-semaphore-operator/c/n/s/j",
+            "other/c/n/s/j/u",
+            "consul-semaphore-operator/c/n/s/j/u/v",
+            "consul-semaphore-operator/c/n/s/j/",
+            "consul-semaphore-operator/c/n/s:/j/u",
+            "consul-semaphore-operator/c/n/s:.lock/j/u",
+            "consul-semaphore-operator/c/n/s:k:k/j/u",
+            "consul-semaphore-operator/c/n/s/j:k/u",
+            "consul-semaphore-operator/c/n/s/j\nforged/u",
+            "consul-semaphore-operator/c/n/s/j/u\u{202e}",
+            " consul-semaphore-operator/c/n/s/j/u",
+        ] {
+            assert_eq!(Identity::parse(name), None, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_session_name_is_read_or_not(text in hostile::text(), parts in prop::collection::vec(hostile::text(), 0..7)) {
+            for name in [text, format!("{PROGRAM}/{}", parts.join("/"))] {
+                if let Some(identity) = Identity::parse(&name) {
+                    prop_assert_eq!(identity.session_name(), name);
+                }
+            }
+        }
+
+        #[test]
+        fn an_identity_is_read_again(parts in prop::collection::vec("[A-Za-z0-9._-]{1,63}", 5)) {
+            let name = format!("{PROGRAM}/{}", parts.join("/"));
+            prop_assert_eq!(Identity::parse(&name).map(|identity| identity.session_name()), Some(name));
+        }
+
+        #[test]
+        fn any_body_is_read_or_not(value in hostile::bytes()) {
+            let _ = serde_json::from_slice::<ContenderBody>(&value);
+        }
+
+        #[test]
+        fn a_holder_is_one_short_line(cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
+            let body = ContenderBody {
+                cluster,
+                cluster_id: String::new(),
+                kind: "Job".into(),
+                namespace,
+                name,
+                uid: String::new(),
+                semaphore: String::new(),
+                time: jiff::Timestamp::UNIX_EPOCH,
+                endless: false,
+                cooldown: 0,
+                cools_until: None,
+                waiting: None,
+            };
+            let read: ContenderBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();
+            prop_assert!(!read.holder().chars().any(char::is_control));
+            prop_assert!(read.holder().chars().count() <= LONGEST_HOLDER);
+            prop_assert_eq!(read, body);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What the algorithm needs to know of a Job.
+
+use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
+
+use super::reading::LOCK;
+use crate::{Key, OnContention};
+use consul_client::{SessionId, clock::Moment, id::Id};
+
+/// A Job's uid.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Uid(Id);
+
+impl From<&str> for Uid {
+    fn from(uid: &str) -> Self {
+        Self(uid.into())
+    }
+}
+
+impl AsRef<str> for Uid {
+    fn as_ref(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Display for Uid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a Job is doing, as its spec and status show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Suspended and shown as such, with no pod active or terminating: it can be started.
+    Idle,
+    /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
+    /// but its status does not show yet that it is not at rest any more.
+    Stopping,
+    /// Not suspended, and not at its end.
+    Running,
+    /// Complete or Failed.
+    Finished {
+        /// Whether its status shows that no pod is active or terminating.
+        at_rest: bool,
+    },
+    /// Marked for deletion.
+    Deleting,
+}
+
+/// What a grant wrote into the Job's pod template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// The lock key of the semaphore that granted.
+    pub lock_key: Arc<str>,
+    /// The session that held the slot.
+    pub session: SessionId,
+}
+
+impl Granted {
+    /// Reads the sequencer of a grant: the key that the session locked is a contender, and the lock
+    /// key is beside it.
+    pub fn by(key: &str, session: &str) -> Self {
+        Self {
+            lock_key: lock_key_of(key).into(),
+            session: session.into(),
+        }
+    }
+}
+
+/// The lock key beside a contender key.
+pub fn lock_key_of(contender: &str) -> String {
+    let prefix = contender.rsplit_once('/').map_or("", |(prefix, _)| prefix);
+    format!("{prefix}/{LOCK}")
+}
+
+/// The prefix of a lock key; and, where its last segment can be a key of a keyed semaphore, the prefix
+/// of that one with the key. `None` if this is no lock key.
+pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
+    let prefix = lock_key.strip_suffix(LOCK)?.strip_suffix('/')?;
+    let above = prefix.rsplit_once('/');
+    let above = above.and_then(|(above, key)| Some((above, key.parse().ok()?)));
+    Some((prefix, above))
+}
+
+/// A Job in the line: the order of this type is the order of the line.
+///
+/// Jobs that lost their slot come first, then the higher priority, then who came first in line
+/// (within a second by name, then by uid), so that the order is the same after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    lost: Reverse<bool>,
+    priority: Reverse<i32>,
+    since: i64,
+    name: Arc<str>,
+    uid: Uid,
+}
+
+/// What there is to know of the `CronJob` that made a Job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CronJob {
+    /// Its name; the namespace is the Job's.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// For when it made the Job, where it says so.
+    pub scheduled: Option<jiff::Timestamp>,
+}
+
+impl Place {
+    /// The place of one that came in line at `since`, in seconds since 1970.
+    pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
+        Self {
+            lost: Reverse(lost),
+            priority: Reverse(priority),
+            since,
+            name,
+            uid,
+        }
+    }
+}
+
+/// A Job that asks for a slot, or that this operator started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its name; the namespace is the semaphore's.
+    pub name: Arc<str>,
+    /// Its uid.
+    pub uid: Uid,
+    /// The version that all of this was read from.
+    pub version: Arc<str>,
+    /// When that version was received: facts about Consul that are older can't be held against it.
+    pub seen: Moment,
+    /// The `ConsulSemaphore` that it asks for, if its annotations ask for one that can be.
+    pub wants: Option<Arc<str>>,
+    /// Which semaphore of a keyed one.
+    pub key: Option<Key>,
+    /// What becomes of it if all slots are taken when it comes.
+    pub on_contention: OnContention,
+    /// The `CronJob` that made it, if it is not to wait.
+    pub cron_job: Option<Arc<CronJob>>,
+    /// Higher goes first.
+    pub priority: i32,
+    /// Whether it stays out of the line.
+    pub hold: bool,
+    /// When it came in line, in seconds since 1970: its creation, or when it was last suspended if
+    /// it has had a slot before.
+    pub since: i64,
+    /// What it is doing.
+    pub standing: Standing,
+    /// How long its pods may take to end once they are asked to.
+    pub grace: Duration,
+    /// Whether it has been suspended at some time.
+    pub was_suspended: bool,
+    /// The grant by which we started it, if its template names one that was made for this very Job.
+    pub granted: Option<Granted>,
+    /// The session that its own annotation names. It is a report, and tells only what this operator
+    /// did last: no session beside a grant means that it suspended the Job because its slot was
+    /// lost, a session without a grant that the slot was given back.
+    pub reported: Option<SessionId>,
+}
+
+impl Job {
+    /// Where it stands in the line.
+    pub fn place(&self) -> Place {
+        Place::new(
+            self.lost(),
+            self.priority,
+            self.since,
+            self.name.clone(),
+            self.uid.clone(),
+        )
+    }
+
+    /// Whether it can be granted a slot of the semaphore that it asks for.
+    pub fn in_line(&self) -> bool {
+        let free = self.granted.is_none() || self.lost();
+        self.standing == Standing::Idle && !self.hold && self.wants.is_some() && free
+    }
+
+    /// Whether it is at its end, or is being deleted.
+    pub fn has_ended(&self) -> bool {
+        matches!(
+            self.standing,
+            Standing::Finished { .. } | Standing::Deleting
+        )
+    }
+
+    /// Whether this operator suspended it because its slot was lost.
+    pub fn lost(&self) -> bool {
+        self.granted.is_some() && self.reported.is_none()
+    }
+
+    /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
+    pub fn is_impatient(&self) -> bool {
+        let had_none = self.granted.is_none() && self.reported.is_none();
+        self.on_contention == OnContention::Skip && had_none
+    }
+
+    /// Whether a grant of a slot at this lock key is what started it.
+    pub fn started_at(&self, lock_key: &str) -> bool {
+        self.granted
+            .as_ref()
+            .is_some_and(|granted| *granted.lock_key == *lock_key)
+    }
+
+    /// Whether the grant of this session is what started it.
+    pub fn started_by(&self, session: &SessionId) -> bool {
+        self.granted
+            .as_ref()
+            .is_some_and(|granted| granted.session == *session)
+    }
+
+    /// The sessions by which it held its slot while it ran, the latest first: its annotation names
+    /// another one than its template if it had its slot again without being stopped.
+    pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
+        let granted = self.granted.iter();
+        granted.flat_map(|granted| self.reported.iter().chain([&granted.session]))
+    }
+}

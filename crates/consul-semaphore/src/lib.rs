@@ -1,0 +1,60 @@
+//! The semaphore algorithm: from what was observed to what is to be done.
+//!
+//! It is pure: no IO, no clock, nothing asynchronous. Time comes in as an argument, and what comes
+//! out is a [`Plan`] that says what to write, to Consul and to Jobs. It is wire-compatible with
+//! the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
+//!
+//! - [`settings`]: what a user asked for
+//! - [`lock`]: the body of `.lock`
+//! - [`reading`]: a prefix as it was read
+//! - [`identity`]: who a session stands for
+//! - [`job`]: what there is to know of a Job, and the order of the line
+//! - [`limit`]: the three-way rule on limits
+//! - [`fate`]: what becomes of a contender of ours
+//! - [`cooling`]: how long the slots of Jobs that are done stay held
+//! - [`turns`]: whose turn it is, among all who wait at a prefix
+//! - [`evidence`]: how long a running Job's slot counts as held
+//! - [`mod@decide`]: a pass, which puts all of these together
+//! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
+//! - [`plan`]: what a pass decided, as types that prove the order of things
+
+mod compose;
+pub mod cooling;
+pub mod decide;
+pub mod evidence;
+pub mod fate;
+pub mod holding;
+pub mod identity;
+pub mod job;
+mod key;
+pub mod limit;
+pub mod lock;
+#[cfg(test)]
+mod model;
+pub mod mutex;
+pub mod plan;
+mod policy;
+mod prefix;
+pub mod reading;
+#[cfg(test)]
+mod samples;
+pub mod settings;
+pub mod turns;
+mod verbatim;
+
+pub use cooling::Coolings;
+pub use decide::{AHEAD, Observed, decide};
+pub use evidence::{Evidence, Life};
+pub use fate::Ours;
+pub use identity::{Claim, Cluster, ContenderBody, Identity};
+pub use job::{CronJob, Granted, Job, Place, Standing, Uid, lock_key_of, lock_key_parts};
+pub use key::{InvalidKey, Key};
+pub use limit::{Agreement, Defence};
+pub use lock::Lock;
+pub use mutex::MutexMemory;
+pub use plan::Plan;
+pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
+pub use prefix::{InvalidPrefix, Prefix};
+pub use reading::{Deaths, Reading};
+pub use settings::Settings;
+pub use turns::Turns;

@@ -1,0 +1,157 @@
+//! The three-way rule on limits: what the spec says, what Consul says, and what we wrote before.
+
+use crate::LimitPolicy;
+
+/// Who has overwritten an enforced limit so often means it: it is not written again.
+const OVERWRITTEN: u32 = 2;
+
+/// What became of the limit in Consul since the spec last changed: nobody rewrites a limit in turn
+/// for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Defence {
+    /// Whether the limit was in Consul when that was last known.
+    there: bool,
+    /// How often another one took its place and was overwritten.
+    overwritten: u32,
+}
+
+impl Defence {
+    /// What an operator that starts knows of it: whether the limit is recorded as ours, and whether
+    /// it was given up.
+    pub fn resumed(recorded: bool, given_up: bool) -> Self {
+        Self {
+            there: recorded,
+            overwritten: if given_up { OVERWRITTEN } else { 0 },
+        }
+    }
+
+    /// The limit is in Consul. `enforced` says whether that is because it was written over one that
+    /// is not ours.
+    pub fn holds(&mut self, enforced: bool) {
+        if enforced {
+            self.overwritten = self.losses();
+        }
+        self.there = true;
+    }
+
+    /// How often it was overwritten, if another one is in Consul now.
+    fn losses(self) -> u32 {
+        self.overwritten + u32::from(self.there)
+    }
+}
+
+/// What the rule says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// Consul's limit is the spec's.
+    Agreed,
+    /// The spec's limit is to be written to Consul.
+    Write {
+        /// Whether that overwrites a limit which is not ours.
+        enforced: bool,
+    },
+    /// Consul holds this other limit: grant nothing.
+    Conflict {
+        /// Consul's limit.
+        theirs: u32,
+    },
+}
+
+/// Compares the spec's limit with Consul's (`None`: Consul has none yet).
+///
+/// `applied` are the limits that this `ConsulSemaphore` wrote to Consul, or was about to write.
+pub fn agree(
+    ours: u32,
+    theirs: Option<u32>,
+    applied: &[u32],
+    policy: LimitPolicy,
+    defence: Defence,
+) -> Agreement {
+    match theirs {
+        None => Agreement::Write { enforced: false },
+        Some(theirs) if theirs == ours => Agreement::Agreed,
+        Some(theirs) if applied.contains(&theirs) => Agreement::Write { enforced: false },
+        Some(_) if policy == LimitPolicy::Enforce && defence.losses() < OVERWRITTEN => {
+            Agreement::Write { enforced: true }
+        }
+        Some(theirs) => Agreement::Conflict { theirs },
+    }
+}
+
+/// What `status.appliedLimits` is once nothing in Consul follows from a limit other than the spec's,
+/// at any lock key: no other limit is this `ConsulSemaphore`'s to move any longer. The spec's own stays
+/// only if it was written here; one that was in Consul before is agreed with, and not ours.
+pub fn settled(applied: &[u32], limit: u32) -> Vec<u32> {
+    let applied = applied.iter().copied();
+    applied.filter(|applied| *applied == limit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LimitPolicy::{Enforce, Refuse};
+
+    #[test]
+    fn a_limit_that_was_ours_is_not_ours_once_the_spec_agrees_with_another() {
+        assert_eq!(settled(&[3, 5], 5), [5], "moved");
+        assert_eq!(settled(&[3], 5), [0; 0], "somebody else wrote 5");
+        assert_eq!(settled(&[], 5), [0; 0]);
+    }
+
+    #[test]
+    fn the_rule_case_by_case() {
+        let write = |enforced| Agreement::Write { enforced };
+        let conflict = Agreement::Conflict { theirs: 5 };
+        for (theirs, applied, policy, overwritten, expected) in [
+            (None, &[][..], Refuse, 0, write(false)),
+            (Some(3), &[], Refuse, 0, Agreement::Agreed),
+            (Some(5), &[], Refuse, 0, conflict),
+            (Some(5), &[5], Refuse, 0, write(false)),
+            (Some(5), &[5, 3], Refuse, 0, write(false)),
+            (Some(5), &[4, 3], Refuse, 0, conflict),
+            (Some(5), &[], Enforce, 0, write(true)),
+            (Some(5), &[], Enforce, 1, write(true)),
+            (Some(5), &[], Enforce, 2, conflict),
+            (Some(5), &[5], Enforce, 2, write(false)),
+        ] {
+            let defence = Defence {
+                there: false,
+                overwritten,
+            };
+            let said = agree(3, theirs, applied, policy, defence);
+            assert_eq!(
+                said, expected,
+                "{theirs:?} {applied:?} {policy:?} {overwritten}"
+            );
+        }
+    }
+
+    /// How often a limit is written again that is overwritten whenever it is there.
+    fn written_again(mut defence: Defence) -> usize {
+        let enforced = Agreement::Write { enforced: true };
+        let mut times = 0;
+        while agree(3, Some(5), &[3], Enforce, defence) == enforced {
+            defence.holds(true);
+            times += 1;
+            assert!(times < 9, "for ever");
+        }
+        times
+    }
+
+    #[test]
+    fn whoever_overwrites_it_twice_is_not_fought() {
+        assert_eq!(
+            written_again(Defence::default()),
+            2,
+            "theirs was there first"
+        );
+        let mut ours = Defence::default();
+        ours.holds(false);
+        assert_eq!(written_again(ours), 1, "ours was there first");
+        assert_eq!(written_again(Defence::resumed(true, false)), 1);
+        let mut given_up = Defence::resumed(true, true);
+        assert_eq!(written_again(given_up), 0);
+        given_up.holds(false);
+        assert_eq!(written_again(given_up), 0, "it came back by itself");
+    }
+}

@@ -1,0 +1,153 @@
+//! When two states are the same: if one turns into the other by renaming. Names and numbers that
+//! are only ever compared count by what such comparisons say: a session by when it was first spoken
+//! of, an index by whether it is still the key's, a version by whether it is still the Job's, a
+//! moment by what it is later than. So a state that differs in nothing else is not looked at again.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::{consul::Consul, jobs::Jobs};
+use crate::{ContenderBody, Uid};
+use consul_client::{Entry, SessionId, clock::Moment};
+
+/// Hashes what it is told of a state, in the order of these Jobs.
+pub(super) struct Canon<'a> {
+    consul: &'a Consul,
+    jobs: &'a [Uid],
+    now: Moment,
+    sessions: Vec<SessionId>,
+    hasher: DefaultHasher,
+}
+
+impl<'a> Canon<'a> {
+    /// Jobs that can be taken for each other have a number by their place in this list.
+    pub(super) fn new(consul: &'a Consul, jobs: &'a [Uid], now: Moment) -> Self {
+        Self {
+            consul,
+            jobs,
+            now,
+            sessions: Vec::new(),
+            hasher: DefaultHasher::new(),
+        }
+    }
+
+    pub(super) fn digest(&self) -> u64 {
+        self.hasher.finish()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// The Jobs, in the order in which they count.
+    pub(super) fn jobs(&self) -> &'a [Uid] {
+        self.jobs
+    }
+
+    /// Something that counts by itself.
+    pub(super) fn word(&mut self, word: &impl Hash) {
+        word.hash(&mut self.hasher);
+    }
+
+    /// A Job's place in that order.
+    pub(super) fn number(&self, uid: &Uid) -> Option<usize> {
+        self.jobs.iter().position(|job| job == uid)
+    }
+
+    /// A Job.
+    pub(super) fn job(&mut self, uid: &Uid) {
+        self.word(&self.number(uid));
+    }
+
+    /// A version of a Job: an older one never comes back.
+    pub(super) fn version(&mut self, jobs: &Jobs, uid: &Uid, version: &str) {
+        self.word(&jobs.is_at(uid, version));
+    }
+
+    /// A session. Whose it is and whether it lives is told where it is first spoken of; what
+    /// happens to one that nobody speaks of changes nothing.
+    pub(super) fn session(&mut self, session: &SessionId) {
+        if let Some(number) = self.known(session) {
+            return self.word(&number);
+        }
+        self.sessions.push(session.clone());
+        let identity = self.consul.identity(session);
+        let owner = identity.and_then(|identity| self.number(&identity.uid));
+        let alive = self.consul.is_alive(session);
+        self.word(&(owner, alive));
+    }
+
+    /// A session, if there is one.
+    pub(super) fn some_session(&mut self, session: Option<&SessionId>) {
+        self.word(&session.is_some());
+        if let Some(session) = session {
+            self.session(session);
+        }
+    }
+
+    fn known(&self, session: &SessionId) -> Option<usize> {
+        self.sessions.iter().position(|known| known == session)
+    }
+
+    /// By what sessions are put into an order that does not depend on their names.
+    pub(super) fn place(&self, session: &SessionId) -> usize {
+        self.known(session).unwrap_or(usize::MAX)
+    }
+
+    /// Those that were spoken of so far.
+    pub(super) fn spoken_of(&self) -> Vec<SessionId> {
+        self.sessions.clone()
+    }
+
+    /// Some sessions, in whichever order they come.
+    pub(super) fn sessions<'s>(&mut self, sessions: impl Iterator<Item = &'s SessionId>) {
+        let mut sessions: Vec<&SessionId> = sessions.collect();
+        sessions.sort_by_key(|session| self.place(session));
+        self.word(&sessions.len());
+        for session in sessions {
+            self.session(session);
+        }
+    }
+
+    /// A key: the lock key, or the contender key of a session.
+    pub(super) fn key(&mut self, key: &str) {
+        match key.rsplit('/').next() {
+            Some(name) if name != ".lock" => self.session(&name.into()),
+            _ => self.word(&key),
+        }
+    }
+
+    /// An index that a key had, or 0 for a key that was not there: an older one never comes back.
+    pub(super) fn index(&mut self, key: &str, index: u64) {
+        let now = self.consul.get(key).map_or(0, |entry| entry.modify_index);
+        self.word(&(index == 0, index == now));
+    }
+
+    /// An entry as somebody saw it, now or at some time.
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.key(&entry.key);
+        self.index(&entry.key, entry.modify_index);
+        self.some_session(entry.session.as_ref());
+        self.body(&entry.value);
+        self.cooldown(&entry.value);
+    }
+
+    /// Whether a contender's body says that its slot cools, and whether that is over.
+    fn cooldown(&mut self, value: &[u8]) {
+        let says = std::str::from_utf8(value).is_ok_and(|value| value.contains("coolsUntil"));
+        let body = ContenderBody::read(value).filter(|_| says);
+        let until = body.and_then(|body| body.cools_until);
+        let now = self.now.since(Moment::default()).as_secs();
+        let over =
+            |until: jiff::Timestamp| u64::try_from(until.as_second()).is_ok_and(|u| u <= now);
+        self.word(&until.map(over));
+    }
+
+    /// The body of `.lock`, if it is one. Of a contender's, only the end of its
+    /// cooldown counts.
+    pub(super) fn body(&mut self, value: &[u8]) {
+        if let Some(body) = super::sight::Body::read(value) {
+            self.word(&body.limit);
+            self.sessions(body.holders.iter());
+        }
+    }
+}

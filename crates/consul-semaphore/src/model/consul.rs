@@ -1,0 +1,300 @@
+//! Consul in a few lines: keys, sessions, and transactions that happen whole or not at all.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{ContenderBody, Identity, Prefix};
+use consul_client::{Entry, Listing, Op, SessionId, clock::Moment};
+
+use super::canon::Canon;
+
+/// A datacenter's KV store and its sessions, behind one raft index.
+#[derive(Clone, Default)]
+pub(super) struct Consul {
+    index: u64,
+    entries: Arc<BTreeMap<String, Entry>>,
+    sessions: Arc<BTreeMap<SessionId, Session>>,
+    /// Its clock, in seconds.
+    pub(super) seconds: u64,
+    /// The lock-delay of all sessions, in seconds.
+    pub(super) lock_delay: u64,
+    /// Until when nobody can lock a key whose holder died.
+    rests: Arc<BTreeMap<String, u64>>,
+}
+
+/// An operation's condition does not hold.
+pub(super) struct Refused {
+    /// Whether it is that the last holder of a key died.
+    pub(super) rests: bool,
+}
+
+#[derive(Clone)]
+struct Session {
+    /// Whom it stands for, if its name says so.
+    identity: Option<Arc<Identity>>,
+    alive: bool,
+}
+
+impl Consul {
+    /// Makes a session that deletes its keys when it dies, as ours and the Go client's do.
+    pub(super) fn make_session(&mut self, name: &str) -> SessionId {
+        let session = SessionId::from(format!("session-{:04}", self.sessions.len()));
+        let known = Session {
+            identity: Identity::parse(name).map(Arc::new),
+            alive: true,
+        };
+        Arc::make_mut(&mut self.sessions).insert(session.clone(), known);
+        session
+    }
+
+    /// Ends a session, by its TTL or by a call: the keys that it has locked go with it.
+    pub(super) fn destroy(&mut self, session: &SessionId) {
+        if !self.is_alive(session) {
+            return;
+        }
+        if let Some(known) = Arc::make_mut(&mut self.sessions).get_mut(session) {
+            known.alive = false;
+        }
+        self.index += 1;
+        let until = self.seconds + self.lock_delay;
+        let mut rests = Vec::new();
+        Arc::make_mut(&mut self.entries).retain(|key, entry| {
+            let of_another = entry.session.as_ref() != Some(session);
+            if !of_another {
+                rests.push((key.clone(), until));
+            }
+            of_another
+        });
+        if self.lock_delay > 0 {
+            Arc::make_mut(&mut self.rests).extend(rests);
+        }
+    }
+
+    pub(super) fn is_alive(&self, session: &SessionId) -> bool {
+        self.sessions
+            .get(session)
+            .is_some_and(|session| session.alive)
+    }
+
+    /// Whom a session stands for, if its name says so. Unlike Consul it also knows that of a dead
+    /// one, because whoever read the prefix while it lived knows it too.
+    pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
+        self.sessions.get(session)?.identity.as_deref()
+    }
+
+    /// The contenders: those of the first Job first, and of one Job the oldest first, because of
+    /// two the older stays.
+    pub(super) fn trace(&self, prefix: &Prefix, fair: bool, canon: &mut Canon<'_>) {
+        let lock_key = prefix.lock_key();
+        let entries = self.below(prefix).filter(|entry| entry.key != lock_key);
+        let mut entries: Vec<&Entry> = entries.collect();
+        entries.sort_by_key(|entry| {
+            let identity = entry.session.as_ref().and_then(|s| self.identity(s));
+            let owner = identity.and_then(|identity| canon.number(&identity.uid));
+            (owner.unwrap_or(usize::MAX), entry.create_index)
+        });
+        canon.word(&entries.len());
+        let older = |than: &Entry| {
+            let older = entries.iter();
+            older
+                .filter(|entry| entry.create_index < than.create_index)
+                .count()
+        };
+        for entry in &entries {
+            canon.entry(entry);
+            if fair {
+                let waits = ContenderBody::read(&entry.value).map(|body| body.waiting.is_some());
+                canon.word(&(older(entry), waits));
+            }
+        }
+    }
+
+    pub(super) fn index(&self) -> u64 {
+        self.index
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    pub(super) fn below(&self, prefix: &Prefix) -> impl Iterator<Item = &Entry> {
+        let folder = prefix.folder();
+        let entries = self.entries.values();
+        entries.filter(move |entry| entry.key.starts_with(&folder))
+    }
+
+    /// `GET /v1/kv/<prefix>/?recurse`.
+    pub(super) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
+        Listing {
+            entries: self.below(prefix).cloned().collect(),
+            index: self.index,
+            sent,
+            reset: false,
+        }
+    }
+
+    /// `PUT /v1/kv/<key>`, without any condition: what a person does by hand.
+    pub(super) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
+        self.index += 1;
+        let mut entry = self.write(key, value, flags);
+        entry.session = session;
+        self.insert(entry);
+    }
+
+    pub(super) fn delete(&mut self, key: &str) {
+        self.index += 1;
+        self.remove(key);
+    }
+
+    /// `PUT /v1/kv/<key>?release=<session>`, by a person's hand.
+    pub(super) fn free(&mut self, key: &str, session: &SessionId) {
+        let unlock = Op::Unlock {
+            key: key.to_owned(),
+            value: b"freed".into(),
+            flags: self.entries.get(key).map_or(0, |entry| entry.flags),
+            session: session.clone(),
+        };
+        let _held_by_another = self.transact(&[unlock]);
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        Arc::make_mut(&mut self.entries).insert(entry.key.clone(), entry);
+    }
+
+    fn remove(&mut self, key: &str) {
+        Arc::make_mut(&mut self.entries).remove(key);
+    }
+
+    /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
+    /// what was deleted.
+    pub(super) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
+        let mut after = self.clone();
+        after.index += 1;
+        let mut answer = Vec::new();
+        for operation in operations {
+            let entry = after.apply(operation)?;
+            answer.extend(entry.map(|entry| Entry {
+                value: Vec::new(),
+                ..entry
+            }));
+        }
+        *self = after;
+        Ok(answer)
+    }
+
+    /// Applies an operation, to an answer without an entry where something was deleted.
+    fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Refused> {
+        let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
+        let provided = |holds: bool| holds.then_some(()).ok_or(Refused { rests: false });
+        match operation {
+            Op::Cas {
+                key,
+                value,
+                flags,
+                index,
+            } => {
+                provided(index_of(key).unwrap_or(0) == *index)?;
+                let entry = self.write(key, value, *flags);
+                self.insert(entry.clone());
+                Ok(Some(entry))
+            }
+            Op::Lock {
+                key,
+                value,
+                flags,
+                session,
+            } => {
+                if self
+                    .rests
+                    .get(key)
+                    .is_some_and(|until| *until > self.seconds)
+                {
+                    return Err(Refused { rests: true });
+                }
+                provided(self.is_alive(session))?;
+                let mut entry = self.write(key, value, *flags);
+                match &entry.session {
+                    None => {
+                        entry.lock_index += 1;
+                        entry.modify_index = self.index;
+                    }
+                    Some(owner) => provided(owner == session)?,
+                }
+                entry.session = Some(session.clone());
+                self.insert(entry.clone());
+                Ok(Some(entry))
+            }
+            Op::Unlock {
+                key,
+                value,
+                flags,
+                session,
+            } => {
+                let held = self
+                    .entries
+                    .get(key)
+                    .and_then(|entry| entry.session.as_ref());
+                provided(held == Some(session))?;
+                let entry = Entry {
+                    session: None,
+                    modify_index: self.index,
+                    ..self.write(key, value, *flags)
+                };
+                self.insert(entry.clone());
+                Ok(Some(entry))
+            }
+            Op::Delete { key } => {
+                self.remove(key);
+                Ok(None)
+            }
+            Op::DeleteCas { key, index } => {
+                // A key that is not there counts as deleted.
+                provided(index_of(key).unwrap_or(*index) == *index)?;
+                self.remove(key);
+                Ok(None)
+            }
+            Op::CheckIndex { key, index } => {
+                provided(index_of(key) == Some(*index))?;
+                Ok(self.entries.get(key).cloned())
+            }
+            Op::CheckSession { key, session } => {
+                let entry = self.entries.get(key);
+                provided(entry.is_some_and(|entry| entry.session.as_ref() == Some(session)))?;
+                Ok(entry.cloned())
+            }
+            Op::CheckNotExists { key } => {
+                provided(!self.entries.contains_key(key))?;
+                Ok(None)
+            }
+            Op::Set { key, value, flags } => {
+                let entry = self.write(key, value, *flags);
+                self.insert(entry.clone());
+                Ok(Some(entry))
+            }
+            // No plan has it.
+            Op::Get { .. } => Err(Refused { rests: false }),
+        }
+    }
+
+    /// The entry with this value. Its lock is left alone, and so is the index of one that does not
+    /// change.
+    fn write(&self, key: &str, value: &[u8], flags: u64) -> Entry {
+        match self.entries.get(key) {
+            Some(entry) if entry.value == value && entry.flags == flags => entry.clone(),
+            Some(entry) => Entry {
+                value: value.into(),
+                flags,
+                modify_index: self.index,
+                ..entry.clone()
+            },
+            None => Entry {
+                key: key.into(),
+                value: value.into(),
+                flags,
+                session: None,
+                lock_index: 0,
+                create_index: self.index,
+                modify_index: self.index,
+            },
+        }
+    }
+}

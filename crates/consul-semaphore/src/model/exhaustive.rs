@@ -1,0 +1,286 @@
+//! Every order of events, in a world that is small enough: [`decide`](crate::decide)
+//! itself under stateright's model checker.
+//!
+//! There are three contenders for one or two slots: two Jobs, of two clusters or of one with two
+//! operators that both take themselves for the active one, and another program with the algorithm of
+//! Consul's Go client. In every state every next thing may happen: a step of a plan, a pass, a pod's
+//! end, the Job controller's turn, and as many faults and changes of mind as the setup allows.
+//!
+//! The parts are those of the random worlds, and so are the rules on every write and every moment.
+//! What differs is time: only its order counts, and waiting means waiting for long enough.
+
+mod action;
+mod fair;
+mod happen;
+mod state;
+mod verdict;
+mod worlds;
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    sync::{Mutex, PoisonError},
+};
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
+
+use self::{
+    action::{Action, Fault},
+    state::State,
+    verdict::Showing,
+};
+use super::flaws::Flaw;
+use crate::OnSlotLost;
+
+/// How many steps a fair schedule may take to come to rest.
+const STEPS: usize = 150;
+
+/// Who works where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sites {
+    /// One operator, with two Jobs.
+    One,
+    /// Two operators that work on the same two Jobs.
+    TwoReplicas,
+    /// Two clusters, each with an operator and a Job.
+    TwoClusters,
+}
+
+/// What a check starts from.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    sites: Sites,
+    limit: u32,
+    policy: OnSlotLost,
+    /// How many faults happen,
+    faults: u8,
+    /// of these kinds,
+    kinds: &'static [Fault],
+    /// how often users suspend or delete a Job, or it fails,
+    whims: u8,
+    /// and how often another program comes.
+    arrivals: u8,
+    /// What that program does then.
+    manner: Manner,
+    /// Whether the slots go in fair order among all.
+    fair: bool,
+    /// Whether there is nothing in Consul yet.
+    from_nothing: bool,
+    /// Whether slots cool.
+    cooldown: bool,
+    flaw: Option<Flaw>,
+}
+
+const BASE: Setup = Setup {
+    sites: Sites::TwoClusters,
+    limit: 1,
+    policy: OnSlotLost::Reacquire,
+    faults: 1,
+    kinds: Fault::ALL,
+    whims: 0,
+    arrivals: 1,
+    manner: Manner::Prompt,
+    fair: false,
+    from_nothing: false,
+    cooldown: false,
+    flaw: None,
+};
+
+/// What another program does that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// It looks, and claims by what it sees.
+    Prompt,
+    /// It looks some time before it claims.
+    Slow,
+    /// It never claims.
+    Silent,
+}
+
+impl Setup {
+    /// Whether slots may be lost.
+    fn takes_slots(&self) -> bool {
+        let mut kinds = self.kinds.iter();
+        self.faults > 0 && kinds.any(|kind| matches!(kind, Fault::Expiry | Fault::ForcedRelease))
+    }
+}
+
+/// A setup, with what is known of how far each state is from rest.
+struct Space {
+    setup: Setup,
+    steps_to_rest: Mutex<HashMap<u64, usize>>,
+}
+
+impl Space {
+    fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            steps_to_rest: Mutex::default(),
+        }
+    }
+
+    /// Whether a fair schedule comes to rest from here, without a rule broken on the way. Every
+    /// state on the way is looked at once.
+    fn comes_to_rest(&self, state: &State) -> bool {
+        let known = |digest: u64| {
+            let known = self.steps_to_rest.lock();
+            let known = known.unwrap_or_else(PoisonError::into_inner);
+            known.get(&digest).copied()
+        };
+        let mut way = Vec::new();
+        let mut at = state.clone();
+        let rest = loop {
+            if let Some(left) = known(at.digest()) {
+                break left;
+            }
+            way.push(at.digest());
+            if way.len() > STEPS || at.broken.is_some() {
+                return false;
+            }
+            match at.next() {
+                None => break 0,
+                Some(next) => at = next,
+            }
+        };
+        let mut all = self.steps_to_rest.lock();
+        let all = all.as_mut().unwrap_or_else(|all| all.get_mut());
+        for (left, digest) in way.iter().rev().enumerate() {
+            all.insert(*digest, rest + left);
+        }
+        rest + way.len() <= STEPS
+    }
+}
+
+impl Model for Space {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(&self.setup)]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        state.actions(actions);
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        state.after(action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("every rule is kept", |_, state: &State| {
+                state.broken.is_none()
+            }),
+            Property::always("no more hold than the limit", |_, state: &State| {
+                !state.is_above_the_limit()
+            }),
+            // stateright's own `eventually` says nothing about paths that join or go in a circle.
+            Property::always("all comes to rest", Space::comes_to_rest),
+            Property::sometimes("all Jobs are done", |_, state: &State| {
+                state.shows(Showing::AllDone)
+            }),
+            Property::sometimes("another program holds", |space, state: &State| {
+                space.setup.arrivals == 0
+                    || space.setup.manner == Manner::Silent
+                    || state.shows(Showing::OtherHolds)
+            }),
+            Property::sometimes("a lost slot is had again", |space, state: &State| {
+                !space.setup.takes_slots() || state.shows(Showing::SlotHadAgain)
+            }),
+            Property::sometimes("a Job is suspended", |space, state: &State| {
+                !space.setup.takes_slots() || state.shows(Showing::Suspended)
+            }),
+        ]
+    }
+}
+
+/// Threads that look at states.
+const THREADS: usize = 2;
+
+/// Looks at every state, and prints how many there are. Stops at the first that is wrong.
+fn check(name: &str, setup: Setup) {
+    let checker = run(setup);
+    let figures = format!(
+        "{name}: {} states, {} steps, depth {}",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth()
+    );
+    println!("{figures}");
+    let mut discoveries = checker.discoveries();
+    for property in checker.model().properties() {
+        let found = discoveries.remove(property.name);
+        match property.expectation {
+            Expectation::Sometimes => assert!(found.is_some(), "never: {}", property.name),
+            _ => assert!(found.is_none(), "not so: {}", tell(property.name, found)),
+        }
+    }
+}
+
+/// How it came to a state that is wrong.
+fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
+    let Some(path) = path else {
+        return property.into();
+    };
+    let mut last = path.last_state().clone();
+    let actions: Vec<_> = path.into_actions();
+    let actions = actions.iter().map(|action| format!("  {action:?}\n"));
+    let actions: Vec<String> = actions.collect();
+    // What a fair schedule makes of it.
+    for _ in 0..STEPS {
+        let Some(next) = last.next() else {
+            break;
+        };
+        last = next;
+    }
+    format!(
+        "{property}, after\n{}which ends in {last:?}",
+        actions.concat()
+    )
+}
+
+fn run(setup: Setup) -> impl Checker<Space> {
+    let checker = Space::new(setup).checker().threads(THREADS);
+    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    checker.spawn_bfs().join()
+}
+
+/// Looks until the flaw shows, and says how.
+fn find_out(flaw: Flaw, setup: Setup) -> String {
+    let setup = Setup {
+        flaw: Some(flaw),
+        ..setup
+    };
+    let checker = run(setup);
+    let mut discoveries = checker.discoveries();
+    let broken = discoveries.remove("every rule is kept");
+    let broken = broken.and_then(|path| path.last_state().broken.clone());
+    let found = broken.or_else(|| {
+        let rest = discoveries.remove("all comes to rest");
+        rest.map(|path| tell("it never comes to rest", Some(path)))
+    });
+    found.unwrap_or_else(|| panic!("{flaw:?} does not show"))
+}
+
+/// What counts of a state is all that counts: two that are taken for the same lead to the same, by
+/// whichever way each was come to.
+fn check_canon(setup: Setup) {
+    let mut known: HashMap<u64, (Vec<bool>, BTreeSet<u64>)> = HashMap::new();
+    let mut states = vec![State::new(&setup)];
+    while let Some(state) = states.pop() {
+        let mut actions = Vec::new();
+        state.actions(&mut actions);
+        let next = actions.into_iter().filter_map(|action| state.after(action));
+        let next: Vec<State> = next.collect();
+        let shows = Showing::ALL.map(|what| state.shows(what)).to_vec();
+        let found = (shows, next.iter().map(State::digest).collect());
+        match known.entry(state.digest()) {
+            Entry::Occupied(before) => assert_eq!(*before.get(), found, "{state:?}"),
+            Entry::Vacant(unknown) => {
+                unknown.insert(found);
+                states.extend(next);
+            }
+        }
+    }
+    println!("{} states are all different", known.len());
+}

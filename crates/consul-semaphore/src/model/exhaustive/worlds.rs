@@ -1,0 +1,284 @@
+//! The worlds that are looked at, and what each must show.
+
+use super::{BASE, Manner, Setup, Sites, action::Fault, check, check_canon, find_out};
+use crate::{OnSlotLost, model::flaws::Flaw};
+
+/// Looks at a world of two operators and another program for each kind of fault, with one of it.
+fn check_faults(sites: Sites, limit: u32, kinds: &'static [Fault]) {
+    for kind in kinds {
+        check_kinds(sites, limit, std::slice::from_ref(kind));
+    }
+}
+
+/// The same, with as many faults as there are kinds.
+fn check_kinds(sites: Sites, limit: u32, kinds: &'static [Fault]) {
+    let setup = Setup {
+        sites,
+        limit,
+        faults: u8::try_from(kinds.len()).expect("a few"),
+        kinds,
+        ..BASE
+    };
+    check(&format!("{sites:?}, limit {limit}, {kinds:?}"), setup);
+}
+
+#[test]
+fn two_operators_and_another_program() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        for limit in [1, 2] {
+            check_kinds(sites, limit, &[]);
+        }
+    }
+}
+
+#[test]
+fn two_clusters_and_a_fault() {
+    check_faults(Sites::TwoClusters, 1, Fault::ALL);
+}
+
+#[test]
+fn two_replicas_and_a_fault() {
+    check_faults(Sites::TwoReplicas, 1, Fault::ALL);
+}
+
+/// What is not too large yet.
+const SMALL: &[Fault] = &[
+    Fault::Crash,
+    Fault::LostAnswer,
+    Fault::LateCall,
+    Fault::CallTwice,
+];
+
+/// And what is.
+const LARGE: &[Fault] = &[Fault::StaleRead, Fault::Expiry, Fault::ForcedRelease];
+
+#[test]
+fn two_slots_and_a_fault() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        check_faults(sites, 2, SMALL);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn two_slots_and_a_fault_at_length() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        check_faults(sites, 2, LARGE);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn two_faults_at_once() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        for (position, one) in SMALL.iter().enumerate() {
+            for other in &SMALL[position..] {
+                check_kinds(sites, 1, vec![*one, *other].leak());
+            }
+        }
+    }
+}
+
+/// A slot is released only when it has cooled, and then it is, also if an operator dies before the
+/// end is written or after that.
+#[test]
+fn slots_that_cool() {
+    for (sites, kinds) in [
+        (Sites::TwoClusters, &[][..]),
+        (Sites::TwoReplicas, &[]),
+        (Sites::One, &[Fault::Crash]),
+        (Sites::One, &[Fault::LostAnswer]),
+        (Sites::One, &[Fault::LateCall]),
+    ] {
+        let setup = Setup {
+            sites,
+            faults: u8::try_from(kinds.len()).expect("a few"),
+            kinds,
+            cooldown: true,
+            ..BASE
+        };
+        check(&format!("cooling, {sites:?}, {kinds:?}"), setup);
+    }
+}
+
+/// In fair order, where everybody stands back for whoever comes first.
+#[test]
+fn fair_order() {
+    for kinds in [&[][..], &[Fault::Crash]] {
+        let setup = Setup {
+            faults: u8::try_from(kinds.len()).expect("a few"),
+            kinds,
+            fair: true,
+            ..BASE
+        };
+        check(&format!("fair, TwoClusters, {kinds:?}"), setup);
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: make model"]
+fn fair_order_and_a_fault() {
+    for sites in [Sites::TwoClusters, Sites::TwoReplicas] {
+        for kind in Fault::ALL {
+            let setup = Setup {
+                sites,
+                kinds: std::slice::from_ref(kind),
+                fair: true,
+                ..BASE
+            };
+            check(&format!("fair, {sites:?}, [{kind:?}]"), setup);
+        }
+    }
+}
+
+/// One who waits and never takes a slot delays the others, and does not stop them.
+const SILENT: Setup = Setup {
+    faults: 0,
+    fair: true,
+    manner: Manner::Silent,
+    ..BASE
+};
+
+#[test]
+fn whoever_never_takes_its_turn_stops_nobody() {
+    check("fair, a silent contender", SILENT);
+}
+
+#[test]
+fn whoever_stands_back_for_ever_is_found_out() {
+    find_out(
+        Flaw::StandsBackForEver,
+        Setup {
+            sites: Sites::One,
+            ..SILENT
+        },
+    );
+}
+
+#[test]
+fn nothing_is_in_consul_yet() {
+    for (sites, faults) in [(Sites::TwoReplicas, 0), (Sites::One, 1)] {
+        let setup = Setup {
+            sites,
+            faults,
+            arrivals: 0,
+            from_nothing: true,
+            ..BASE
+        };
+        check(
+            &format!("{sites:?}, from nothing, faults of any kind: {faults}"),
+            setup,
+        );
+    }
+}
+
+#[test]
+fn what_is_taken_for_the_same_leads_to_the_same() {
+    for (sites, kinds) in [
+        (Sites::TwoReplicas, &[][..]),
+        (Sites::TwoReplicas, &[Fault::Crash]),
+        (Sites::TwoClusters, &[Fault::LostAnswer]),
+        (Sites::TwoClusters, &[Fault::LateCall]),
+        (Sites::TwoClusters, &[Fault::CallTwice]),
+        (Sites::One, &[Fault::Expiry]),
+        (Sites::One, &[Fault::ForcedRelease]),
+        (Sites::One, &[Fault::StaleRead]),
+    ] {
+        let faults = u8::try_from(kinds.len()).expect("a few");
+        println!("{sites:?}, {kinds:?}");
+        check_canon(Setup {
+            sites,
+            faults,
+            kinds,
+            ..BASE
+        });
+    }
+    check_canon(SILENT);
+}
+
+#[test]
+fn a_prune_without_a_check_is_found_out() {
+    find_out(
+        Flaw::SkipsChecks,
+        Setup {
+            sites: Sites::One,
+            ..BASE
+        },
+    );
+}
+
+#[test]
+fn a_write_without_an_index_is_found_out() {
+    find_out(
+        Flaw::DropsIndex,
+        Setup {
+            faults: 0,
+            arrivals: 0,
+            ..BASE
+        },
+    );
+}
+
+#[test]
+fn a_release_before_the_pods_are_gone_is_found_out() {
+    find_out(
+        Flaw::ReleasesEarly,
+        Setup {
+            sites: Sites::One,
+            faults: 0,
+            whims: 1,
+            arrivals: 0,
+            ..BASE
+        },
+    );
+}
+
+/// A setup of one's own, by the environment: `MODEL="TwoReplicas limit=2 faults=1 Crash"`.
+#[test]
+#[ignore = "as large as one asks for"]
+fn as_asked() {
+    let asked = option_env!("MODEL").unwrap_or_default();
+    let mut setup = BASE;
+    let mut kinds = Vec::new();
+    let mut same = false;
+    for word in asked.split_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, "1"));
+        let number: u8 = value.parse().unwrap_or(0);
+        match name {
+            "One" => setup.sites = Sites::One,
+            "TwoReplicas" => setup.sites = Sites::TwoReplicas,
+            "TwoClusters" => setup.sites = Sites::TwoClusters,
+            "limit" => setup.limit = number.into(),
+            "faults" => setup.faults = number,
+            "whims" => setup.whims = number,
+            "arrivals" => setup.arrivals = number,
+            "slow" => setup.manner = Manner::Slow,
+            "same" => same = true,
+            "fair" => setup.fair = true,
+            "silent" => setup.manner = Manner::Silent,
+            "nothing" => setup.from_nothing = true,
+            "cooldown" => setup.cooldown = true,
+            "Suspend" => setup.policy = OnSlotLost::Suspend,
+            "Continue" => setup.policy = OnSlotLost::Continue,
+            "flaw" => {
+                let flaw = Flaw::ALL
+                    .into_iter()
+                    .find(|flaw| format!("{flaw:?}") == value);
+                println!("{}", find_out(flaw.expect("a flaw"), setup));
+                return;
+            }
+            other => {
+                let named = |fault: &&Fault| format!("{fault:?}") == other;
+                let known = Fault::ALL.iter().find(named);
+                kinds.push(*known.unwrap_or_else(|| panic!("{other}?")));
+            }
+        }
+    }
+    if !kinds.is_empty() {
+        setup.kinds = kinds.leak();
+    }
+    if same {
+        return check_canon(setup);
+    }
+    check(asked, setup);
+}

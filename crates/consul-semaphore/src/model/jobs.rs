@@ -1,0 +1,467 @@
+//! Jobs, their pods, the Job controller and the users who change them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    canon::Canon,
+    requests::{Answer, Deletion, Patch},
+};
+use crate::{Granted, Job, OnContention, Standing, Uid};
+use consul_client::{SessionId, clock::Moment};
+
+/// How many seconds pods take to end once they are asked to.
+const GRACE: i64 = 5;
+
+/// A Job as the API server has it.
+#[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a field of a Job's, or what was done to it.
+pub(super) struct Object {
+    pub(super) name: Arc<str>,
+    pub(super) uid: Uid,
+    version: u64,
+    pub(super) wants: Option<Arc<str>>,
+    pub(super) priority: i32,
+    /// Whether it is not to wait.
+    pub(super) impatient: bool,
+    pub(super) hold: bool,
+    pub(super) suspend: bool,
+    /// What a grant wrote into its template.
+    pub(super) granted: Option<Granted>,
+    /// The session in its annotation.
+    pub(super) reported: Option<SessionId>,
+    created: i64,
+    /// Since when its condition Suspended is True.
+    suspended: Option<i64>,
+    finished: bool,
+    deleting: bool,
+    /// Whether it has had pods.
+    ran: bool,
+    /// Whether the API server refuses to have it started: a webhook, a quota.
+    pub(super) forbidden: bool,
+    /// Whether its user suspended it while it ran after a grant, which is to put it on hold.
+    pub(super) stopped_by_user: bool,
+    /// Whether it was last made running without a grant, by a user: the one way to have pods
+    /// without a slot that nobody can prevent.
+    pub(super) rogue: bool,
+}
+
+impl Object {
+    /// Whether it is not suspended, and not at its end.
+    pub(super) fn runs(&self) -> bool {
+        !self.suspend && self.may_run()
+    }
+
+    /// Whether it is not at its end.
+    pub(super) fn may_run(&self) -> bool {
+        !self.finished && !self.deleting
+    }
+
+    /// Whether it is deleted where it would have to wait.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.impatient && self.granted.is_none() && self.reported.is_none()
+    }
+
+    /// Whether it is Complete or Failed.
+    pub(super) fn finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Whether it has had pods.
+    pub(super) fn ran(&self) -> bool {
+        self.ran
+    }
+
+    /// Since when it is in line.
+    fn since(&self) -> i64 {
+        let suspended = self.suspended.filter(|_| self.ran);
+        suspended.unwrap_or(self.created)
+    }
+
+    fn trace(&self, canon: &mut Canon<'_>) {
+        let Self {
+            name: _,
+            uid: _,
+            version: _,
+            wants,
+            priority,
+            impatient,
+            hold,
+            suspend,
+            granted,
+            reported,
+            created: _,
+            suspended,
+            finished,
+            deleting,
+            ran,
+            forbidden,
+            stopped_by_user,
+            rogue,
+        } = self;
+        canon.word(&(wants, priority, impatient, suspended.is_some()));
+        canon.word(&(hold, suspend, finished, deleting, ran));
+        canon.word(&(forbidden, stopped_by_user, rogue));
+        canon.some_session(granted.as_ref().map(|granted| &granted.session));
+        canon.some_session(reported.as_ref());
+    }
+}
+
+/// A pod of a Job, until it is really gone.
+#[derive(Clone, Debug)]
+pub(super) struct Pod {
+    pub(super) job: Uid,
+    pub(super) rogue: bool,
+    pub(super) terminating: bool,
+    /// When it was asked to stop, if it was.
+    asked: i64,
+}
+
+/// The Jobs and pods of the namespace.
+#[derive(Clone, Default)]
+pub(super) struct Jobs {
+    objects: BTreeMap<Uid, Object>,
+    pods: Vec<Pod>,
+    version: u64,
+    /// The wall clock, in seconds.
+    pub(super) clock: i64,
+}
+
+impl Jobs {
+    /// All that counts of the Jobs and their pods.
+    pub(super) fn trace(&self, canon: &mut Canon<'_>) {
+        let mut line: Vec<i64> = self.objects().map(Object::since).collect();
+        line.sort_unstable();
+        line.dedup();
+        for uid in canon.jobs() {
+            let object = self.get(uid);
+            let pods = || self.pods.iter().filter(|pod| pod.job == *uid);
+            canon.word(&(object.is_some(), pods().count()));
+            if let Some(object) = object {
+                object.trace(canon);
+                canon.word(&line.binary_search(&object.since()).ok());
+            }
+            for pod in pods() {
+                let Pod {
+                    job: _,
+                    rogue,
+                    terminating,
+                    asked: _,
+                } = pod;
+                canon.word(&(rogue, terminating));
+            }
+        }
+    }
+
+    /// Whether this Job is there, at this version.
+    pub(super) fn is_at(&self, uid: &Uid, version: &str) -> bool {
+        let object = self.get(uid);
+        object.is_some_and(|object| version.parse() == Ok(object.version))
+    }
+
+    pub(super) fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values()
+    }
+
+    pub(super) fn get(&self, uid: &Uid) -> Option<&Object> {
+        self.objects.get(uid)
+    }
+
+    pub(super) fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+
+    pub(super) fn has_pods(&self, uid: &Uid) -> bool {
+        self.pods.iter().any(|pod| pod.job == *uid)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.objects().any(|object| &*object.name == name)
+    }
+
+    /// The Jobs that must have a slot of this semaphore: started by a grant, or with pods from then.
+    pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
+        let started = self.objects().filter(move |object| {
+            let granted = object.granted.as_ref();
+            let here = granted.is_some_and(|granted| *granted.lock_key == *lock_key);
+            here && object.runs() && !object.rogue
+        });
+        let pods = self.pods.iter().filter(|pod| !pod.rogue);
+        let started = started.map(|object| &object.uid);
+        started.chain(pods.map(|pod| &pod.job))
+    }
+
+    /// A start is refused from now on. The Job itself does not change by it.
+    pub(super) fn forbid(&mut self, uid: &Uid) {
+        if let Some(object) = self.objects.get_mut(uid) {
+            object.forbidden = true;
+        }
+    }
+
+    /// Nothing stands in the way of a start any more.
+    pub(super) fn allow_all(&mut self) {
+        for object in self.objects.values_mut() {
+            object.forbidden = false;
+        }
+    }
+
+    /// The controller of `ttlSecondsAfterFinished` comes round.
+    pub(super) fn clean_up(&mut self) {
+        self.objects.retain(|_, object| !object.finished);
+    }
+
+    /// What the operator makes of a Job.
+    pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Job> {
+        let object = self.get(uid)?;
+        Some(Job {
+            name: object.name.clone(),
+            uid: object.uid.clone(),
+            version: object.version.to_string().into(),
+            seen,
+            wants: object.wants.clone(),
+            key: None,
+            on_contention: if object.impatient {
+                OnContention::Skip
+            } else {
+                OnContention::Wait
+            },
+            cron_job: None,
+            priority: object.priority,
+            hold: object.hold,
+            since: object.since(),
+            standing: self.standing(object),
+            grace: Duration::from_secs(GRACE.unsigned_abs()),
+            was_suspended: object.suspended.is_some() || object.ran,
+            granted: object.granted.clone(),
+            reported: object.reported.clone(),
+        })
+    }
+
+    fn standing(&self, object: &Object) -> Standing {
+        let at_rest = !self.has_pods(&object.uid);
+        match object {
+            Object { deleting: true, .. } => Standing::Deleting,
+            Object { finished: true, .. } => Standing::Finished { at_rest },
+            Object { suspend: false, .. } => Standing::Running,
+            Object {
+                suspended: Some(_), ..
+            } if at_rest => Standing::Idle,
+            _ => Standing::Stopping,
+        }
+    }
+
+    /// Makes a Job that asks for a semaphore, suspended as the admission policy would.
+    pub(super) fn create(&mut self, name: &str, wants: &str, priority: i32) -> Uid {
+        self.version += 1;
+        let uid = Uid::from(format!("{name}-{}", self.version).as_str());
+        let object = Object {
+            name: name.into(),
+            uid: uid.clone(),
+            version: self.version,
+            wants: Some(wants.into()),
+            priority,
+            impatient: false,
+            hold: false,
+            suspend: true,
+            granted: None,
+            reported: None,
+            created: self.clock,
+            suspended: Some(self.clock),
+            finished: false,
+            deleting: false,
+            ran: false,
+            forbidden: false,
+            stopped_by_user: false,
+            rogue: false,
+        };
+        self.objects.insert(uid.clone(), object);
+        uid
+    }
+
+    /// Changes a Job by hand: its version moves.
+    pub(super) fn edit(&mut self, uid: &Uid, change: impl FnOnce(&mut Object)) {
+        if let Some(object) = self.objects.get_mut(uid) {
+            change(object);
+            self.version += 1;
+            object.version = self.version;
+        }
+    }
+
+    /// Deletes a Job.
+    pub(super) fn delete(&mut self, uid: &Uid, how: Deletion) {
+        match how {
+            Deletion::Foreground => self.edit(uid, |object| object.deleting = true),
+            Deletion::Background | Deletion::Orphan => {
+                self.objects.remove(uid);
+            }
+        }
+        if !matches!(how, Deletion::Orphan) {
+            self.stop_pods(uid);
+        }
+    }
+
+    /// The Job controller comes round.
+    pub(super) fn control(&mut self) {
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.control_one(&uid);
+        }
+    }
+
+    /// Whether the Job controller has something to do for a Job.
+    pub(super) fn awaits_control(&self, object: &Object) -> bool {
+        let pods = || self.pods.iter().filter(|pod| pod.job == object.uid);
+        if object.deleting {
+            return pods().next().is_none();
+        }
+        let running = || pods().any(|pod| !pod.terminating);
+        match object {
+            Object { finished: true, .. } => false,
+            Object { suspend: true, .. } => object.suspended.is_none() || running(),
+            _ => object.suspended.is_some() || !object.ran || !running(),
+        }
+    }
+
+    /// The Job controller comes round to one Job.
+    pub(super) fn control_one(&mut self, uid: &Uid) {
+        let Some(object) = self.objects.get(uid).cloned() else {
+            return;
+        };
+        let clock = self.clock;
+        if object.deleting {
+            if !self.has_pods(uid) {
+                self.objects.remove(uid);
+            }
+        } else if object.suspend && !object.finished {
+            self.stop_pods(uid);
+            if object.suspended.is_none() {
+                self.edit(uid, |object| object.suspended = Some(clock));
+            }
+        } else if object.runs() {
+            let of_job = |pod: &Pod| pod.job == *uid && !pod.terminating;
+            if !self.pods.iter().any(of_job) {
+                self.pods.push(Pod {
+                    job: uid.clone(),
+                    rogue: object.rogue,
+                    terminating: false,
+                    asked: 0,
+                });
+            }
+            if object.suspended.is_some() || !object.ran {
+                self.edit(uid, |object| {
+                    object.suspended = None;
+                    object.ran = true;
+                });
+            }
+        }
+    }
+
+    fn stop_pods(&mut self, uid: &Uid) {
+        let clock = self.clock;
+        let of_job = |pod: &&mut Pod| pod.job == *uid && !pod.terminating;
+        for pod in self.pods.iter_mut().filter(of_job) {
+            pod.terminating = true;
+            pod.asked = clock;
+        }
+    }
+
+    /// The oldest pod of a Job ends: its stop comes to an end, or it succeeds, which completes its
+    /// Job.
+    pub(super) fn end_pod(&mut self, uid: &Uid) {
+        let Some(position) = self.pods.iter().position(|pod| pod.job == *uid) else {
+            return;
+        };
+        let pod = self.pods.remove(position);
+        if pod.terminating {
+            return self.edit(uid, |_| {});
+        }
+        self.edit(uid, |object| object.finished |= !object.suspend);
+        self.stop_pods(uid);
+    }
+
+    /// A Job fails while its pods are still there.
+    pub(super) fn fail(&mut self, uid: &Uid) {
+        if self.has_pods(uid) {
+            self.edit(uid, |object| object.finished |= !object.suspend);
+            self.stop_pods(uid);
+        }
+    }
+
+    /// The nodes end the pods whose grace period is over.
+    pub(super) fn end_in_time(&mut self) {
+        let clock = self.clock;
+        let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
+        let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
+        // The oldest of a Job ends first, and was asked first.
+        for pod in &over {
+            self.end_pod(&pod.job);
+        }
+    }
+
+    /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
+    pub(super) fn settle(&mut self) {
+        self.control();
+        let orphan = |pod: &Pod| !self.objects.contains_key(&pod.job);
+        let ends = |pod: &Pod| pod.terminating || orphan(pod);
+        let ended: Vec<Pod> = self.pods.iter().filter(|pod| ends(pod)).cloned().collect();
+        for pod in ended {
+            self.end_pod(&pod.job);
+        }
+        self.control();
+    }
+
+    /// Every Job that runs completes.
+    pub(super) fn complete_all(&mut self) {
+        self.settle();
+        for uid in self.objects.keys().cloned().collect::<Vec<_>>() {
+            self.end_pod(&uid);
+        }
+        self.settle();
+    }
+
+    /// A PATCH of the operator's. A webhook may let one replica do what it refuses another.
+    pub(super) fn patch(&mut self, patch: &Patch, favoured: bool) -> Answer {
+        let target = patch.target();
+        let Some(object) = self.objects.get(&target.uid) else {
+            return Answer::Conflict;
+        };
+        if object.forbidden && !favoured && matches!(patch, Patch::Start(_)) {
+            return Answer::Refused;
+        }
+        if !self.is_at(&target.uid, &target.version) {
+            return Answer::Conflict;
+        }
+        if matches!(patch, Patch::Skip(_)) {
+            assert!(object.is_impatient(), "it was to wait: {object:?}");
+            self.delete(&target.uid.clone(), Deletion::Background);
+            return Answer::Done;
+        }
+        self.edit(&target.uid.clone(), |object| match patch {
+            Patch::Start(start) => {
+                assert!(object.suspend, "the template can't change now: {object:?}");
+                object.suspend = false;
+                object.rogue = false;
+                object.stopped_by_user = false;
+                object.granted = Some(Granted::by(start.slot.key(), start.slot.session().as_str()));
+                object.reported = Some(start.slot.session().clone());
+            }
+            Patch::Suspend(_) => {
+                object.suspend = true;
+                object.reported = None;
+            }
+            Patch::Stop(stop) => {
+                object.suspend = true;
+                object.hold &= !stop.unhold;
+            }
+            Patch::GiveBack(give_back) => {
+                assert!(object.suspend, "the template can't change now: {object:?}");
+                let meant = object.stopped_by_user || !give_back.hold;
+                assert!(meant, "put on hold without its user's will: {object:?}");
+                object.granted = None;
+                object.reported = Some(give_back.session.clone());
+                object.hold |= give_back.hold;
+            }
+            Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
+            Patch::Skip(_) => {}
+        });
+        Answer::Done
+    }
+}

@@ -1,0 +1,366 @@
+//! An observer of Consul and of the Jobs, who shares nothing with the algorithm: it knows the rules
+//! from their documentation, and checks every write of the operator's and every moment.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use super::{canon::Canon, jobs::Jobs, outside::Outside, sight::Sight};
+use crate::{
+    LimitPolicy, Mode, Settings, Uid,
+    plan::{Start, Transaction},
+};
+use consul_client::{Entry, Op, SessionId, clock::Moment};
+
+/// How long a slot is to cool, by the body that a grant writes: what the spec said when it was decided.
+fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
+    let mut bodies = transaction.operations.iter().filter_map(|op| match op {
+        Op::Lock {
+            value, session: of, ..
+        } if of == session => serde_json::from_slice::<Value>(value).ok(),
+        _ => None,
+    });
+    let cooldown = bodies
+        .next()
+        .and_then(|body| body.get("cooldown")?.as_u64());
+    Duration::from_secs(cooldown.unwrap_or(0))
+}
+
+/// A transaction of the operator's that went through.
+pub(super) struct Written<'a> {
+    pub(super) transaction: &'a Transaction,
+    /// The generation of the spec that it was decided on.
+    pub(super) generation: u64,
+    /// The raft index that it has.
+    pub(super) index: u64,
+    pub(super) before: Sight,
+    pub(super) after: Sight,
+    pub(super) jobs: &'a Jobs,
+    pub(super) settings: &'a Settings,
+    /// `status.appliedLimits` at the time.
+    pub(super) applied: &'a [u32],
+    pub(super) now: Moment,
+}
+
+/// What the observer remembers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Observer {
+    /// When a slot was last taken from a Job by anything else than the operator. It may have pods
+    /// without a slot then, until it is given another one or suspended.
+    robbed: BTreeMap<Uid, Moment>,
+    /// Since when each session that was once seen as a dead holder is dead.
+    died: BTreeMap<SessionId, Moment>,
+    /// The raft index at which each session was last granted a slot.
+    granted: BTreeMap<SessionId, u64>,
+    /// When the slot of each session was last taken by anything else than the operator.
+    taken: BTreeMap<SessionId, Moment>,
+    /// How often each generation's limit, once it was there, was overwritten and written again.
+    defended: BTreeMap<u64, u32>,
+    /// Whether Consul's limit was last written by the operator.
+    pub(super) limit_is_ours: bool,
+    /// The sessions in whose slots Jobs were started, or have gone on.
+    ran_in: BTreeSet<SessionId>,
+    /// How long each grant has its slot cool.
+    cooldowns: BTreeMap<SessionId, Duration>,
+    /// Since when each holder's Job, which was started in its slot, is done: it has ended or is gone,
+    /// and so are its pods.
+    done: BTreeMap<SessionId, Moment>,
+    /// The Jobs that are not to wait and were there while all slots were taken.
+    contended: BTreeSet<Uid>,
+}
+
+impl Observer {
+    /// All that counts of what it remembers.
+    pub(super) fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
+        let Self {
+            robbed,
+            died,
+            granted: _,
+            taken: _,
+            defended,
+            limit_is_ours,
+            ran_in: _,
+            cooldowns,
+            done,
+            contended,
+        } = self;
+        for uid in canon.jobs() {
+            canon.word(&robbed.contains_key(uid));
+            canon.word(&contended.contains(uid));
+        }
+        canon.word(&(defended, limit_is_ours));
+        let (sight, now) = (outside.sight(), canon.now());
+        let prefix = &outside.settings.prefix;
+        for session in canon.spoken_of() {
+            // Only a holder can be found dead, now or when it is back.
+            let in_holders = sight.body.as_ref().is_some_and(|body| body.holds(&session));
+            let may_hold = in_holders || outside.consul.is_alive(&session);
+            let died = died.get(&session).filter(|_| may_hold);
+            let rested = |died: &Moment| now.since(*died) >= outside.settings.lock_delay;
+            canon.word(&died.map(rested));
+            let lives = sight.contenders.contains_key(&session);
+            let key = lives.then(|| prefix.contender_key(&session));
+            let contender = key.and_then(|key| outside.consul.get(&key));
+            let last = |entry: &Entry| self.is_last_grant(&session, entry.modify_index);
+            canon.word(&contender.map(last));
+            let cooldown = cooldowns.get(&session).copied().unwrap_or_default();
+            let done = done.get(&session);
+            canon.word(&done.map(|done| now.since(*done) >= cooldown));
+        }
+    }
+
+    /// Whether this is the raft index of the session's last grant.
+    pub(super) fn is_last_grant(&self, session: &SessionId, index: u64) -> bool {
+        self.granted.get(session) == Some(&index)
+    }
+
+    /// Whether somebody else has taken this session's slot at this moment or later.
+    pub(super) fn taken_since(&self, session: &SessionId, moment: Moment) -> bool {
+        let taken = self.taken.get(session);
+        taken.is_some_and(|taken| *taken >= moment)
+    }
+
+    /// Whether somebody else has taken this Job's slot at this moment or later.
+    pub(super) fn robbed_since(&self, uid: &Uid, moment: Moment) -> bool {
+        self.robbed.get(uid).is_some_and(|robbed| *robbed >= moment)
+    }
+
+    /// Whether this Job is without its slot because somebody else took it.
+    pub(super) fn is_robbed(&self, uid: &Uid) -> bool {
+        self.robbed.contains_key(uid)
+    }
+
+    /// Anything but the operator has changed the world.
+    pub(super) fn others_acted(&mut self, before: &Sight, after: &Sight, now: Moment) {
+        let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
+        self.limit_is_ours &= limit(before) == limit(after);
+        for uid in before.jobs().difference(&after.jobs()) {
+            self.robbed.insert(uid.clone(), now);
+        }
+        let hold: BTreeSet<&SessionId> = after.holding().map(|(session, _)| session).collect();
+        for (session, _) in before
+            .holding()
+            .filter(|(session, _)| !hold.contains(session))
+        {
+            self.taken.insert(session.clone(), now);
+        }
+    }
+
+    /// At every moment: a Job that was started by a grant, or has pods from then, holds a slot,
+    /// unless somebody else took it.
+    pub(super) fn look(&mut self, sight: &Sight, jobs: &Jobs, settings: &Settings, now: Moment) {
+        self.died
+            .retain(|session, _| !sight.contenders.contains_key(session));
+        for session in sight.dead_holders() {
+            self.died.entry(session).or_insert(now);
+        }
+        self.look_at_ends(sight, jobs, now);
+        if sight
+            .body
+            .as_ref()
+            .is_some_and(|body| body.holders.len() >= body.limit())
+        {
+            let impatient = jobs.objects().filter(|object| object.is_impatient());
+            self.contended
+                .extend(impatient.map(|object| object.uid.clone()));
+        }
+        let held = sight.jobs();
+        self.robbed.retain(|uid, _| !held.contains(uid));
+        for uid in jobs.in_need_of_a_slot(&settings.prefix.lock_key()) {
+            let excused = self.robbed.contains_key(uid);
+            assert!(held.contains(uid) || excused, "{uid} runs without a slot");
+        }
+    }
+
+    /// Takes note of the holders whose Jobs are done.
+    fn look_at_ends(&mut self, sight: &Sight, jobs: &Jobs, now: Moment) {
+        let alive = |session: &SessionId| sight.contenders.contains_key(session);
+        self.done.retain(|session, _| alive(session));
+        for (session, uid) in sight.holding() {
+            let Some(uid) = uid else { continue };
+            let object = jobs.get(uid);
+            let ended = object.is_none_or(|object| !object.may_run());
+            if ended && !jobs.has_pods(uid) {
+                self.done.entry(session.clone()).or_insert(now);
+            }
+        }
+    }
+
+    /// A Job that is not to wait was deleted.
+    pub(super) fn skipped(&self, uid: &Uid) {
+        let contended = self.contended.contains(uid);
+        assert!(
+            contended,
+            "{uid} was deleted while a slot was free all along"
+        );
+    }
+
+    /// A slot is not released before its Job is done and it has cooled, unless its Job was never
+    /// started or gives it back.
+    fn check_cooldown(&self, written: &Written<'_>) {
+        let of_the_dead = |session: &SessionId| !written.before.contenders.contains_key(session);
+        for release in written
+            .transaction
+            .releases
+            .iter()
+            .filter(|release| release.held)
+        {
+            let object = written.jobs.get(&release.identity.uid);
+            let ran = object.is_none_or(|object| object.finished() && object.ran());
+            let started = self.ran_in.contains(&release.session);
+            if !ran || !started || of_the_dead(&release.session) {
+                continue;
+            }
+            let cooldown = self.cooldowns.get(&release.session).copied();
+            let done = self.done.get(&release.session);
+            let cooled =
+                done.is_some_and(|done| written.now.since(*done) >= cooldown.unwrap_or_default());
+            assert!(cooled, "released before it has cooled: {release:?}");
+        }
+    }
+
+    /// Every rule on what the operator may write to Consul.
+    pub(super) fn wrote(&mut self, written: &Written<'_>) {
+        let Written {
+            transaction,
+            index,
+            before,
+            after,
+            settings,
+            ..
+        } = written;
+        if before.is_misused() {
+            let same = before.lock == after.lock;
+            assert!(same, "overwrote what it does not understand");
+        }
+        for (session, _) in before.contenders.iter().filter(|(_, uid)| uid.is_none()) {
+            let there = after.contenders.contains_key(session);
+            assert!(there, "deleted a foreign contender");
+        }
+        let released = transaction.releases.iter().any(|release| release.held);
+        let handed_back = settings.mode == Mode::Mutex && released;
+        if before.lock.is_some() && after.lock.is_none() && !handed_back {
+            assert!(settings.terminating, "deleted the lock");
+            // A contender may have come since it was read: it makes a new lock.
+            let held = before.body.as_ref().is_some_and(|b| !b.holders.is_empty());
+            assert!(!held, "deleted a lock with holders");
+        }
+        if let (Some(before), Some(after)) = (&before.lock, &after.lock) {
+            assert_eq!(before.flags, after.flags, "changed somebody's flags");
+        }
+        if let (Some(before), Some(after)) = (&before.body, &after.body) {
+            assert_eq!(before.rest, after.rest, "changed what it does not know");
+        }
+        // A Job whose template still names its slot gives it back first: until then an older decision
+        // could start it.
+        for release in transaction.releases.iter().filter(|release| release.held) {
+            let bound = written
+                .jobs
+                .get(&release.identity.uid)
+                .is_some_and(|object| {
+                    let granted = object.granted.as_ref();
+                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
+                });
+            assert!(!bound, "released before it was given back: {release:?}");
+        }
+        self.check_holders(written);
+        self.check_limit(written);
+        self.check_cooldown(written);
+        for grant in &transaction.grants {
+            self.granted.insert(grant.session.clone(), *index);
+            let cooldown = cooldown_of(transaction, &grant.session);
+            self.cooldowns.insert(grant.session.clone(), cooldown);
+            if !grant.starts {
+                self.ran_in.insert(grant.session.clone());
+            }
+        }
+    }
+
+    fn check_holders(&self, written: &Written<'_>) {
+        let Written {
+            transaction,
+            before,
+            after,
+            settings,
+            now,
+            ..
+        } = written;
+        let empty = Vec::new();
+        let held = before.body.as_ref().map_or(&empty, |body| &body.holders);
+        let Some(body) = &after.body else {
+            return;
+        };
+        let added = body.holders.iter().any(|holder| !held.contains(holder));
+        assert!(
+            !added || body.holders.len() <= body.limit(),
+            "more holders than the limit: {transaction:?}"
+        );
+        for (_, uid) in before.holding().filter(|(session, _)| !body.holds(session)) {
+            assert!(
+                uid.is_some(),
+                "dropped a holder that lives: {transaction:?}"
+            );
+        }
+        // A dead one's place may go to another session of its Job at once, and so may that of a
+        // Job that is proved to be done.
+        let replaced = transaction.grants.iter().any(|grant| !grant.starts);
+        let released =
+            |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
+        let was_held = |session: &SessionId| held.contains(session);
+        for (session, died) in self.died.iter().filter(|(session, _)| was_held(session)) {
+            let rested = now.since(*died) >= settings.lock_delay;
+            assert!(
+                body.holds(session) || rested || replaced || released(session),
+                "pruned before the lock-delay was over: {transaction:?}"
+            );
+        }
+    }
+
+    /// The three-way rule: a limit is moved if there was none, if it is ours by the recorded list,
+    /// or if the policy says so, and then no more than twice.
+    fn check_limit(&mut self, written: &Written<'_>) {
+        let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
+        let (before, after) = (limit(&written.before), limit(&written.after));
+        let Some(moved) = after.filter(|_| before != after) else {
+            return;
+        };
+        assert_eq!(written.transaction.limit, Some(moved));
+        self.limit_is_ours = true;
+        let ours = |limit: u32| written.applied.contains(&limit);
+        assert!(ours(moved), "wrote a limit that is not recorded");
+        if before.is_some_and(|before| !ours(before)) {
+            let policy = written.settings.policy;
+            assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
+            if let Some(times) = self.defended.get_mut(&written.generation) {
+                *times += 1;
+                assert!(*times < 2, "wrote its limit again {times} times");
+            }
+        }
+        self.defended.entry(written.generation).or_default();
+    }
+
+    /// How often a limit was enforced is known to the process alone.
+    pub(super) fn forget_enforcements(&mut self) {
+        self.defended.clear();
+    }
+
+    /// A Job is started in a slot that is its own, with the token of its last grant; unless somebody
+    /// took that slot after the operator read, at `read`, that it was there.
+    pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
+        let uid = &start.job.uid;
+        let session = start.slot.session();
+        let mut holding = sight.holding();
+        let holder = holding.find_map(|(holder, uid)| (holder == session).then_some(uid));
+        if let Some(holder) = holder {
+            assert_eq!(holder, Some(uid), "it is another's slot");
+        }
+        let index = start.slot.fencing_token();
+        self.ran_in.insert(session.clone());
+        let good = holder.is_some() && self.is_last_grant(session, index);
+        let taken = self.taken_since(session, read);
+        assert!(good || taken, "{uid} was started without a slot: {start:?}");
+    }
+}

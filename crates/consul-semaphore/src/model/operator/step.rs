@@ -1,0 +1,51 @@
+//! The calls of a plan.
+
+use super::super::{outside::Outside, requests::Patch};
+use crate::plan::{Target, Transaction};
+use consul_client::{Op, SessionId, clock::Moment};
+
+/// A call that a plan asks for.
+#[derive(Clone, Debug)]
+pub(in super::super) enum Step {
+    Record { was: Vec<u32>, limits: Vec<u32> },
+    Transact(Transaction),
+    Patch { patch: Patch, read: Moment },
+    MakeSession(Target),
+    Destroy(SessionId),
+}
+
+impl Step {
+    /// The call arrives once more, or late; nobody waits for its answer.
+    pub(in super::super) fn land(&self, outside: &mut Outside) {
+        match self {
+            Self::Transact(transaction) => {
+                let _nobody_hears = outside.transact(transaction, outside.generation);
+            }
+            Self::Patch { patch, read } => {
+                outside.patch(patch, *read, false);
+            }
+            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
+        }
+    }
+
+    /// Whether it is refused, now and at any time: it names a version of a Job or an index of a key
+    /// that is over, or a session that is dead.
+    pub(in super::super) fn comes_too_late(&self, outside: &Outside) -> bool {
+        let consul = &outside.consul;
+        match self {
+            Self::Transact(transaction) => transaction.operations.iter().any(|op| match op {
+                Op::Cas { key, index, .. } | Op::CheckIndex { key, index } => {
+                    let now = consul.get(key).map_or(0, |entry| entry.modify_index);
+                    *index != 0 && *index != now
+                }
+                Op::Lock { session, .. } => !consul.is_alive(session),
+                _ => false,
+            }),
+            Self::Patch { patch, .. } => {
+                let target = patch.target();
+                !outside.jobs.is_at(&target.uid, &target.version)
+            }
+            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => false,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What counts of an operator when two states are compared.
+
+use super::super::{canon::Canon, outside::Outside, requests::Patch};
+use super::{Operator, Step};
+use crate::{
+    Job, LimitPolicy, Lock, Reading,
+    plan::{Target, Transaction},
+};
+use consul_client::Op;
+
+impl Operator {
+    /// All that counts of what it knows. What it saw counts only if it may look at it once more.
+    pub(in super::super) fn trace(
+        &self,
+        outside: &Outside,
+        looks_again: bool,
+        canon: &mut Canon<'_>,
+    ) {
+        let Self {
+            flaw: _,
+            sessions,
+            renewals: _,
+            // It is about mutexes, and counts nothing of a semaphore.
+            mutex: _,
+            deaths,
+            turns,
+            coolings,
+            evidence,
+            barred,
+            busy,
+            jobs,
+            reading,
+            defence,
+            fenced,
+            generation: _,
+            pending,
+            deposed,
+        } = self;
+        let settings = &outside.settings;
+        let now = canon.now();
+        canon.word(&(deposed, pending.len()));
+        for uid in canon.jobs() {
+            canon.some_session(sessions.get(uid));
+            canon.word(&barred.contains(uid));
+            let job = outside.jobs.read(uid, now);
+            let deadline = job.and_then(|job| evidence.deadline(settings, &job));
+            canon.word(&deadline.map(|deadline| deadline <= now));
+        }
+        for step in pending {
+            step.trace(outside, canon);
+        }
+        // Both are about limits that are being moved, or fought over.
+        if outside.applied != [settings.limit] {
+            canon.word(fenced);
+        }
+        if settings.policy == LimitPolicy::Enforce {
+            canon.word(defence);
+        }
+        if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+            canon.word(&turns.is_free());
+        }
+        // Only a holder can be found dead, now or when it is back.
+        for session in canon.spoken_of() {
+            let due = |since| now.since(since) >= settings.lock_delay;
+            let may_hold = outside.consul.is_alive(&session) || outside.is_in_holders(&session);
+            let since = deaths.since(&session).filter(|_| may_hold);
+            canon.word(&since.map(due));
+            if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+                canon.word(&turns.ends(&session).map(|ends| ends <= now));
+                canon.word(&turns.is_forgotten(&session, now));
+                if let Some(index) = turns.index(&session) {
+                    canon.index(&settings.prefix.contender_key(&session), index);
+                }
+            }
+            canon.word(&coolings.end(&session).map(|end| end <= now));
+        }
+        if looks_again {
+            for job in jobs {
+                canon.word(&busy.contains(&job.uid));
+                trace_job(job, reading.as_ref(), outside, canon);
+            }
+            if let Some(reading) = reading {
+                trace_reading(reading, outside, canon);
+            }
+        }
+    }
+}
+
+/// A Job as it was seen.
+fn trace_job(job: &Job, reading: Option<&Reading>, outside: &Outside, canon: &mut Canon<'_>) {
+    canon.job(&job.uid);
+    canon.version(&outside.jobs, &job.uid, &job.version);
+    canon.word(&reading.is_some_and(|reading| job.seen > reading.sent));
+    let Job {
+        hold,
+        standing,
+        granted,
+        reported,
+        ..
+    } = job;
+    canon.word(&(hold, format!("{standing:?}")));
+    canon.some_session(granted.as_ref().map(|granted| &granted.session));
+    canon.some_session(reported.as_ref());
+}
+
+/// The prefix as it was read.
+fn trace_reading(reading: &Reading, outside: &Outside, canon: &mut Canon<'_>) {
+    let mut contenders: Vec<_> = reading.contenders().collect();
+    contenders.sort_by_key(|(session, _)| canon.place(session));
+    for (session, entry) in contenders {
+        canon.entry(entry);
+        canon.word(&outside.observer.taken_since(session, reading.sent));
+    }
+    let lock_key = reading.prefix().lock_key();
+    match reading.lock() {
+        Lock::Absent { index, .. } => canon.index(&lock_key, *index),
+        Lock::Semaphore { body, index } => {
+            canon.index(&lock_key, *index);
+            canon.body(&body.encode());
+        }
+        // The exhaustive worlds have semaphores only.
+        Lock::Mutex { .. } | Lock::Unreadable(_) => {}
+    }
+}
+
+impl Step {
+    /// All that counts of it.
+    pub(in super::super) fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
+        match self {
+            Self::Record { was, limits } => canon.word(&('r', was, limits)),
+            Self::Transact(transaction) => trace_transaction(transaction, outside, canon),
+            Self::Patch { patch, read } => {
+                trace_target(patch.target(), outside, canon);
+                match patch {
+                    Patch::Start(start) => {
+                        let (session, index) = (start.slot.session(), start.slot.fencing_token());
+                        let newest = outside.observer.is_last_grant(session, index);
+                        let taken = outside.observer.taken_since(session, *read);
+                        canon.word(&('s', newest, taken));
+                        canon.session(session);
+                    }
+                    Patch::Suspend(_) => canon.word(&'u'),
+                    Patch::Stop(stop) => canon.word(&('o', stop.unhold)),
+                    Patch::GiveBack(give_back) => {
+                        canon.word(&('g', give_back.hold));
+                        canon.session(&give_back.session);
+                    }
+                    Patch::Skip(_) => canon.word(&'k'),
+                    Patch::Rename(rename) => {
+                        canon.word(&'n');
+                        canon.session(&rename.session);
+                    }
+                }
+            }
+            Self::MakeSession(target) => {
+                canon.word(&'m');
+                trace_target(target, outside, canon);
+            }
+            Self::Destroy(session) => {
+                canon.word(&'d');
+                canon.session(session);
+            }
+        }
+    }
+}
+
+fn trace_target(target: &Target, outside: &Outside, canon: &mut Canon<'_>) {
+    canon.job(&target.uid);
+    canon.version(&outside.jobs, &target.uid, &target.version);
+}
+
+fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut Canon<'_>) {
+    let Transaction {
+        operations,
+        grants,
+        releases,
+        coolings,
+        prunes,
+        limit,
+        enforced,
+        removes_lock: _,
+    } = transaction;
+    canon.word(&('t', operations.len(), limit, enforced));
+    for operation in operations {
+        canon.word(&std::mem::discriminant(operation));
+        match operation {
+            Op::Cas {
+                key, value, index, ..
+            } => {
+                canon.key(key);
+                canon.index(key, *index);
+                canon.body(value);
+            }
+            Op::DeleteCas { key, index } | Op::CheckIndex { key, index } => {
+                canon.key(key);
+                canon.index(key, *index);
+            }
+            Op::Set { key, value, .. } => {
+                canon.key(key);
+                canon.body(value);
+            }
+            Op::Lock { key, .. }
+            | Op::Unlock { key, .. }
+            | Op::Get { key }
+            | Op::Delete { key }
+            | Op::CheckSession { key, .. }
+            | Op::CheckNotExists { key } => canon.key(key),
+        }
+    }
+    for grant in grants {
+        trace_target(&grant.job, outside, canon);
+        canon.session(&grant.session);
+        canon.word(&grant.starts);
+    }
+    for release in releases {
+        canon.session(&release.session);
+        canon.word(&release.held);
+    }
+    for cooling in coolings {
+        canon.session(&cooling.session);
+    }
+    for session in prunes {
+        canon.session(session);
+    }
+}

@@ -1,0 +1,293 @@
+//! Consul out of reach, and sessions that expire: worlds in which time counts.
+//!
+//! A call takes no time here, and the operator passes when something happens, when its plan asks
+//! for it, and every few seconds: it runs. What is checked is the sentence of the design: no Job has
+//! pods without its session in `Holders` but from the loss of its slot to the end of its pods' grace
+//! period. Where Consul can't be asked, the loss that counts is the first that can come: Consul ends
+//! no session before its TTL is over, and may end it from then on.
+
+use std::time::Duration;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::{
+    config,
+    foreign::{Client, Style},
+    operator::Operator,
+    outside::Outside,
+    requests::Deletion,
+    rest::check_at_rest,
+    world::{Event, by_others},
+};
+use crate::{OnSlotLost, Plan, Uid, samples};
+use consul_client::{SessionId, clock::Moment};
+
+/// Seconds. The pods' grace period is less than half of it.
+const TTL: u64 = 48;
+
+/// How often the operator passes when nothing calls for it.
+const ROUND: u64 = 6;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// Consul is out of the operator's reach from now on, or is back.
+    Away(bool),
+    /// Consul ends a session that was not renewed for a TTL.
+    Expire(usize),
+    /// The operator's process is replaced.
+    Crash,
+    Wait(u64),
+    Other(Event),
+}
+
+struct Days {
+    outside: Outside,
+    operator: Operator,
+    clients: Vec<Client>,
+    plan: Plan,
+    /// When the operator last reached Consul, or was started.
+    reached: Moment,
+    /// When the operator's process was started.
+    started: Moment,
+}
+
+impl Days {
+    fn new(limit: u32, policy: OnSlotLost, ttl: Option<u64>) -> Self {
+        let mut settings = samples::settings(limit);
+        settings.on_slot_lost = policy;
+        settings.ttl = ttl.map(Duration::from_secs);
+        settings.lock_delay = Duration::from_secs(3);
+        let mut outside = Outside::new(settings, 64);
+        outside.timed = true;
+        let theirs = usize::try_from(limit).expect("it fits");
+        Self {
+            outside,
+            operator: Operator::default(),
+            clients: vec![Client::new(Style::Go, theirs); 2],
+            plan: Plan::default(),
+            reached: Moment::default(),
+            started: Moment::default(),
+        }
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Away(away) => self.outside.away = *away,
+            Happening::Expire(choice) => {
+                let overdue = self.overdue(1);
+                if let Some(session) = overdue.get(choice % overdue.len().max(1)) {
+                    self.expire(session);
+                }
+            }
+            Happening::Crash => {
+                self.operator = Operator::default();
+                self.started = self.outside.now();
+                self.reached = self.started;
+                self.outside.observer.forget_enforcements();
+            }
+            Happening::Wait(seconds) => (0..*seconds).for_each(|_| self.second()),
+            Happening::Other(event) => {
+                let clients = &mut self.clients;
+                self.outside
+                    .by_others(|outside| by_others(outside, clients, event));
+            }
+        }
+        self.pass();
+        self.second();
+    }
+
+    /// A second passes.
+    fn second(&mut self) {
+        self.outside.seconds += 1;
+        self.outside.jobs.clock += 1;
+        self.outside.by_others(|outside| {
+            outside.jobs.end_in_time();
+            outside.jobs.control();
+        });
+        for session in self.overdue(2) {
+            self.expire(&session);
+        }
+        self.operator.renew(&mut self.outside);
+        let now = self.outside.now();
+        let due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
+        let round = self.outside.seconds.is_multiple_of(ROUND);
+        if round || due(self.plan.wake) || due(self.plan.deadline) {
+            self.pass();
+        }
+        self.check();
+    }
+
+    /// Passes, until there is nothing left to do.
+    fn pass(&mut self) {
+        for _ in 0..20 {
+            self.operator.see_jobs(&self.outside);
+            self.operator.see_consul(&self.outside);
+            self.plan = self.operator.decide(&self.outside);
+            self.check_policy();
+            let busy = self.operator.is_busy();
+            while self.operator.is_busy() {
+                self.operator.act(&mut self.outside, None);
+            }
+            self.operator.renew(&mut self.outside);
+            if !self.outside.away {
+                self.reached = self.outside.now();
+            }
+            if !busy || self.outside.away {
+                return;
+            }
+        }
+        panic!("it goes on and on: {:?}", self.plan);
+    }
+
+    /// The sessions of ours that were last renewed this many TTLs ago.
+    fn overdue(&self, ttls: u32) -> Vec<SessionId> {
+        let Some(ttl) = self.outside.settings.ttl else {
+            return Vec::new();
+        };
+        let now = self.outside.now();
+        let renewed = self.outside.renewed.iter();
+        let overdue = renewed.filter(|(session, renewed)| {
+            now.since(**renewed) >= ttl * ttls && self.outside.consul.is_alive(session)
+        });
+        overdue.map(|(session, _)| session.clone()).collect()
+    }
+
+    /// Consul ends a session, as it may: the pods of its Job are gone by then.
+    fn expire(&mut self, session: &SessionId) {
+        let renewed = self.outside.renewed.get(session).copied();
+        let ran_on = renewed.is_some_and(|renewed| renewed >= self.started);
+        let holder = self.holder(session);
+        if ran_on
+            && self.outside.settings.on_slot_lost != OnSlotLost::Continue
+            && let Some(uid) = holder
+        {
+            let pods = self.pods(&uid);
+            assert!(
+                !pods,
+                "{uid} has pods when its session may end: {renewed:?}"
+            );
+        }
+        self.outside
+            .by_others(|outside| outside.consul.destroy(session));
+    }
+
+    /// The Job that holds a slot by this session.
+    fn holder(&self, session: &SessionId) -> Option<Uid> {
+        let sight = self.outside.sight();
+        let mut holding = sight.holding();
+        let holder = holding.find(|(holder, _)| *holder == session);
+        holder.and_then(|(_, uid)| uid.cloned())
+    }
+
+    /// Whether this Job has pods that it had by a grant.
+    fn pods(&self, uid: &Uid) -> bool {
+        let mut pods = self.outside.jobs.pods().iter();
+        pods.any(|pod| pod.job == *uid && !pod.rogue)
+    }
+
+    /// At every moment.
+    fn check(&self) {
+        let Outside { settings, jobs, .. } = &self.outside;
+        if settings.on_slot_lost == OnSlotLost::Continue {
+            return;
+        }
+        let held = self.outside.sight().jobs();
+        let now = self.outside.now();
+        let lock_key = settings.prefix.lock_key();
+        let lost = jobs.in_need_of_a_slot(&lock_key);
+        for uid in lost.filter(|uid| !held.contains(uid)) {
+            let runs = jobs.get(uid).is_some_and(super::jobs::Object::runs);
+            if !self.outside.away {
+                assert!(!runs, "{uid} runs, and Consul says that it must not");
+            }
+            let Some(ttl) = settings.ttl else {
+                continue;
+            };
+            let orphaned = jobs.get(uid).is_none();
+            let out_of_sight = now.since(self.reached);
+            assert!(
+                orphaned || out_of_sight <= ttl,
+                "{uid} has pods, {out_of_sight:?} after Consul was last reached"
+            );
+        }
+    }
+
+    /// Who is always to be suspended is not given another slot, and who is to go on is not suspended.
+    fn check_policy(&self) {
+        let policy = self.outside.settings.on_slot_lost;
+        let mut grants = self.plan.transaction.iter().flat_map(|t| &t.grants);
+        let again = grants.any(|grant| !grant.starts);
+        assert!(!(again && policy == OnSlotLost::Suspend), "{:?}", self.plan);
+        let lost = !self.plan.suspends.is_empty();
+        assert!(!(lost && policy == OnSlotLost::Continue), "{:?}", self.plan);
+    }
+
+    /// Consul is there for good: all comes back by itself, and to rest.
+    fn settle(&mut self) {
+        self.outside.away = false;
+        self.outside.jobs.allow_all();
+        self.operator.unbar();
+        self.pass();
+        for _ in 0..4 * TTL {
+            self.outside.by_others(|outside| outside.jobs.settle());
+            self.second();
+        }
+        self.pass();
+        check_at_rest(&self.outside, &self.plan);
+    }
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    let any_one = || 0..6_usize;
+    let jobs = prop_oneof![
+        4 => any_one().prop_map(|job| Event::Create { job, priority: 0 }),
+        2 => any_one().prop_map(Event::EndPod),
+        1 => any_one().prop_map(|job| Event::Delete(job, Deletion::Background)),
+        1 => any_one().prop_map(Event::Suspend),
+        1 => any_one().prop_map(|job| Event::Hold(job, false)),
+    ];
+    let clients = prop_oneof![
+        2 => any_one().prop_map(Event::Arrive),
+        4 => any_one().prop_map(Event::LookAndClaim),
+        1 => any_one().prop_map(Event::Leave),
+    ];
+    let mischief = prop_oneof![
+        2 => any_one().prop_map(Event::Expire),
+        1 => any_one().prop_map(Event::DeleteContender),
+        1 => any_one().prop_map(Event::TakeOut),
+        1 => Just(Event::DeleteLock),
+    ];
+    let happening = prop_oneof![
+        6 => jobs.prop_map(Happening::Other),
+        3 => clients.prop_map(Happening::Other),
+        2 => mischief.prop_map(Happening::Other),
+        3 => prop::bool::weighted(0.6).prop_map(Happening::Away),
+        4 => any_one().prop_map(Happening::Expire),
+        1 => Just(Happening::Crash),
+        6 => (1..TTL).prop_map(Happening::Wait),
+    ];
+    vec(happening, 0..60)
+}
+
+proptest! {
+    #![proptest_config(config(100))]
+
+    /// Whatever becomes of Consul, every policy does what it says, no Job has pods when Consul may
+    /// have given its slot to somebody else, and in the end nothing is lost.
+    #[test]
+    fn no_pods_outlive_the_evidence_for_their_slot(
+        limit in 1..3_u32,
+        policy in prop_oneof![
+            Just(OnSlotLost::Reacquire), Just(OnSlotLost::Suspend), Just(OnSlotLost::Continue)
+        ],
+        ttl in prop_oneof![3 => Just(Some(TTL)), 1 => Just(None)],
+        happenings in happenings(),
+    ) {
+        let mut days = Days::new(limit, policy, ttl);
+        for happening in &happenings {
+            days.happen(happening);
+        }
+        days.settle();
+    }
+}

@@ -1,0 +1,199 @@
+//! What is outside of the operator, and outlives it: Consul, the API server, and who observes them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use super::{
+    canon::Canon,
+    consul::{Consul, Refused},
+    jobs::Jobs,
+    observer::{Observer, Written},
+    requests::{Answer, Patch},
+    sight::{Body, Sight},
+};
+use crate::{Identity, Mode, Settings, Uid, plan::Transaction};
+use consul_client::{Entry, Op, SessionId, clock::Moment};
+
+/// Everything that outlives the operator.
+#[derive(Clone)]
+pub(super) struct Outside {
+    pub(super) consul: Consul,
+    pub(super) jobs: Jobs,
+    /// The spec of the `ConsulSemaphore`.
+    pub(super) settings: Arc<Settings>,
+    /// How often its spec has changed.
+    pub(super) generation: u64,
+    /// Its `status.appliedLimits`.
+    pub(super) applied: Vec<u32>,
+    /// How many operations Consul takes in a transaction.
+    pub(super) operations: usize,
+    /// Whether sessions end when they are not renewed.
+    pub(super) timed: bool,
+    /// When Consul last heard of each session that has a TTL.
+    pub(super) renewed: BTreeMap<SessionId, Moment>,
+    /// Whether Consul is out of the operator's reach.
+    pub(super) away: bool,
+    /// Seconds since the start.
+    pub(super) seconds: u64,
+    /// The Jobs in the order in which they were started.
+    pub(super) started: Vec<Uid>,
+    /// The operator's transactions that did not get to Consul yet, with their generations. Nobody
+    /// waits for their answers.
+    pub(super) late: Vec<(Transaction, u64)>,
+    pub(super) observer: Observer,
+}
+
+impl Outside {
+    pub(super) fn new(settings: Settings, operations: usize) -> Self {
+        Self {
+            consul: Consul::default(),
+            jobs: Jobs::default(),
+            settings: Arc::new(settings),
+            generation: 1,
+            applied: Vec::new(),
+            operations,
+            timed: false,
+            renewed: BTreeMap::new(),
+            away: false,
+            seconds: 0,
+            started: Vec::new(),
+            late: Vec::new(),
+            observer: Observer::default(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        Moment::from_boot(Duration::from_secs(self.seconds))
+    }
+
+    /// All that counts of it, but for Consul.
+    pub(super) fn trace(&self, canon: &mut Canon<'_>) {
+        self.jobs.trace(canon);
+        canon.word(&(&self.applied, self.generation));
+    }
+
+    /// Whether a session is in `Holders`, dead or alive.
+    pub(super) fn is_in_holders(&self, session: &SessionId) -> bool {
+        let lock = self.consul.get(&self.settings.prefix.lock_key());
+        let body = lock.and_then(|lock| Body::read(&lock.value));
+        body.is_some_and(|body| body.holds(session))
+    }
+
+    /// The spec, to be changed.
+    pub(super) fn spec(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
+    }
+
+    /// Whose session it is, if it is one of this operator's.
+    pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
+        let identity = self.consul.identity(session)?;
+        self.settings.owns(identity).then_some(identity)
+    }
+
+    /// The prefix as it is now.
+    pub(super) fn sight(&self) -> Sight {
+        let prefix = &self.settings.prefix;
+        let lock = self.consul.get(&prefix.lock_key()).cloned();
+        if self.settings.mode == Mode::Mutex {
+            let holder = lock.as_ref().and_then(|lock| lock.session.as_ref());
+            let uid = holder.and_then(|holder| self.identity(holder));
+            let uid = uid.map(|identity| identity.uid.clone());
+            return Sight::of_mutex(lock, uid);
+        }
+        let contenders = self.consul.below(prefix).filter_map(|entry| {
+            let session = entry.session.clone()?;
+            let name = entry.key.strip_prefix(prefix.as_str())?;
+            (name.strip_prefix('/') == Some(session.as_str())).then_some(())?;
+            let uid = self.identity(&session).map(|identity| identity.uid.clone());
+            Some((session, uid))
+        });
+        Sight::new(lock, contenders.collect())
+    }
+
+    /// Lets anything but the operator happen.
+    pub(super) fn by_others(&mut self, happens: impl FnOnce(&mut Self)) {
+        let before = self.sight();
+        happens(self);
+        let (after, now) = (self.sight(), self.now());
+        self.observer.others_acted(&before, &after, now);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        let (sight, now) = (self.sight(), self.now());
+        self.observer.look(&sight, &self.jobs, &self.settings, now);
+    }
+
+    /// A transaction of the operator's, decided on this generation of the spec.
+    pub(super) fn transact(
+        &mut self,
+        transaction: &Transaction,
+        generation: u64,
+    ) -> Result<Vec<Entry>, Refused> {
+        let operations = &transaction.operations;
+        assert!(!operations.is_empty(), "nothing to write");
+        assert!(operations.len() <= self.operations, "too many operations");
+        let before = self.sight();
+        let answer = self.consul.transact(operations)?;
+        let written = Written {
+            transaction,
+            generation,
+            index: self.consul.index(),
+            before,
+            after: self.sight(),
+            jobs: &self.jobs,
+            settings: &self.settings,
+            applied: &self.applied,
+            now: self.now(),
+        };
+        self.observer.wrote(&written);
+        self.look();
+        Ok(answer)
+    }
+
+    /// A transaction that nobody waits for any more gets to Consul.
+    pub(super) fn land(&mut self) {
+        if let Some((transaction, generation)) = self.late.pop() {
+            // It may well be refused.
+            let _answer = self.transact(&transaction, generation);
+        }
+    }
+
+    /// A PATCH of the operator's, decided on a reading of that time.
+    pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
+        let answer = self.jobs.patch(patch, favoured);
+        if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
+            self.observer.started(start, &self.sight(), read);
+            self.started.push(start.job.uid.clone());
+        }
+        if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
+            self.observer.skipped(&skip.job.uid);
+        }
+        self.look();
+        answer
+    }
+
+    /// The operator destroys a session.
+    pub(super) fn destroy(&mut self, session: &SessionId) {
+        self.consul.destroy(session);
+        self.look();
+    }
+
+    /// Changes the JSON in `.lock` by hand, if there is any.
+    pub(super) fn edit_lock(&mut self, edit: impl FnOnce(&mut Value)) {
+        let Some(lock) = self.sight().lock else {
+            return;
+        };
+        if let Ok(mut value) = serde_json::from_slice::<Value>(&lock.value) {
+            edit(&mut value);
+            let cas = Op::Cas {
+                key: lock.key,
+                value: value.to_string().into_bytes(),
+                flags: lock.flags,
+                index: lock.modify_index,
+            };
+            let _always_fits = self.consul.transact(&[cas]);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What must be true once nothing is left to do.
+
+use super::{jobs::Object, outside::Outside};
+use crate::{AHEAD, Agreement, OnSlotLost, Plan, Standing, Uid};
+
+/// What must be true once nothing is left to do.
+pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
+    let settings = &outside.settings;
+    let sight = outside.sight();
+    let holding = sight.jobs();
+    let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
+
+    for uid in sight.contenders.values().flatten() {
+        let standing = job(uid).map(|job| job.standing);
+        let waits = standing == Some(Standing::Idle) && !holding.contains(uid);
+        assert!(
+            standing == Some(Standing::Running) || waits,
+            "{uid} is {standing:?} and has a contender"
+        );
+    }
+    for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
+        let asks = object.wants.as_deref() == Some(settings.name.as_str());
+        let ours = asks || object.granted.is_some();
+        let held = holding.contains(&object.uid);
+        // Without a slot it goes on only where that is what its user asked for.
+        let goes_on = settings.on_slot_lost == OnSlotLost::Continue && object.granted.is_some();
+        assert!(
+            !(object.runs() && ours) || held || goes_on,
+            "it runs: {object:?}"
+        );
+    }
+    for object in outside.jobs.objects().filter(|object| object.may_run()) {
+        assert!(
+            object.hold || !object.stopped_by_user,
+            "no hold: {object:?}"
+        );
+        let rests = object.hold && object.suspend && !outside.jobs.has_pods(&object.uid);
+        let stale = object.granted.as_ref().is_some_and(|grant| {
+            *grant.lock_key == *settings.prefix.lock_key() && !outside.is_in_holders(&grant.session)
+        });
+        assert!(!(rests && stale), "a stale grant: {object:?}");
+    }
+    let Some(body) = &sight.body else {
+        let left = sight.is_misused() || settings.terminating;
+        assert!(left, "there is no lock");
+        return;
+    };
+    let held = sight.holding().count();
+    assert_eq!(body.holders.len(), held, "a dead holder is left");
+
+    if plan.agreement == Some(Agreement::Agreed) {
+        let limit = settings.limit;
+        assert_eq!(body.limit, limit);
+        assert!(outside.applied.iter().all(|applied| *applied == limit));
+        assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
+        let startable = outside.jobs.objects().filter(|object| {
+            let job = job(&object.uid);
+            job.is_some_and(|job| settings.may_start(&job))
+        });
+        let idle = held < body.limit() && startable.count() > 0;
+        assert!(!idle || settings.paused, "a slot is idle");
+        let waiting = |uid: &&Uid| job(uid).is_some_and(|job| job.standing == Standing::Idle);
+        let contenders = sight.contenders.iter();
+        let without_slot = contenders.filter(|(session, _)| !body.holds(session));
+        let shown = without_slot
+            .filter_map(|(_, uid)| uid.as_ref())
+            .filter(waiting);
+        let (shown, next) = (shown.count(), body.limit().min(AHEAD));
+        assert!(settings.paused || shown <= next, "{shown} are shown");
+        let waits = |object: &Object| {
+            let job = job(&object.uid);
+            object.is_impatient() && job.is_some_and(|job| settings.may_start(&job))
+        };
+        let waiting = outside.jobs.objects().any(waits);
+        assert!(!waiting || settings.paused, "it was not to wait");
+    }
+}

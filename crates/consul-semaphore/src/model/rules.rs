@@ -1,0 +1,141 @@
+//! What must be true of every plan, by the facts that it was made from.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::{
+    Job, Observed, Plan, Standing, Uid,
+    plan::{Grant, Transaction},
+};
+use consul_client::Op;
+
+use super::sight::Body;
+
+/// Checks a plan.
+pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
+    check_patches(observed, plan);
+    check_skips(observed, plan);
+    if let Some(transaction) = &plan.transaction {
+        assert!(plan.record.is_none() || transaction.limit.is_none());
+        check_removal(observed, transaction);
+        check_line(observed, plan, transaction);
+    }
+}
+
+/// A Job is written to once at the most, and not while another write to it is on its way.
+fn check_patches(observed: &Observed<'_>, plan: &Plan) {
+    let grants = plan.transaction.iter().flat_map(|t| &t.grants);
+    let targets = (plan.starts.iter().map(|start| &start.job))
+        .chain(plan.suspends.iter().map(|suspend| &suspend.job))
+        .chain(plan.give_backs.iter().map(|give_back| &give_back.job))
+        .chain(plan.renames.iter().map(|rename| &rename.job))
+        .chain(plan.skips.iter().map(|skip| &skip.job))
+        .chain(grants.map(|grant| &grant.job));
+    let mut written = BTreeSet::new();
+    for target in targets {
+        assert!(
+            written.insert(&target.uid),
+            "{target:?} is written to twice"
+        );
+        assert!(!observed.busy.contains(&target.uid), "{target:?} is busy");
+    }
+}
+
+/// A Job is deleted for contention alone: by what was read after it was seen, and while nothing else
+/// is in the way.
+fn check_skips(observed: &Observed<'_>, plan: &Plan) {
+    for skip in &plan.skips {
+        let reading = observed.reading.expect("Consul was read");
+        let mut line = observed.line.iter();
+        let job = line.find(|job| job.uid == skip.job.uid);
+        assert!(job.is_some_and(|job| job.seen <= reading.sent), "{skip:?}");
+        let paused = observed.settings.paused || observed.settings.terminating;
+        assert!(!paused && plan.transaction.is_none(), "{skip:?}");
+    }
+}
+
+/// The lock is removed only where nobody is seen to use it.
+fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
+    let lock_key = observed.settings.prefix.lock_key();
+    let mut operations = transaction.operations.iter();
+    let removed = operations.any(|op| matches!(op, Op::DeleteCas { key, .. } if *key == lock_key));
+    let used = observed
+        .reading
+        .is_some_and(|reading| reading.contenders().next().is_some());
+    assert!(!(removed && used), "removed a lock in use: {transaction:?}");
+}
+
+/// Nobody is passed: a Job that waits is granted only if a slot is left for everyone before it, and
+/// for every running Job that is to have its own again.
+fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
+    let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.job.uid).collect();
+    let starts = |grant: &&Grant| grant.starts;
+    if !transaction.grants.iter().any(|grant| starts(&grant)) {
+        return;
+    }
+    assert!(!observed.settings.paused && !observed.settings.terminating);
+    let body = written(transaction).expect("a grant writes the lock");
+
+    let line: Vec<&Job> = observed
+        .line
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|job| waits(observed, job))
+        .collect();
+    let in_order = |job: &&Job| {
+        let lost = job.granted.is_some();
+        let (name, uid) = (job.name.to_string(), job.uid.to_string());
+        (!lost, -i64::from(job.priority), job.since, name, uid)
+    };
+    assert!(line.is_sorted_by_key(in_order), "the line is out of order");
+    let last = line.iter().rposition(|job| granted.contains(&job.uid));
+    let before = &line[..last.unwrap_or(0)];
+    let passed = before.iter().filter(|job| !granted.contains(&job.uid));
+
+    let suspended = |job: &Job| plan.suspends.iter().any(|s| s.job.uid == job.uid);
+    let robbed = observed.bound.iter().filter(|job| {
+        runs_without_slot(observed, job) && !granted.contains(&job.uid) && !suspended(job)
+    });
+    let without_place = robbed.filter(|job| {
+        let mut held_by = job.held_by();
+        !held_by.any(|session| body.holds(session))
+    });
+    let left = body.limit().saturating_sub(body.holders.len());
+    assert!(
+        passed.count() + without_place.count() <= left,
+        "somebody was passed: {transaction:?}"
+    );
+}
+
+/// Whether a Job in line can be granted a slot now.
+fn waits(observed: &Observed<'_>, job: &Job) -> bool {
+    let taken = observed.ours.iter().any(|ours| {
+        let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
+        let ran_in = job.started_by(&ours.session) || job.reported.as_ref() == Some(&ours.session);
+        ours.identity.uid == job.uid && (held || ran_in)
+    });
+    let away = observed.barred.contains(&job.uid) || observed.busy.contains(&job.uid);
+    observed.settings.may_start(job) && !taken && !away
+}
+
+/// Whether a running Job that was started here is seen to have no slot.
+fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
+    let lock_key = observed.settings.prefix.lock_key();
+    let here = matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
+    let held = observed.ours.iter().any(|ours| {
+        let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
+        ours.identity.uid == job.uid && held
+    });
+    here && job.standing == Standing::Running && !held && !observed.busy.contains(&job.uid)
+}
+
+/// The body of `.lock` that a transaction writes, or what stands for it in a mutex.
+fn written(transaction: &Transaction) -> Option<Arc<Body>> {
+    let mut operations = transaction.operations.iter();
+    operations.find_map(|operation| match operation {
+        Op::Cas { value, .. } => Body::read(value),
+        Op::Lock { key, session, .. } if key.ends_with("/.lock") => {
+            Some(Arc::new(Body::of_mutex(session.clone())))
+        }
+        _ => None,
+    })
+}

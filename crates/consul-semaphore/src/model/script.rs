@@ -1,0 +1,201 @@
+//! Random scripts.
+
+use proptest::{collection::vec, prelude::*, strategy::Union};
+
+use super::{
+    foreign::Style,
+    operator::Lost,
+    requests::Deletion,
+    world::{Event, Setup},
+};
+use crate::{LimitPolicy, Mode, lock::SEMAPHORE_FLAGS};
+
+/// A place in a list that is not known yet.
+fn any_one() -> impl Strategy<Value = usize> {
+    0..12_usize
+}
+
+pub(super) fn setup() -> impl Strategy<Value = Setup> {
+    let client = (
+        prop_oneof![3 => Just(Style::Go), 1 => Just(Style::Guide)],
+        1..4_usize,
+    );
+    let operations = prop_oneof![Just(4), Just(64), Just(128)];
+    let policy = prop_oneof![3 => Just(LimitPolicy::Refuse), 1 => Just(LimitPolicy::Enforce)];
+    let cooldown = prop_oneof![2 => Just(0), 2 => 1..20_u64, 1 => Just(200)];
+    (
+        1..4_u32,
+        policy,
+        operations,
+        (0..4_u64, cooldown),
+        vec(client, 0..4),
+    )
+        .prop_map(
+            |(limit, policy, operations, (lock_delay, cooldown), mut clients)| {
+                // All but one of three go by the same limit, as they must.
+                for (_, theirs) in clients.iter_mut().take(2) {
+                    *theirs = usize::try_from(limit).unwrap();
+                }
+                Setup {
+                    mode: Mode::Semaphore,
+                    limit,
+                    policy,
+                    operations,
+                    lock_delay,
+                    cooldown,
+                    clients,
+                }
+            },
+        )
+}
+
+/// A mutex, and other programs that lock it.
+pub(super) fn mutex() -> impl Strategy<Value = Setup> {
+    let client = prop_oneof![3 => Just(Style::Mutex), 1 => Just(Style::Script)];
+    (0..4_u64, vec(client, 0..4)).prop_map(|(lock_delay, clients)| Setup {
+        mode: Mode::Mutex,
+        limit: 1,
+        policy: LimitPolicy::Refuse,
+        operations: 64,
+        lock_delay,
+        cooldown: 0,
+        clients: clients.into_iter().map(|style| (style, 1)).collect(),
+    })
+}
+
+/// What users, pods and the Job controller do all day.
+pub(super) fn jobs() -> BoxedStrategy<Event> {
+    let deletion = prop_oneof![
+        Just(Deletion::Background),
+        Just(Deletion::Foreground),
+        Just(Deletion::Orphan)
+    ];
+    prop_oneof![
+        6 => (any_one(), -1..2).prop_map(|(job, priority)| Event::Create { job, priority }),
+        2 => any_one().prop_map(Event::CreateImpatient),
+        6 => Just(Event::Control),
+        5 => any_one().prop_map(Event::EndPod),
+        1 => any_one().prop_map(Event::Fail),
+        1 => (any_one(), deletion).prop_map(|(job, how)| Event::Delete(job, how)),
+        1 => Just(Event::CleanUp),
+        2 => (any_one(), prop::bool::weighted(0.3)).prop_map(|(job, hold)| Event::Hold(job, hold)),
+        1 => any_one().prop_map(Event::Suspend),
+        1 => any_one().prop_map(Event::Unsuspend),
+        1 => (any_one(), prop_oneof![1 => Just(None), 1 => Just(Some("other")), 4 => Just(Some("db"))])
+            .prop_map(|(job, name)| Event::AskFor(job, name)),
+        1 => any_one().prop_map(Event::Touch),
+        1 => any_one().prop_map(Event::Forbid),
+    ]
+    .boxed()
+}
+
+/// Other programs on the prefix.
+pub(super) fn clients() -> BoxedStrategy<Event> {
+    prop_oneof![
+        2 => any_one().prop_map(Event::Arrive),
+        1 => any_one().prop_map(Event::Look),
+        1 => any_one().prop_map(Event::Claim),
+        4 => any_one().prop_map(Event::LookAndClaim),
+        1 => any_one().prop_map(Event::Leave),
+        1 => any_one().prop_map(Event::Die),
+    ]
+    .boxed()
+}
+
+/// Sessions that end, and people who write to Consul by hand.
+pub(super) fn mischief() -> BoxedStrategy<Event> {
+    prop_oneof![
+        3 => any_one().prop_map(Event::Expire),
+        1 => any_one().prop_map(Event::DeleteContender),
+        2 => any_one().prop_map(Event::TakeOut),
+        1 => Just(Event::DeleteLock),
+    ]
+    .boxed()
+}
+
+/// A `.lock` of any kind, now and then almost a good one.
+pub(super) fn corruption() -> BoxedStrategy<Event> {
+    let limit = prop_oneof![6 => Just("1"), 1 => Just("0"), 1 => Just("null"), 1 => Just("[]")];
+    let holders = prop_oneof![
+        3 => Just("{}"),
+        3 => Just("[]"),
+        1 => Just("null"),
+        1 => Just("1"),
+        1 => Just("[1]"),
+        1 => Just(r#"{"x":true}"#),
+        1 => Just(r#"["x","x"]"#),
+        1 => Just(r#"{"":true}"#),
+        1 => Just(r#"["b/c"]"#),
+    ];
+    let almost = (limit, holders).prop_map(|(limit, holders)| {
+        format!(r#"{{"Limit":{limit},"Holders":{holders},"More":[1]}}"#).into_bytes()
+    });
+    let value = prop_oneof![
+        1 => Just(Vec::new()),
+        1 => any::<Vec<u8>>(),
+        1 => any::<String>().prop_map(String::into_bytes),
+        3 => almost,
+    ];
+    let flags = prop_oneof![
+        4 => Just(0),
+        4 => Just(SEMAPHORE_FLAGS),
+        1 => Just(0x2ddc_cbc0_58a5_0c18_u64),
+        1 => any::<u64>(),
+    ];
+    (value, flags, prop::bool::weighted(0.2))
+        .prop_map(|(value, flags, locked)| Event::Corrupt {
+            value,
+            flags,
+            locked,
+        })
+        .boxed()
+}
+
+/// Changes of the spec, and of the limit by others.
+pub(super) fn limits() -> BoxedStrategy<Event> {
+    prop_oneof![
+        3 => (1..4_u32).prop_map(Event::SetLimit),
+        1 => (1..4_u32).prop_map(Event::WriteLimit),
+    ]
+    .boxed()
+}
+
+/// The operator at work, and its failures.
+pub(super) fn operator() -> BoxedStrategy<Event> {
+    let lost = prop_oneof![
+        16 => Just(None),
+        1 => any::<bool>().prop_map(|done| Some(Lost { done })),
+    ];
+    prop_oneof![
+        6 => Just(Event::SeeJobs),
+        6 => Just(Event::SeeConsul),
+        20 => lost.prop_map(Event::Step),
+        10 => Just(Event::Pass),
+        1 => Just(Event::Crash),
+        1 => Just(Event::Land),
+    ]
+    .boxed()
+}
+
+/// A replica that goes on for a while after another one has taken over.
+pub(super) fn replicas() -> BoxedStrategy<Event> {
+    prop_oneof![1 => Just(Event::Depose), 3 => Just(Event::Straggle)].boxed()
+}
+
+/// Time, and pauses.
+pub(super) fn rest() -> BoxedStrategy<Event> {
+    prop_oneof![
+        3 => (1..9_u64).prop_map(Event::Wait),
+        1 => any::<bool>().prop_map(Event::Pause),
+        1 => (0..20_u64).prop_map(Event::SetCooldown),
+    ]
+    .boxed()
+}
+
+/// A script of these kinds of events, in these proportions.
+pub(super) fn script(
+    kinds: impl IntoIterator<Item = (u32, BoxedStrategy<Event>)>,
+    length: usize,
+) -> impl Strategy<Value = Vec<Event>> {
+    vec(Union::new_weighted(kinds.into_iter().collect()), 0..length)
+}

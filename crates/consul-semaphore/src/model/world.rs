@@ -1,0 +1,409 @@
+//! The world that the algorithm lives in, and everything that can happen in it.
+
+use std::time::Duration;
+
+use super::{
+    foreign::{Client, Style},
+    jobs::{Jobs, Object},
+    operator::{Lost, Operator},
+    outside::Outside,
+    requests::Deletion,
+    rest::check_at_rest,
+};
+use crate::{LimitPolicy, Mode, Plan, Uid, samples};
+use consul_client::SessionId;
+
+/// The Jobs' names; one is made again under the same name when it is gone.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+/// How many passes it may take until nothing is left to do, once nothing happens any more, and two
+/// more for each Job.
+const PASSES: usize = 20;
+
+/// What a script starts from.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) mode: Mode,
+    pub(super) limit: u32,
+    pub(super) policy: LimitPolicy,
+    pub(super) operations: usize,
+    pub(super) lock_delay: u64,
+    pub(super) cooldown: u64,
+    /// Other programs, with the limit that each of them goes by.
+    pub(super) clients: Vec<(Style, usize)>,
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    // Users and the Job controller. What a number stands for is chosen among what is there.
+    Create {
+        job: usize,
+        priority: i32,
+    },
+    /// A Job is made that is not to wait.
+    CreateImpatient(usize),
+    Control,
+    EndPod(usize),
+    Fail(usize),
+    CleanUp,
+    Delete(usize, Deletion),
+    Hold(usize, bool),
+    Suspend(usize),
+    Unsuspend(usize),
+    AskFor(usize, Option<&'static str>),
+    Touch(usize),
+    Forbid(usize),
+
+    // The ConsulSemaphore.
+    SetLimit(u32),
+    SetCooldown(u64),
+    Pause(bool),
+    Terminate,
+
+    // Other programs.
+    Arrive(usize),
+    Look(usize),
+    Claim(usize),
+    LookAndClaim(usize),
+    Leave(usize),
+    Die(usize),
+
+    // Consul, and people who write to it by hand.
+    Expire(usize),
+    DeleteContender(usize),
+    TakeOut(usize),
+    WriteLimit(u32),
+    DeleteLock,
+    Corrupt {
+        value: Vec<u8>,
+        flags: u64,
+        locked: bool,
+    },
+
+    // The operator: what it sees, its next step, a whole pass, its failures.
+    SeeJobs,
+    SeeConsul,
+    Step(Option<Lost>),
+    Pass,
+    Crash,
+    /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
+    Depose,
+    Straggle,
+    /// A transaction of which nothing was heard gets to Consul after all.
+    Land,
+
+    Wait(u64),
+}
+
+/// The whole of it.
+pub(super) struct World {
+    pub(super) outside: Outside,
+    /// How many seconds a call of a plan takes.
+    pub(super) call_seconds: u64,
+    operator: Operator,
+    stragglers: Vec<Operator>,
+    clients: Vec<Client>,
+}
+
+impl World {
+    pub(super) fn new(setup: &Setup) -> Self {
+        let mut settings = samples::settings(setup.limit);
+        settings.mode = setup.mode;
+        settings.policy = setup.policy;
+        settings.lock_delay = Duration::from_secs(setup.lock_delay);
+        settings.cooldown = Duration::from_secs(setup.cooldown);
+        // A step takes a second here, so a long one.
+        settings.ttl = Some(Duration::from_hours(24));
+        let clients = setup.clients.iter();
+        let lock_delay = settings.session_lock_delay().as_secs();
+        let mut outside = Outside::new(settings, setup.operations);
+        outside.consul.lock_delay = lock_delay;
+        Self {
+            outside,
+            call_seconds: 1,
+            operator: Operator::default(),
+            stragglers: Vec::new(),
+            clients: clients
+                .map(|(style, limit)| Client::new(*style, *limit))
+                .collect(),
+        }
+    }
+
+    /// Whether this other program has the mutex.
+    pub(super) fn is_held_by(&self, client: usize) -> bool {
+        let session = self.clients[client].session();
+        session.is_some_and(|session| self.outside.sight().contenders.contains_key(session))
+    }
+
+    /// Runs a script, checking every rule at every step.
+    pub(super) fn run(setup: &Setup, script: &[Event]) -> Self {
+        let mut world = Self::new(setup);
+        for event in script {
+            world.happen(event);
+        }
+        world
+    }
+
+    /// One thing happens, a second after the one before. What it is about may not be there: then
+    /// nothing does.
+    pub(super) fn happen(&mut self, event: &Event) {
+        self.tick(1);
+        self.happen_at_once(event);
+    }
+
+    /// One thing happens, in the same second.
+    pub(super) fn happen_at_once(&mut self, event: &Event) {
+        match event {
+            Event::SeeJobs => self.operator.see_jobs(&self.outside),
+            Event::SeeConsul => self.operator.see_consul(&self.outside),
+            Event::Step(lost) if self.operator.is_busy() => {
+                self.operator.act(&mut self.outside, *lost);
+            }
+            Event::Step(_) => {
+                self.operator.decide(&self.outside);
+            }
+            Event::Pass => {
+                self.pass();
+            }
+            Event::Crash => {
+                self.operator = Operator::default();
+                self.operator.see_jobs(&self.outside);
+                self.outside.observer.forget_enforcements();
+            }
+            Event::Depose => {
+                let mut deposed = std::mem::take(&mut self.operator);
+                deposed.deposed = true;
+                self.stragglers.push(deposed);
+                self.operator.see_jobs(&self.outside);
+                self.outside.observer.forget_enforcements();
+            }
+            Event::Straggle => {
+                if let Some(straggler) = self.stragglers.last_mut() {
+                    straggler.act(&mut self.outside, None);
+                    if !straggler.is_busy() {
+                        self.stragglers.pop();
+                    }
+                }
+            }
+            Event::Land => self.outside.land(),
+            Event::Wait(seconds) => self.tick(*seconds),
+            event => {
+                let clients = &mut self.clients;
+                self.outside
+                    .by_others(|outside| by_others(outside, clients, event));
+            }
+        }
+    }
+
+    fn tick(&mut self, seconds: u64) {
+        self.outside.seconds += seconds;
+        self.outside.consul.seconds += seconds;
+        self.outside.jobs.clock += i64::try_from(seconds).unwrap_or(0);
+    }
+
+    /// A whole pass, with everything seen and nothing going wrong.
+    fn pass(&mut self) -> Plan {
+        self.finish_plan();
+        self.operator.see_jobs(&self.outside);
+        self.operator.see_consul(&self.outside);
+        let plan = self.operator.decide(&self.outside);
+        self.finish_plan();
+        plan
+    }
+
+    fn finish_plan(&mut self) {
+        while self.operator.is_busy() {
+            self.tick(self.call_seconds);
+            self.operator.act(&mut self.outside, None);
+        }
+    }
+
+    /// Nothing happens any more, except what the Job controller and the operator have left to do.
+    /// Within a bounded number of passes nothing is.
+    pub(super) fn settle(&mut self) -> Plan {
+        self.stragglers.clear();
+        self.outside.jobs.allow_all();
+        self.operator.unbar();
+        self.finish_plan();
+        let mut plan = Plan::default();
+        let passes = PASSES + 2 * self.outside.jobs.objects().count();
+        for _ in 0..passes {
+            self.tick(1);
+            self.outside.by_others(|outside| outside.jobs.settle());
+            self.finish_plan();
+            self.operator.see_jobs(&self.outside);
+            let stops = self.operator.stops(&self.outside).next().is_some();
+            plan = self.pass();
+            if plan.is_at_rest() && !stops {
+                check_at_rest(&self.outside, &plan);
+                return plan;
+            }
+            if let Some(wake) = plan.wake {
+                let left = wake.since(self.outside.now());
+                self.tick(left.as_secs());
+            }
+        }
+        panic!("no rest after {passes} passes: {plan:?}");
+    }
+
+    /// The semaphore is deleted, and what runs in its slots ends.
+    pub(super) fn end(&mut self) -> Plan {
+        self.happen(&Event::Terminate);
+        let running: Vec<Uid> = self.running();
+        self.settle();
+        assert_eq!(self.running(), running, "running Jobs keep their slots");
+        self.outside
+            .by_others(|outside| outside.jobs.complete_all());
+        self.settle()
+    }
+
+    /// The Jobs that run in a slot.
+    pub(super) fn running(&self) -> Vec<Uid> {
+        let holding = self.outside.sight().jobs();
+        let objects = self.outside.jobs.objects();
+        let running = objects.filter(|object| object.runs() && holding.contains(&object.uid));
+        running.map(|object| object.uid.clone()).collect()
+    }
+}
+
+/// Everything that the operator has no part in.
+pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &Event) {
+    let prefix = outside.settings.prefix.clone();
+    let consul = &mut outside.consul;
+    match event {
+        Event::SetLimit(limit) => {
+            outside.generation += u64::from(outside.settings.limit != *limit);
+            outside.spec().limit = *limit;
+        }
+        Event::SetCooldown(seconds) => outside.spec().cooldown = Duration::from_secs(*seconds),
+        Event::Pause(paused) => outside.spec().paused = *paused,
+        Event::Terminate => outside.spec().terminating = true,
+
+        Event::Arrive(client) => with(clients, *client, |c| c.arrive(consul, &prefix)),
+        Event::Look(client) => with(clients, *client, |c| c.look(consul, &prefix)),
+        Event::Claim(client) => with(clients, *client, |c| c.claim(consul, &prefix)),
+        Event::LookAndClaim(client) => with(clients, *client, |c| {
+            c.look(consul, &prefix);
+            c.claim(consul, &prefix);
+        }),
+        Event::Leave(client) => with(clients, *client, |c| c.leave(consul, &prefix)),
+        Event::Die(client) => with(clients, *client, |c| c.die(consul)),
+
+        Event::Expire(choice) => {
+            let contenders = outside.sight().contenders.into_iter();
+            let ours = contenders.filter(|(_, uid)| uid.is_some());
+            let ours: Vec<SessionId> = ours.map(|(session, _)| session).collect();
+            if let Some(session) = pick(&ours, *choice) {
+                outside.consul.destroy(session);
+            }
+        }
+        Event::DeleteContender(choice) => {
+            let contenders: Vec<_> = outside.sight().contenders.into_keys().collect();
+            if let Some(session) = pick(&contenders, *choice) {
+                let key = match outside.settings.mode {
+                    Mode::Semaphore => prefix.contender_key(session),
+                    Mode::Mutex => prefix.lock_key(),
+                };
+                outside.consul.delete(&key);
+            }
+        }
+        Event::TakeOut(choice) => {
+            let body = outside.sight().body;
+            let holders = body.map_or_else(Vec::new, |body| body.holders.clone());
+            if let Some(holder) = pick(&holders, *choice) {
+                if outside.settings.mode == Mode::Mutex {
+                    return outside.consul.free(&prefix.lock_key(), holder);
+                }
+                outside.edit_lock(|lock| match &mut lock["Holders"] {
+                    serde_json::Value::Object(map) => drop(map.remove(holder.as_str())),
+                    serde_json::Value::Array(list) => list.retain(|name| name != holder.as_str()),
+                    _ => {}
+                });
+            }
+        }
+        Event::WriteLimit(limit) => outside.edit_lock(|lock| lock["Limit"] = (*limit).into()),
+        Event::DeleteLock => outside.consul.delete(&prefix.lock_key()),
+        Event::Corrupt {
+            value,
+            flags,
+            locked,
+        } => {
+            let session = locked.then(|| consul.make_session("mutex"));
+            consul.put(&prefix.lock_key(), value, *flags, session);
+        }
+        event => by_users(outside, event),
+    }
+}
+
+fn by_users(outside: &mut Outside, event: &Event) {
+    let asked_for = outside.settings.name.clone();
+    let holding = outside.sight().jobs();
+    let jobs = &mut outside.jobs;
+    let mut edit = |job: &usize, change: &dyn Fn(&mut Object)| {
+        with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
+    };
+    match event {
+        Event::Hold(job, hold) => edit(job, &|object| {
+            object.hold = *hold;
+            // Before the operator has taken its slot, the user's will is still to be done.
+            object.stopped_by_user &= object.granted.is_some();
+        }),
+        Event::Touch(job) => edit(job, &|_| {}),
+        Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
+        Event::Suspend(job) => edit(job, &|object| {
+            let had_slot = object.granted.is_some() && object.reported.is_some();
+            object.stopped_by_user |= object.runs() && had_slot;
+            object.suspend = true;
+        }),
+        Event::Unsuspend(job) => edit(job, &|object| {
+            let held = holding.contains(&object.uid) && object.granted.is_some();
+            object.rogue |= object.suspend && !held;
+            object.stopped_by_user = false;
+            object.suspend = false;
+        }),
+        Event::Create { job, priority } => {
+            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
+            if let Some(name) = pick(&free, *job) {
+                jobs.create(name, &asked_for, *priority);
+            }
+        }
+        Event::CreateImpatient(job) => {
+            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
+            if let Some(name) = pick(&free, *job) {
+                let uid = jobs.create(name, &asked_for, 0);
+                jobs.edit(&uid, |object| object.impatient = true);
+            }
+        }
+        Event::Forbid(job) => with_job(jobs, *job, Jobs::forbid),
+        Event::Control => jobs.control(),
+        Event::EndPod(choice) => {
+            let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();
+            if let Some(uid) = pick(&pods, *choice) {
+                jobs.end_pod(uid);
+            }
+        }
+        Event::CleanUp => jobs.clean_up(),
+        Event::Fail(job) => with_job(jobs, *job, Jobs::fail),
+        Event::Delete(job, how) => with_job(jobs, *job, |jobs, uid| jobs.delete(uid, *how)),
+        _ => {}
+    }
+}
+
+fn with_job(jobs: &mut Jobs, choice: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
+    let uids: Vec<Uid> = jobs.objects().map(|object| object.uid.clone()).collect();
+    if let Some(uid) = pick(&uids, choice) {
+        happens(jobs, uid);
+    }
+}
+
+fn with(clients: &mut [Client], client: usize, happens: impl FnOnce(&mut Client)) {
+    if !clients.is_empty() {
+        let client = client % clients.len();
+        happens(&mut clients[client]);
+    }
+}
+
+fn pick<T>(list: &[T], choice: usize) -> Option<&T> {
+    list.get(choice % list.len().max(1))
+}

@@ -1,0 +1,438 @@
+//! What a pass decided to do.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    identity::{ContenderBody, Identity},
+    job::{CronJob, Job, Standing, Uid},
+    limit::{self, Agreement},
+    lock::Lock,
+    settings::Settings,
+};
+use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
+
+/// The Job that an action is about, at the version that the decision was made on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The Job's name.
+    pub name: Arc<str>,
+    /// The Job's uid.
+    pub uid: Uid,
+    /// Its `resourceVersion`: the action is refused if the Job has changed since.
+    pub version: Arc<str>,
+}
+
+impl From<&Arc<Job>> for Target {
+    fn from(job: &Arc<Job>) -> Self {
+        Self::from(&**job)
+    }
+}
+
+impl From<&Job> for Target {
+    fn from(job: &Job) -> Self {
+        Self {
+            name: job.name.clone(),
+            uid: job.uid.clone(),
+            version: job.version.clone(),
+        }
+    }
+}
+
+/// A slot that Consul says is held. Its key, index and session are a sequencer
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>): what a client looks
+/// up to see that the lock is still the one that it was given.
+///
+/// There is one way to make it, from an entry of Consul's for the contender key, so nothing that
+/// needs a slot can be done without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    key: String,
+    session: SessionId,
+    lock_index: u64,
+    fencing_token: u64,
+}
+
+impl Slot {
+    pub(super) fn new(session: SessionId, contender: &Entry) -> Self {
+        Self {
+            key: contender.key.clone(),
+            session,
+            lock_index: contender.lock_index,
+            fencing_token: contender.modify_index,
+        }
+    }
+
+    /// The key that the session has locked: its contender, or the mutex.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The session that holds the slot.
+    pub fn session(&self) -> &SessionId {
+        &self.session
+    }
+
+    /// That key's `LockIndex`. It starts again when the key is deleted.
+    pub fn lock_index(&self) -> u64 {
+        self.lock_index
+    }
+
+    /// The raft index of the grant: a later grant has a greater one.
+    pub fn fencing_token(&self) -> u64 {
+        self.fencing_token
+    }
+}
+
+/// A Job to be started in its slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The Job.
+    pub job: Target,
+    /// Its slot.
+    pub slot: Slot,
+}
+
+/// Why such a Job is suspended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspended {
+    /// It lost its slot, and there is no other one.
+    SlotLost,
+    /// For too long nothing has shown that its slot is still held.
+    Unproved,
+}
+
+/// A Job to be suspended that was started in a slot. Its annotation is cleared, by which it is known
+/// as the first in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspend {
+    /// The Job.
+    pub job: Target,
+    /// Why.
+    pub why: Suspended,
+    /// The session that holds, or held, its slot.
+    pub session: Option<SessionId>,
+    /// When it was started, in seconds since 1970.
+    pub since: i64,
+}
+
+impl Suspend {
+    /// Suspends a running Job.
+    pub(super) fn new(job: &Job, why: Suspended) -> Self {
+        Self {
+            job: job.into(),
+            why,
+            session: job.held_by().next().cloned(),
+            since: job.since,
+        }
+    }
+}
+
+/// A Job to be suspended because it runs though no grant started it. No semaphore and no Consul has
+/// a say in it, so nothing that is awaited from there delays it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// The Job.
+    pub job: Target,
+    /// Whether its hold is taken away.
+    pub unhold: bool,
+}
+
+impl Stop {
+    /// The order, if the Job is one of them.
+    pub fn of(job: &Job) -> Option<Self> {
+        let runs = job.standing == Standing::Running && job.granted.is_none();
+        runs.then(|| Self {
+            job: job.into(),
+            // Its user unsuspended it, which puts it in line again. One that was made running and on
+            // hold was never suspended before, and stays out of it.
+            unhold: job.hold && job.was_suspended,
+        })
+    }
+}
+
+/// A Job that will not run in the slot that it has. Its PATCH comes before the release: it changes
+/// the Job's version, so that no earlier decision can start the Job once the slot is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GiveBack {
+    /// The Job.
+    pub job: Target,
+    /// The session that holds, or held, the slot.
+    pub session: SessionId,
+    /// Whether the Job is put on hold: its user suspended it while it ran.
+    pub hold: bool,
+}
+
+/// A Job that is not to wait: it is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// The Job.
+    pub job: Target,
+    /// The `CronJob` that made it.
+    pub cron_job: Option<Arc<CronJob>>,
+    /// Why.
+    pub why: Skipped,
+}
+
+/// Why a Job is deleted that is not to wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Skipped {
+    /// All slots are taken, by these.
+    Taken {
+        /// Who takes them, the oldest first; no more of them than are told to people.
+        by: Vec<Taker>,
+        /// How many others do.
+        others: usize,
+    },
+    /// It comes this long after the time that it was scheduled for: longer than the cooldown, so that
+    /// another cluster may have done its work, and nothing would show that any more.
+    Late(Duration),
+}
+
+/// Who takes a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taker {
+    /// The session in `Holders`.
+    pub session: SessionId,
+    /// Who that is, where its contender says so.
+    pub holder: Option<String>,
+    /// Whether it is dead, and its slot rests for the lock-delay.
+    pub rests: bool,
+    /// Until when its slot cools, if its Job is done.
+    pub cools_until: Option<jiff::Timestamp>,
+}
+
+impl Taker {
+    /// What a contender, if it is there, says of the session that it is for.
+    pub fn new(session: &SessionId, contender: Option<&Entry>) -> Self {
+        let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+        Self {
+            session: session.clone(),
+            holder: body.as_ref().map(ContenderBody::holder),
+            rests: contender.is_none(),
+            cools_until: body.and_then(|body| body.cools_until),
+        }
+    }
+
+    /// Who it is, and what is so about its slot, for people; by this name where it gives none itself.
+    pub fn describe(&self, name: Option<String>) -> String {
+        let session = self.session.shown();
+        let who = match self.holder.clone().or(name) {
+            _ if !self.session.is_genuine() => "an entry that is no session".to_owned(),
+            Some(name) => format!("{name} (session {session})"),
+            None => format!("session {session}"),
+        };
+        match self.cools_until {
+            _ if self.rests => {
+                format!("{who}, which is dead and whose slot rests for the lock-delay")
+            }
+            Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
+            None => who,
+        }
+    }
+}
+
+/// A running Job whose annotation is to name the session that holds its slot now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rename {
+    /// The Job.
+    pub job: Target,
+    /// The session.
+    pub session: SessionId,
+}
+
+/// A slot that the transaction grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The Job.
+    pub job: Target,
+    /// The session that will hold the slot.
+    pub session: SessionId,
+    /// Whether the Job waits for it; otherwise it runs already and had lost its slot.
+    pub starts: bool,
+    /// When the Job came in line, in seconds since 1970.
+    pub since: i64,
+}
+
+/// A slot, or only a contender key, that the transaction gives back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Who had it.
+    pub identity: Arc<Identity>,
+    /// The session, to be destroyed once the transaction has gone through.
+    pub session: SessionId,
+    /// Whether it held a slot.
+    pub held: bool,
+}
+
+/// A slot that begins to cool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cooling {
+    /// Who has it.
+    pub identity: Arc<Identity>,
+    /// The session that holds it.
+    pub session: SessionId,
+    /// Until when it stays held.
+    pub until: jiff::Timestamp,
+}
+
+/// One write to Consul: all of it or nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// The operations, in order.
+    pub operations: Vec<Op>,
+    /// What it grants.
+    pub grants: Vec<Grant>,
+    /// What it gives back.
+    pub releases: Vec<Release>,
+    /// What it has begin to cool.
+    pub coolings: Vec<Cooling>,
+    /// The dead holders that it drops.
+    pub prunes: Vec<SessionId>,
+    /// The limit that it writes, if that is not the one that was there.
+    pub limit: Option<u32>,
+    /// Whether that limit overwrites one that is not ours.
+    pub enforced: bool,
+    /// Whether `.lock` itself goes.
+    pub removes_lock: bool,
+}
+
+impl Transaction {
+    /// Whether it writes `.lock`, by a CAS.
+    pub fn writes_lock(&self) -> bool {
+        let mut operations = self.operations.iter();
+        operations.any(|operation| matches!(operation, Op::Cas { .. }))
+    }
+
+    /// The keys that it writes or deletes.
+    pub fn written_keys(&self) -> impl Iterator<Item = &str> {
+        let writes = self
+            .operations
+            .iter()
+            .filter(|operation| operation.writes());
+        writes.map(Op::key)
+    }
+
+    /// The sessions that Consul found gone when it refused this: before their renewal did.
+    pub fn gone_sessions<'a>(
+        &'a self,
+        errors: &'a [OpError],
+    ) -> impl Iterator<Item = &'a SessionId> {
+        let invalid = errors.iter().filter(|error| error.is_invalid_session());
+        invalid.filter_map(|error| match self.operations.get(error.operation)? {
+            Op::Lock { session, .. } => Some(session),
+            _ => None,
+        })
+    }
+
+    /// What it granted, each with its slot, now that Consul has answered that it went through.
+    /// `answer` has the entries that were written: a slot's is the one that its session has locked,
+    /// and the last of them, where a mutex was another's before.
+    pub fn slots<'a>(&'a self, answer: &'a [Entry]) -> impl Iterator<Item = (&'a Grant, Slot)> {
+        self.grants.iter().filter_map(|grant| {
+            let mut written = answer.iter().rev();
+            let locked = written.find(|entry| entry.session.as_ref() == Some(&grant.session))?;
+            Some((grant, Slot::new(grant.session.clone(), locked)))
+        })
+    }
+
+    /// The Jobs to start now that Consul has given this answer.
+    pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
+        let granted = self.slots(answer).filter(|(grant, _)| grant.starts);
+        let starts = granted.map(|(grant, slot)| Start {
+            job: grant.job.clone(),
+            slot,
+        });
+        starts.collect()
+    }
+}
+
+/// What a pass decided to do, in the order in which it is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// `status.appliedLimits` to be written before anything else: the transaction that moves the
+    /// limit comes in a later pass.
+    pub record: Option<Vec<u32>>,
+    /// The write to Consul.
+    pub transaction: Option<Transaction>,
+    /// Starts that were cut short, to be completed.
+    pub starts: Vec<Start>,
+    /// Jobs to be suspended.
+    pub suspends: Vec<Suspend>,
+    /// Jobs that give their slot back.
+    pub give_backs: Vec<GiveBack>,
+    /// Running Jobs that have no slot, or none that could be shown for too long, and go on.
+    pub unheld: Vec<Target>,
+    /// Jobs whose annotation names an earlier session.
+    pub renames: Vec<Rename>,
+    /// Jobs that are not to wait.
+    pub skips: Vec<Skip>,
+    /// Jobs to make a session for, the first in line first.
+    pub sessions: Vec<Target>,
+    /// Jobs whose session, made ahead, is not needed.
+    pub surplus: Vec<Uid>,
+    /// `status.appliedLimits` once all of this is done.
+    pub applied: Vec<u32>,
+    /// How the limits stand; `None` while `.lock` can't be read.
+    pub agreement: Option<Agreement>,
+    /// Whether the prefix must be read again before the rest can be decided.
+    pub reread: bool,
+    /// Whether there is more to do as soon as this is done.
+    pub again: bool,
+    /// When to decide again if nothing changes before.
+    pub wake: Option<Moment>,
+    /// When a running Job is suspended unless something new is learned of its slot before.
+    pub deadline: Option<Moment>,
+    /// Whether the semaphore that is being deleted has left nothing behind.
+    pub finished: bool,
+}
+
+impl Plan {
+    /// Whether nothing at this lock key follows from a limit other than the spec's that was written
+    /// here, and no write of such a limit can still arrive: see [`limit::settled`].
+    pub fn settles(&self, lock: &Lock, settings: &Settings) -> bool {
+        match (self.agreement, lock) {
+            (None, _) => false,
+            (Some(Agreement::Conflict { .. }), _) => true,
+            // One semaphore of many has a limit in Consul only while it is used.
+            (Some(Agreement::Write { .. }), Lock::Absent { .. }) => {
+                settings.transient && self.record.is_none()
+            }
+            (Some(_), _) => *self.applied == limit::settled(&self.applied, settings.limit),
+        }
+    }
+
+    /// Whether there is nothing to do: not now, and not after a while.
+    pub fn is_at_rest(&self) -> bool {
+        let Self {
+            record,
+            transaction,
+            starts,
+            suspends,
+            give_backs,
+            unheld: _,
+            renames,
+            skips,
+            sessions,
+            surplus,
+            applied: _,
+            agreement: _,
+            reread,
+            again,
+            wake,
+            deadline: _,
+            finished: _,
+        } = self;
+        record.is_none()
+            && transaction.is_none()
+            && starts.is_empty()
+            && suspends.is_empty()
+            && give_backs.is_empty()
+            && renames.is_empty()
+            && skips.is_empty()
+            && sessions.is_empty()
+            && surplus.is_empty()
+            && !reread
+            && !again
+            && wake.is_none()
+    }
+}

@@ -1,0 +1,105 @@
+//! Small values for the tests of this room.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{
+    LimitPolicy, Mode, OnSlotLost,
+    fate::Ours,
+    identity::{Cluster, Identity},
+    job::{Granted, Job, Standing, Uid},
+    lock::SEMAPHORE_FLAGS,
+    settings::Settings,
+    turns::WINDOW,
+};
+use crate::OnContention;
+use consul_client::{Entry, clock::Moment};
+
+pub(super) const LOCK_KEY: &str = "p/.lock";
+
+/// A key of a semaphore, as Consul has it; its session has locked it.
+pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
+    Entry {
+        key: key.into(),
+        value: value.into(),
+        flags: SEMAPHORE_FLAGS,
+        session: session.map(Into::into),
+        lock_index: 1,
+        create_index: 3,
+        modify_index: 5,
+    }
+}
+
+pub(super) fn job(
+    name: &str,
+    standing: Standing,
+    granted: Option<&str>,
+    reported: Option<&str>,
+) -> Job {
+    Job {
+        name: name.into(),
+        uid: Uid::from(name),
+        version: "1".into(),
+        seen: Moment::default(),
+        wants: Some("db".into()),
+        key: None,
+        on_contention: OnContention::Wait,
+        cron_job: None,
+        priority: 0,
+        hold: false,
+        since: 0,
+        standing,
+        grace: Duration::from_secs(30),
+        was_suspended: true,
+        granted: granted.map(|session| Granted {
+            lock_key: LOCK_KEY.into(),
+            session: session.into(),
+        }),
+        reported: reported.map(Into::into),
+    }
+}
+
+/// A time on the wall, so many seconds after some moment.
+pub(super) fn time(seconds: u64) -> jiff::Timestamp {
+    let since = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)
+}
+
+pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
+    Ours {
+        session: session.into(),
+        identity: Arc::new(Identity {
+            cluster: "c".into(),
+            namespace: "batch".into(),
+            semaphore: "db".into(),
+            key: None,
+            job: job.as_ref().map_or("a".into(), |job| job.name.clone()),
+            uid: job.as_ref().map_or("a".into(), |job| job.uid.clone()),
+        }),
+        job: job.map(Arc::new),
+        pods_gone: false,
+    }
+}
+
+pub(super) fn settings(limit: u32) -> Settings {
+    Settings {
+        cluster: Cluster {
+            name: "prod-eu".into(),
+            id: "c".into(),
+        },
+        namespace: "batch".into(),
+        name: "db".into(),
+        key: None,
+        prefix: "p".parse().unwrap(),
+        mode: Mode::Semaphore,
+        limit,
+        policy: LimitPolicy::Refuse,
+        paused: false,
+        fair: Some(WINDOW),
+        terminating: false,
+        on_slot_lost: OnSlotLost::Reacquire,
+        ttl: Some(Duration::from_mins(2)),
+        lock_delay: Duration::from_secs(15),
+        cooldown: Duration::ZERO,
+        transient: false,
+    }
+}

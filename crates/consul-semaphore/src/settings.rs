@@ -1,0 +1,142 @@
+//! What a user asked for, with what the operator adds to it.
+
+use std::time::Duration;
+
+use super::{
+    identity::{Cluster, Identity},
+    job::Job,
+    plan::Target,
+};
+use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
+
+/// What counts as the TTL where sessions have none, for everything else that it gives a measure to.
+const UNTIMED: Duration = Duration::from_mins(5);
+
+/// What a user asked for, with what the operator adds to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The operator's cluster.
+    pub cluster: Cluster,
+    /// The namespace of the `ConsulSemaphore` and of its Jobs.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which one it is, of a keyed `ConsulSemaphore`.
+    pub key: Option<Key>,
+    /// Where it lives in Consul: for a keyed one, its own prefix.
+    pub prefix: Prefix,
+    /// How the slots stand in Consul.
+    pub mode: Mode,
+    /// How many may hold at once.
+    pub limit: u32,
+    /// What to do about another limit in Consul.
+    pub policy: LimitPolicy,
+    /// Grant nothing more.
+    pub paused: bool,
+    /// For how long a free slot is left to those elsewhere whose turn it is; `None`: not at all.
+    pub fair: Option<Duration>,
+    /// The `ConsulSemaphore` is being deleted.
+    pub terminating: bool,
+    /// What becomes of a running Job that lost its slot.
+    pub on_slot_lost: OnSlotLost,
+    /// How long a session outlives its last renewal; `None`: for ever.
+    pub ttl: Option<Duration>,
+    /// How long the slot of a dead holder rests.
+    pub lock_delay: Duration,
+    /// How long a slot stays taken after its Job is done.
+    pub cooldown: Duration,
+    /// `.lock` is there only while somebody uses it: it comes with its first holder, and goes when
+    /// nobody is left.
+    pub transient: bool,
+}
+
+impl Settings {
+    /// These for one semaphore of a keyed one: it lives at its own prefix.
+    #[must_use]
+    pub fn of_key(self, key: &Key) -> Self {
+        Self {
+            prefix: self.prefix.of_key(key),
+            key: Some(key.clone()),
+            transient: true,
+            ..self
+        }
+    }
+
+    /// For how long a reading of the prefix may be relied on: the TTL.
+    pub fn span(&self) -> Duration {
+        self.ttl.unwrap_or(UNTIMED)
+    }
+
+    /// How long a running Job that lost its slot may go on while Consul is asked for another one:
+    /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
+    /// its slot, so a TTL of more than five minutes makes it no longer.
+    pub fn patience(&self) -> Duration {
+        self.span().min(UNTIMED) / 8
+    }
+
+    /// How long Consul itself lets rest what a session of ours had locked when it died. Of a
+    /// semaphore that is the contender key, which nobody wants: whoever prunes the holder waits.
+    pub fn session_lock_delay(&self) -> Duration {
+        match self.mode {
+            Mode::Semaphore => Duration::ZERO,
+            Mode::Mutex => self.lock_delay,
+        }
+    }
+
+    /// Whom a session of this Job stands for.
+    pub fn identity(&self, job: &Target) -> Identity {
+        Identity {
+            cluster: self.cluster.id.as_str().into(),
+            namespace: self.namespace.as_str().into(),
+            semaphore: self.name.as_str().into(),
+            key: self.key.clone(),
+            job: job.name.clone(),
+            uid: job.uid.clone(),
+        }
+    }
+
+    /// Whether a session that bears this name is this semaphore's.
+    pub fn owns(&self, identity: &Identity) -> bool {
+        self.owns_of_any_key(identity) && identity.key == self.key
+    }
+
+    /// Whether a session that bears this name is of the same `ConsulSemaphore`, whichever of its
+    /// semaphores that is.
+    pub fn owns_of_any_key(&self, identity: &Identity) -> bool {
+        *identity.cluster == *self.cluster.id
+            && *identity.namespace == *self.namespace
+            && *identity.semaphore == *self.name
+    }
+
+    /// Whether this Job can be started in a slot of this semaphore that it has.
+    pub fn may_start(&self, job: &Job) -> bool {
+        !self.terminating
+            && job.in_line()
+            && job.wants.as_deref() == Some(self.name.as_str())
+            && (self.key.is_none() || self.key == job.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_long_ttl_gives_a_job_that_lost_its_slot_no_more_time() {
+        let patience = |ttl| {
+            let settings = Settings {
+                ttl,
+                ..samples::settings(1)
+            };
+            settings.patience()
+        };
+        assert_eq!(
+            patience(Some(Duration::from_mins(2))),
+            Duration::from_secs(15)
+        );
+        let longest = Duration::from_millis(37_500);
+        assert_eq!(patience(Some(Duration::from_hours(24))), longest);
+        assert_eq!(patience(None), longest);
+    }
+}

@@ -1,0 +1,201 @@
+//! Whose turn it is, among those who wait for a slot at one prefix: the fair order of
+//! `docs/protocol.md`.
+//!
+//! Every program that waits has a live contender that is not in `Holders`. Those that keep this
+//! protocol leave a free slot to whoever comes before them, but only for a while: who does not take
+//! it then is passed over.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{lock::Lock, reading::Reading};
+use consul_client::{SessionId, clock::Moment};
+
+/// For how long a free slot is left to those who come first, by default: many times what it takes to hear of it
+/// and to write once.
+pub const WINDOW: Duration = Duration::from_secs(2);
+
+/// For how many windows somebody who let its turn pass is passed over: the next turn of one that was only
+/// asleep comes, and one that is dead costs a window now and then.
+const PASSED: u32 = 30;
+
+/// By when each of those who wait will have had its turn, once it could have had a slot.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// For how long a turn lasts; `None`: nobody has one.
+    window: Option<Duration>,
+    /// Whether a slot was free at the last reading.
+    free: bool,
+    began: BTreeMap<SessionId, Turn>,
+}
+
+/// A turn that has begun.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    ends: Moment,
+    /// The contender's `ModifyIndex` when a slot was last free: whoever writes its key anew after that shows
+    /// that it is alive.
+    index: u64,
+}
+
+impl Turn {
+    fn forgotten(&self, window: Duration) -> Moment {
+        self.ends + window * PASSED
+    }
+}
+
+impl Turns {
+    /// Turns that last for so long; `None`: nobody has one.
+    pub fn new(window: Option<Duration>) -> Self {
+        Self {
+            window,
+            free: false,
+            began: BTreeMap::new(),
+        }
+    }
+
+    /// Takes note of a reading: while a slot is free it is the turn of all who wait, and who has
+    /// let one pass is passed over for a while, unless it holds a slot or writes its contender anew.
+    pub fn observe(&mut self, reading: &Reading, now: Moment) {
+        let Some(window) = self.window else {
+            return;
+        };
+        let free = match reading.lock() {
+            Lock::Absent { .. } => true,
+            Lock::Semaphore { body, .. } => body.room() > 0,
+            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
+        };
+        let free_still = std::mem::replace(&mut self.free, free) && free;
+        self.began.retain(|session, turn| {
+            let Some(contender) = reading.contender(session) else {
+                return false;
+            };
+            if free_still {
+                // Nobody has a second turn for the same slot, however often it writes.
+                turn.index = contender.modify_index;
+                return !reading.holds(session);
+            }
+            let passed = turn.ends <= now && now < turn.forgotten(window);
+            passed && contender.modify_index == turn.index && !reading.holds(session)
+        });
+        if free {
+            for (session, entry) in reading.waiting() {
+                let turn = Turn {
+                    ends: now + window,
+                    index: entry.modify_index,
+                };
+                self.began.entry(session.clone()).or_insert(turn);
+            }
+        }
+    }
+
+    /// When the turn of this contender ends, if a slot is free for it: before that, whoever comes
+    /// after it takes none.
+    pub fn ends(&self, session: &SessionId) -> Option<Moment> {
+        self.began.get(session).map(|turn| turn.ends)
+    }
+
+    /// Whether it is forgotten that this contender had its turn.
+    #[cfg(test)]
+    pub(super) fn is_forgotten(&self, session: &SessionId, now: Moment) -> bool {
+        let turn = self.began.get(session).zip(self.window);
+        turn.is_none_or(|(turn, window)| turn.forgotten(window) <= now)
+    }
+
+    /// Whether a slot was free at the last reading.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.free
+    }
+
+    /// The contender's `ModifyIndex` when a slot was last free.
+    #[cfg(test)]
+    pub(super) fn index(&self, session: &SessionId) -> Option<u64> {
+        self.began.get(session).map(|turn| turn.index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mode, samples};
+    use consul_client::{Entry, Listing};
+
+    fn second(since: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(since))
+    }
+
+    /// A prefix with one slot, which this session holds, where `w` waits with a contender of this
+    /// index.
+    fn reading(holder: Option<&str>, index: u64) -> Reading {
+        let entry = |key: &str, session: Option<&str>, value: &str| Entry {
+            modify_index: index,
+            ..samples::entry(key, session, value)
+        };
+        let holders = holder.map_or("{}".into(), |holder| format!(r#"{{"{holder}":true}}"#));
+        let body = format!(r#"{{"Limit":1,"Holders":{holders}}}"#);
+        let listing = Listing {
+            entries: vec![
+                entry("p/.lock", None, &body),
+                entry("p/h", Some("h"), ""),
+                entry("p/w", Some("w"), ""),
+            ],
+            index,
+            sent: second(1),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+    }
+
+    fn turn(readings: &[(u64, Reading)]) -> Option<Moment> {
+        let mut turns = Turns::new(Some(WINDOW));
+        for (now, reading) in readings {
+            turns.observe(reading, second(*now));
+        }
+        turns.ends(&"w".into())
+    }
+
+    #[test]
+    fn a_turn_begins_when_a_slot_is_free() {
+        let (taken, free) = (reading(Some("h"), 5), reading(None, 5));
+        assert_eq!(turn(&[(1, taken.clone())]), None);
+        let turns = [(1, taken.clone()), (2, free.clone()), (3, free.clone())];
+        assert_eq!(turn(&turns), Some(second(2) + WINDOW));
+        let again = [(1, free.clone()), (2, taken), (3, free)];
+        assert_eq!(
+            turn(&again),
+            Some(second(3) + WINDOW),
+            "somebody was faster"
+        );
+    }
+
+    #[test]
+    fn whoever_lets_a_turn_pass_is_passed_over_until_it_shows_that_it_is_alive() {
+        let (taken, free) = (reading(Some("h"), 5), reading(None, 5));
+        let passed = [(1, free.clone()), (3, taken.clone()), (9, free.clone())];
+        assert_eq!(turn(&passed), Some(second(1) + WINDOW));
+        let wrote = [(1, free.clone()), (3, taken), (9, reading(None, 6))];
+        assert_eq!(turn(&wrote), Some(second(9) + WINDOW));
+        let held = [
+            (1, free.clone()),
+            (3, reading(Some("w"), 5)),
+            (9, free.clone()),
+        ];
+        assert_eq!(turn(&held), Some(second(9) + WINDOW));
+        let later = [(1, free.clone()), (3, reading(Some("h"), 5)), (99, free)];
+        assert_eq!(turn(&later), Some(second(99) + WINDOW), "not for ever");
+    }
+
+    #[test]
+    fn nobody_has_a_second_turn_for_the_same_slot() {
+        let writes = [(1, reading(None, 5)), (2, reading(None, 6))];
+        assert_eq!(turn(&writes), Some(second(1) + WINDOW));
+        let [first, second_one] = writes;
+        let passed = [
+            first,
+            second_one,
+            (4, reading(Some("h"), 6)),
+            (5, reading(None, 6)),
+        ];
+        assert_eq!(turn(&passed), Some(second(1) + WINDOW));
+    }
+}

@@ -1,0 +1,236 @@
+//! `hold`, `unhold` and `bump`: a Job's place in line, by its annotations.
+
+use consul_semaphore::Standing;
+use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE};
+use consul_semaphore_operator::controller::asker::Asker;
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use crate::{cluster::Cluster, failure::Failure, terminal};
+
+/// What is to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Hold,
+    Unhold,
+    Priority(i32),
+}
+
+/// What there is to do.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// It is as it is to be.
+    Nothing(String),
+    /// The annotation, its value, and what is said when it is written.
+    Write {
+        annotation: &'static str,
+        value: Option<String>,
+        done: String,
+    },
+}
+
+pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Result<(), Failure> {
+    let cluster = cluster.to_change();
+    let job = cluster.job(name).await?;
+    match step(&job, change)? {
+        Step::Nothing(said) => terminal::write(&format!("job.batch/{name} {said}\n")),
+        Step::Write {
+            annotation,
+            value,
+            done,
+        } => {
+            cluster
+                .patch_job(name, &patch(&job, annotation, value.as_deref()))
+                .await?;
+            terminal::write(&format!("job.batch/{name} {done}\n"))
+        }
+    }
+}
+
+/// Naming the uid: one that was made anew under the same name is not meant.
+fn patch(job: &Job, annotation: &str, value: Option<&str>) -> Value {
+    json!({ "metadata": { "uid": job.metadata.uid, "annotations": { annotation: value } } })
+}
+
+/// Decides by the Job as it is. What a Job that holds a slot says counts only when its pods are gone.
+fn step(job: &Job, change: Change) -> Result<Step, Failure> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let annotations = job.metadata.annotations.clone().unwrap_or_default();
+    if !annotations.contains_key(SEMAPHORE) {
+        return Err(Failure::impossible(format!(
+            "the Job {name} is in no line: it has no annotation {SEMAPHORE}"
+        )));
+    }
+    let asker = Asker::read(job);
+    let standing = asker.as_ref().map(|asker| asker.job.standing);
+    if matches!(
+        standing,
+        Some(Standing::Finished { .. } | Standing::Deleting)
+    ) {
+        return Err(Failure::impossible(format!(
+            "the Job {name} is done or being deleted, and waits for nothing"
+        )));
+    }
+    let later = if standing == Some(Standing::Running) {
+        ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
+    } else {
+        ""
+    };
+    let annotation = match change {
+        Change::Hold | Change::Unhold => HOLD,
+        Change::Priority(_) => PRIORITY,
+    };
+    let (value, there, done) = match change {
+        Change::Hold => {
+            let done = "is on hold: it stays out of the line until `kubectl csem unhold`";
+            (
+                Some("true".to_owned()),
+                "is on hold already",
+                done.to_owned(),
+            )
+        }
+        Change::Unhold => (None, "is not on hold", "is not on hold any more".to_owned()),
+        Change::Priority(priority) => {
+            let done = format!("has the priority {priority}");
+            (
+                Some(priority.to_string()),
+                "has that priority already",
+                done,
+            )
+        }
+    };
+    let now = annotations.get(annotation);
+    let same = match change {
+        // Whatever else stands there is no hold, and may be malformed: it goes as well.
+        Change::Unhold => now.is_none(),
+        Change::Hold | Change::Priority(_) => now == value.as_ref(),
+    };
+    if same {
+        return Ok(Step::Nothing(there.to_owned()));
+    }
+    let obstacle = asker.and_then(|asker| asker.obstacle(false));
+    let obstacle = obstacle.filter(|(word, _)| word == "ManagedElsewhere");
+    let obstacle = obstacle.map_or_else(String::new, |(_, why)| {
+        format!(". It is left alone, and gets no slot: {why}")
+    });
+    Ok(Step::Write {
+        annotation,
+        value,
+        done: format!("{done}{later}{obstacle}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::from_value;
+
+    use super::*;
+
+    fn job(annotations: &Value, spec: &Value, conditions: &Value) -> Job {
+        let mut all = json!({ SEMAPHORE: "db" });
+        for (name, value) in annotations.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        let job = json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7", "annotations": all,
+            },
+            "spec": spec,
+            "status": { "conditions": conditions },
+        });
+        from_value(job).unwrap()
+    }
+
+    fn waiting(annotations: &Value) -> Job {
+        let suspended = json!([{ "type": "Suspended", "status": "True" }]);
+        job(
+            annotations,
+            &json!({ "suspend": true, "template": {} }),
+            &suspended,
+        )
+    }
+
+    /// The annotation that is written with its value, and what is said.
+    fn written(job: &Job, change: Change) -> (&'static str, Option<String>, String) {
+        match step(job, change).unwrap() {
+            Step::Write {
+                annotation,
+                value,
+                done,
+            } => (annotation, value, done),
+            Step::Nothing(said) => panic!("nothing is written: {said}"),
+        }
+    }
+
+    #[test]
+    fn a_waiting_job_gets_the_annotation() {
+        let (annotation, value, done) = written(&waiting(&json!({})), Change::Hold);
+        assert_eq!((annotation, value.as_deref()), (HOLD, Some("true")));
+        assert!(
+            done.contains("on hold") && !done.contains("runs on"),
+            "{done}"
+        );
+        let (annotation, value, _) = written(&waiting(&json!({})), Change::Priority(-5));
+        assert_eq!((annotation, value.as_deref()), (PRIORITY, Some("-5")));
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_replaced_or_taken_away() {
+        let malformed = waiting(&json!({ HOLD: "maybe", PRIORITY: "high" }));
+        assert_eq!(written(&malformed, Change::Unhold).1, None);
+        assert_eq!(
+            written(&malformed, Change::Priority(1)).1.as_deref(),
+            Some("1")
+        );
+        assert_eq!(written(&malformed, Change::Hold).1.as_deref(), Some("true"));
+    }
+
+    #[test]
+    fn what_is_so_already_is_not_written_again() {
+        let job = waiting(&json!({ HOLD: "true", PRIORITY: "7" }));
+        for change in [Change::Hold, Change::Priority(7)] {
+            assert!(
+                matches!(step(&job, change).unwrap(), Step::Nothing(_)),
+                "{change:?}"
+            );
+        }
+        let step = step(&waiting(&json!({})), Change::Unhold).unwrap();
+        assert_eq!(step, Step::Nothing("is not on hold".to_owned()));
+    }
+
+    #[test]
+    fn of_a_job_that_runs_it_is_said_when_that_counts() {
+        let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
+        let (.., done) = written(&running, Change::Hold);
+        assert!(done.contains("runs on"), "{done}");
+    }
+
+    #[test]
+    fn a_job_that_can_not_wait_is_refused() {
+        let done = job(
+            &json!({}),
+            &json!({ "template": {} }),
+            &json!([{ "type": "Complete", "status": "True" }]),
+        );
+        let refused = step(&done, Change::Hold).unwrap_err();
+        assert!(refused.message.contains("is done"), "{}", refused.message);
+        let mut others = waiting(&json!({}));
+        others.metadata.annotations = None;
+        let refused = step(&others, Change::Hold).unwrap_err();
+        assert!(refused.message.contains(SEMAPHORE), "{}", refused.message);
+    }
+
+    #[test]
+    fn one_that_something_else_manages_is_told() {
+        let spec = json!({ "suspend": true, "managedBy": "example.com/queue", "template": {} });
+        let (.., done) = written(&job(&json!({}), &spec, &json!([])), Change::Hold);
+        assert!(done.contains("example.com/queue"), "{done}");
+    }
+
+    #[test]
+    fn the_patch_is_for_this_very_job() {
+        let patch = patch(&waiting(&json!({})), HOLD, None);
+        let expected = json!({ "metadata": { "uid": "u", "annotations": { HOLD: null } } });
+        assert_eq!(patch, expected);
+    }
+}

@@ -1,0 +1,475 @@
+//! `release`: a slot is taken away from its holder, by ending its session in Consul. There is no way to
+//! ask the operator for it, so this goes to Consul with the user's own token.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    io::{self, Write as _},
+};
+
+use consul_client::{
+    self as consul, Client, Config, Listing, Scope, Session, SessionId, text::one_line,
+};
+use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, Standing, identity::NONE};
+use consul_semaphore::{Key, Mode};
+use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_operator::controller::asker::Asker;
+
+use crate::{
+    cluster::Cluster,
+    failure::{Failure, Kind},
+    terminal,
+    view::release::{Holder, Holding, consequences},
+};
+
+pub(crate) async fn release(
+    cluster: &Cluster,
+    name: &str,
+    session: &str,
+    yes: bool,
+) -> Result<(), Failure> {
+    let (_, semaphore) = cluster.readable(name).await?;
+    let consul = client(&semaphore)?;
+    let session: SessionId = session.into();
+    let prefix = semaphore.prefix();
+    let listing = consul.list(&prefix.folder()).await;
+    let listing = listing.map_err(|error| explain(error, &semaphore))?;
+    let (key, body) = match locate(&semaphore, listing, &session) {
+        Role::Holds { key, body } => (key, body),
+        Role::Waits => {
+            return Err(Failure::impossible(format!(
+                "the session {session} waits for a slot of {name}, and holds none"
+            )));
+        }
+        Role::Dead => {
+            return Err(Failure::impossible(format!(
+                "the session {session} is dead already: its slot goes to others after the lock-delay"
+            )));
+        }
+        Role::Absent => {
+            return Err(Failure::not_there(format!(
+                "the session {session} has no slot of {name}: Consul at {} shows none below {prefix}/. \
+                 `kubectl csem show {name}` lists those who hold; if it has that session, this is another \
+                 Consul than the operator's",
+                address()
+            )));
+        }
+    };
+    // Who may not read sessions still sees what the holder has written.
+    let known = match consul.session(&session).await {
+        Ok(known) => known,
+        Err(consul::Error::Denied(_)) => None,
+        Err(error) => return Err(explain(error, &semaphore)),
+    };
+    let rest = match (&known, semaphore.spec.mode) {
+        (Some(known), Mode::Mutex) => known.lock_delay,
+        _ => semaphore.spec.session.lock_delay.get(),
+    };
+    let key = key.map_or_else(String::new, |key| format!(", key {key}"));
+    let holding = Holding {
+        semaphore: format!("{}/{name}{key}", cluster.namespace),
+        session: session.to_string(),
+        consul: address(),
+        mode: semaphore.spec.mode,
+        rest,
+        holder: holder(
+            cluster,
+            name,
+            &semaphore,
+            claim(body.as_deref(), known.as_ref()),
+        )
+        .await?,
+    };
+    terminal::tell(&consequences(&holding));
+    if !yes && !confirmed()? {
+        return Err(Failure::impossible("not released: the answer was not yes"));
+    }
+    if !yes {
+        // Whoever was asked took their time: the slot may have been given back, and the session do something else.
+        let listing = consul.list(&prefix.folder()).await;
+        let listing = listing.map_err(|error| explain(error, &semaphore))?;
+        if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
+            return Err(Failure::impossible(format!(
+                "not released: meanwhile the session {session} has given its slot of {name} back"
+            )));
+        }
+    }
+    let done = consul.destroy_session(&session).await;
+    done.map_err(|error| explain(error, &semaphore))?;
+    terminal::write(&format!(
+        "session {session} destroyed: its slot of {name} is released\n"
+    ))
+}
+
+/// Consul as the user's environment has it, in the part of it that the semaphore lives in.
+fn client(semaphore: &ConsulSemaphore) -> Result<Client, Failure> {
+    let config = Config::from_env().map_err(|error| Failure::impossible(error.to_string()))?;
+    let client = Client::new(config).map_err(|error| Failure::impossible(error.to_string()))?;
+    let consul = semaphore.spec.consul.clone().unwrap_or_default();
+    Ok(client.scoped(Scope {
+        datacenter: consul.datacenter,
+        namespace: consul.namespace,
+        partition: consul.partition,
+    }))
+}
+
+const ADDRESS: &str = "CONSUL_HTTP_ADDR";
+
+fn address() -> String {
+    let set = env::var(ADDRESS).ok().filter(|address| !address.is_empty());
+    set.unwrap_or_else(|| "http://127.0.0.1:8500".to_owned())
+}
+
+/// What failed, and what this command needs.
+fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
+    let mut failure = Failure::from(error);
+    let more = match failure.kind {
+        Kind::Denied => format!(
+            "the token of CONSUL_HTTP_TOKEN needs key read on {}/ and session write on the node that the \
+             session belongs to",
+            semaphore.prefix()
+        ),
+        Kind::Away if env::var_os(ADDRESS).is_none_or(|address| address.is_empty()) => {
+            format!("a slot is released in Consul itself, and {ADDRESS} does not say where that is")
+        }
+        _ => return failure,
+    };
+    failure.message = format!("{}; {more}", failure.message);
+    failure
+}
+
+/// What a session is to a semaphore.
+#[derive(Debug, PartialEq, Eq)]
+enum Role {
+    /// It holds a slot, and this is what its holder says of itself.
+    Holds {
+        key: Option<Key>,
+        body: Option<Box<ContenderBody>>,
+    },
+    /// It takes part, and holds none.
+    Waits,
+    /// It is among the holders, and has ended.
+    Dead,
+    /// It has nothing to do with it. It may be anybody's.
+    Absent,
+}
+
+/// Looks for a session below the prefix, with the operator's own understanding of what is there.
+fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> Role {
+    let prefix = semaphore.prefix();
+    for (key, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
+        let reading = Reading::new(prefix, semaphore.spec.mode, part);
+        if reading.holds(session) {
+            let contender = reading.contender(session);
+            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+            let body = body.map(Box::new);
+            return Role::Holds { key, body };
+        }
+        if reading.contender(session).is_some() {
+            return Role::Waits;
+        }
+        if reading.is_named(session) {
+            return Role::Dead;
+        }
+    }
+    Role::Absent
+}
+
+/// The listing of each semaphore that it has.
+fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Prefix, Listing)> {
+    if !keyed {
+        return vec![(None, prefix.clone(), listing)];
+    }
+    let Listing {
+        entries,
+        index,
+        sent,
+        reset,
+    } = listing;
+    let mut keys: BTreeMap<Key, Vec<_>> = BTreeMap::new();
+    for entry in entries {
+        let below = entry.key.strip_prefix(&prefix.folder());
+        let segment = below.and_then(|below| Some(below.split_once('/')?.0));
+        if let Some(key) = segment.and_then(|segment| segment.parse().ok()) {
+            keys.entry(key).or_default().push(entry);
+        }
+    }
+    let part = |(key, entries): (Key, Vec<_>)| {
+        let prefix = prefix.of_key(&key);
+        let listing = Listing {
+            entries,
+            index,
+            sent,
+            reset,
+        };
+        (Some(key), prefix, listing)
+    };
+    keys.into_iter().map(part).collect()
+}
+
+/// Whom a holder's session was made for.
+#[derive(Debug)]
+struct Claim {
+    /// The cluster's name, or its id where the holder has not written that.
+    cluster: String,
+    namespace: String,
+    job: String,
+    uid: String,
+    semaphore: String,
+}
+
+/// What others have written, as it can stand in a warning: it forges no line of it, and moves nothing on a terminal.
+fn clean(text: &str) -> String {
+    one_line(text, 200)
+}
+
+/// The session's name proves for whom it was made; where it can't be read, the holder's own word has to
+/// do. The error is a holder that is no Job and no command of this program's.
+fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
+    let Some(known) = known else {
+        let body =
+            body.ok_or_else(|| Holder::Program("nothing is known of its session".to_owned()))?;
+        return Ok(Claim {
+            cluster: clean(&body.cluster),
+            namespace: clean(&body.namespace),
+            job: clean(&body.name),
+            uid: clean(&body.uid),
+            semaphore: clean(&body.semaphore),
+        });
+    };
+    let Some(identity) = Identity::parse(&known.name) else {
+        let name = if known.name.is_empty() {
+            "a session without a name"
+        } else {
+            &known.name
+        };
+        let program = clean(&format!("{name} on {}", known.node));
+        return Err(Holder::Program(program));
+    };
+    let cluster = body.map_or(&*identity.cluster, |body| &body.cluster);
+    Ok(Claim {
+        cluster: clean(cluster),
+        namespace: clean(&identity.namespace),
+        job: clean(&identity.job),
+        uid: clean(identity.uid.as_ref()),
+        semaphore: clean(&identity.semaphore),
+    })
+}
+
+/// Who it is, and if that is a Job of this cluster, what it does.
+async fn holder(
+    cluster: &Cluster,
+    name: &str,
+    semaphore: &ConsulSemaphore,
+    claim: Result<Claim, Holder>,
+) -> Result<Holder, Failure> {
+    let claim = match claim {
+        Ok(claim) => claim,
+        Err(holder) => return Ok(holder),
+    };
+    if claim.namespace == NONE {
+        return Ok(Holder::Process {
+            host: claim.cluster,
+            command: claim.job,
+        });
+    }
+    let job = format!("{}/{}", claim.namespace, claim.job);
+    // A prefix can be shared by semaphores of several namespaces.
+    let there = cluster.at(&claim.namespace);
+    let found = match there.job(&claim.job).await {
+        Ok(found) => Some(found),
+        Err(failure) if failure.kind == Kind::NotThere => None,
+        Err(failure) if failure.kind == Kind::Denied => {
+            return Ok(Holder::Unseen {
+                cluster: claim.cluster,
+                job,
+            });
+        }
+        Err(failure) => return Err(failure),
+    };
+    let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&claim.uid)) else {
+        return Ok(Holder::Elsewhere {
+            cluster: claim.cluster,
+            job,
+        });
+    };
+    // What counts is the semaphore by which the Job got its slot.
+    let on_slot_lost = if (&*claim.namespace, &*claim.semaphore) == (&*cluster.namespace, name) {
+        Some(semaphore.spec.on_slot_lost)
+    } else {
+        match there.readable(&claim.semaphore).await {
+            Ok((_, semaphore)) => Some(semaphore.spec.on_slot_lost),
+            Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => None,
+            Err(failure) => return Err(failure),
+        }
+    };
+    // One whose annotation was taken away is not read; it runs, or it would hold nothing for long.
+    let standing = Asker::read(&found).map_or(Standing::Running, |asker| asker.job.standing);
+    Ok(Holder::Job {
+        namespace: claim.namespace,
+        name: claim.job,
+        standing,
+        on_slot_lost,
+    })
+}
+
+/// Asks, and waits for the answer. Without anybody who answers it is no.
+fn confirmed() -> Result<bool, Failure> {
+    let failed = |error: io::Error| Failure::impossible(format!("nobody can be asked: {error}"));
+    let mut asking = io::stderr();
+    write!(asking, "Release it? Type yes: ").map_err(failed)?;
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer).map_err(failed)?;
+    if read == 0 {
+        let message = "not released: nobody answered. With --yes nobody is asked";
+        return Err(Failure::impossible(message));
+    }
+    Ok(answer.trim() == "yes")
+}
+
+#[cfg(test)]
+mod tests {
+    use consul_client::{Entry, clock::Moment};
+    use consul_semaphore::lock::SEMAPHORE_FLAGS;
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    fn semaphore(keyed: bool, mode: &str) -> ConsulSemaphore {
+        let semaphore = json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": "db", "namespace": "batch" },
+            "spec": { "limit": 1, "prefix": "p", "keyed": keyed, "mode": mode },
+        });
+        from_value(semaphore).unwrap()
+    }
+
+    /// What `api.Lock` and all who share a mutex with it write.
+    const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
+
+    fn entry(key: &str, value: &str, session: Option<&str>, flags: u64) -> Entry {
+        Entry {
+            key: key.to_owned(),
+            value: value.as_bytes().to_vec(),
+            flags,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: 1,
+            modify_index: 1,
+        }
+    }
+
+    fn listing(entries: Vec<Entry>) -> Listing {
+        Listing {
+            entries,
+            index: 1,
+            sent: Moment::default(),
+            reset: false,
+        }
+    }
+
+    fn at(prefix: &str) -> Vec<Entry> {
+        let lock = r#"{"Limit":2,"Holders":{"holds":true,"dead":true}}"#;
+        vec![
+            entry(&format!("{prefix}/.lock"), lock, None, SEMAPHORE_FLAGS),
+            entry(
+                &format!("{prefix}/holds"),
+                "{}",
+                Some("holds"),
+                SEMAPHORE_FLAGS,
+            ),
+            entry(
+                &format!("{prefix}/waits"),
+                "{}",
+                Some("waits"),
+                SEMAPHORE_FLAGS,
+            ),
+            entry(
+                &format!("{prefix}/stray"),
+                "{}",
+                Some("another"),
+                SEMAPHORE_FLAGS,
+            ),
+        ]
+    }
+
+    #[test]
+    fn only_who_holds_a_slot_can_be_released() {
+        let db = semaphore(false, "Semaphore");
+        let role = |session: &str| locate(&db, listing(at("p")), &session.into());
+        let holds = Role::Holds {
+            key: None,
+            body: None,
+        };
+        assert_eq!(role("holds"), holds);
+        assert_eq!(role("waits"), Role::Waits);
+        assert_eq!(role("dead"), Role::Dead);
+        for session in ["another", "stray", ".lock", "nobody", ""] {
+            assert_eq!(role(session), Role::Absent, "{session}");
+        }
+    }
+
+    #[test]
+    fn of_a_keyed_one_it_is_found_below_its_key() {
+        let db = semaphore(true, "Semaphore");
+        let mut entries = at("p/k2");
+        entries.extend(at("p"));
+        let role = |session: &str| locate(&db, listing(entries.clone()), &session.into());
+        assert!(
+            matches!(role("holds"), Role::Holds { key: Some(key), .. } if key.as_ref() == "k2")
+        );
+        assert_eq!(role("nobody"), Role::Absent);
+    }
+
+    #[test]
+    fn the_holder_of_a_mutex_has_locked_its_key() {
+        let db = semaphore(false, "Mutex");
+        let locked = listing(vec![entry("p/.lock", "{}", Some("holds"), MUTEX_FLAGS)]);
+        assert!(matches!(
+            locate(&db, locked.clone(), &"holds".into()),
+            Role::Holds { .. }
+        ));
+        assert_eq!(locate(&db, locked, &"other".into()), Role::Absent);
+    }
+
+    fn session(name: &str) -> Session {
+        from_value(json!({ "ID": "s", "Name": name, "Node": "web-1", "CreateIndex": 1 })).unwrap()
+    }
+
+    fn body(cluster: &str, job: &str) -> ContenderBody {
+        let body = json!({
+            "cluster": cluster, "clusterId": "id", "kind": "Job", "namespace": "batch", "name": job,
+            "uid": "u-1", "semaphore": "db", "time": "2026-01-01T00:00:00Z",
+        });
+        from_value(body).unwrap()
+    }
+
+    #[test]
+    fn the_sessions_name_goes_before_what_the_holder_says() {
+        let forged = body("prod-eu", "forged");
+        let made_for = session("consul-semaphore-operator/id/batch/db/migrate-1/u-1");
+        let claim_of = |body: Option<&ContenderBody>, known: Option<&Session>| {
+            let claim = claim(body, known).unwrap();
+            (claim.cluster, claim.job)
+        };
+        let proved = ("prod-eu".to_owned(), "migrate-1".to_owned());
+        assert_eq!(claim_of(Some(&forged), Some(&made_for)), proved);
+        assert_eq!(
+            claim_of(None, Some(&made_for)),
+            ("id".to_owned(), "migrate-1".to_owned())
+        );
+        assert_eq!(claim_of(Some(&forged), None).1, "forged");
+        let wipes = session("\u{1b}[2J\nall is safe");
+        let cleaned = Holder::Program(" [2J all is safe on web-1".to_owned());
+        assert_eq!(claim(None, Some(&wipes)).unwrap_err(), cleaned);
+        let moved = body("\u{1b}[H", "a\nb");
+        assert_eq!(
+            claim_of(Some(&moved), None),
+            (" [H".to_owned(), "a b".to_owned())
+        );
+        let others = session("Consul API Semaphore");
+        let named = Holder::Program("Consul API Semaphore on web-1".to_owned());
+        assert_eq!(claim(Some(&forged), Some(&others)).unwrap_err(), named);
+    }
+}

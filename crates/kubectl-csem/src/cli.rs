@@ -1,0 +1,282 @@
+//! The command line. kubectl runs `kubectl-csem` for `kubectl csem`, with everything that follows.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use consul_semaphore_api::tenancy::is_namespace;
+
+/// The semaphores of consul-semaphore-operator: who holds their slots, who waits, and why.
+#[derive(Debug, Parser)]
+#[command(version, name = "kubectl-csem", bin_name = "kubectl csem", after_help = HELP)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const HELP: &str = "\
+Exit codes: 0 done; 1 it can't be done as asked; 2 a flag can't be used; 66 what was named is not there;
+69 the API server or Consul gives no answer; 77 a right is missing.
+
+Colour is used on a terminal, unless NO_COLOR is set.";
+
+/// Which cluster, as kubectl takes it.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Connection {
+    /// The kubeconfig file [env: KUBECONFIG] [default: ~/.kube/config]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Which context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Which cluster of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) cluster: Option<String>,
+
+    /// Which user of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+
+    /// As whom it is done: a user, or system:serviceaccount:NAMESPACE:NAME
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub(crate) as_user: Option<String>,
+
+    /// As a member of which group, with --as; may be given several times
+    #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
+    pub(crate) as_group: Vec<String>,
+
+    /// Which namespace [default: the context's; of list and watch without a name all]
+    #[arg(long, short, global = true, value_name = "NAME", value_parser = namespace_name)]
+    pub(crate) namespace: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the semaphores of all namespaces, or of one
+    #[command(alias = "ls")]
+    List {
+        #[command(flatten)]
+        everywhere: Everywhere,
+        /// Of those with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
+        #[arg(long, short = 'l', value_name = "LABELS")]
+        selector: Option<String>,
+        /// What it is written as
+        #[arg(long, short, value_enum)]
+        output: Option<Output>,
+    },
+    /// Show a semaphore: who holds its slots, who waits and why, what happened last
+    Show {
+        /// The name of the ConsulSemaphore
+        #[arg(value_parser = semaphore_name)]
+        semaphore: String,
+        /// What it is written as
+        #[arg(long, short, value_enum)]
+        output: Option<Output>,
+    },
+    /// Watch one semaphore or all: as list and show, as things are now. Ctrl-C ends it
+    Watch {
+        /// The name of a ConsulSemaphore
+        #[arg(value_parser = semaphore_name, conflicts_with = "all_namespaces")]
+        semaphore: Option<String>,
+        #[command(flatten)]
+        everywhere: Everywhere,
+        /// Of all, those with these labels, as of list
+        #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "semaphore")]
+        selector: Option<String>,
+    },
+    /// Keep a waiting Job out of the line
+    Hold(OneJob),
+    /// Put a Job that is on hold into the line again
+    Unhold(OneJob),
+    /// Change the priority of a waiting Job
+    Bump {
+        #[command(flatten)]
+        job: OneJob,
+        /// Higher goes first; without one it is 0
+        #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
+        priority: i32,
+    },
+    /// Grant nothing more; Jobs that hold a slot go on
+    Pause(OneSemaphore),
+    /// Grant again
+    Resume(OneSemaphore),
+    /// Take a slot away from its holder, by destroying its session in Consul. Asks first
+    #[command(after_help = RELEASE)]
+    Release {
+        #[command(flatten)]
+        semaphore: OneSemaphore,
+        /// The session that holds the slot, as show has it
+        session: String,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Print what a shell needs to complete this program's words
+    #[command(after_help = COMPLETION)]
+    Completion {
+        /// Which shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// What could stand next, for shells
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        /// The words up to the one that is being written
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+const RELEASE: &str = "\
+A slot can't be released through the API server: this talks to Consul itself, with what CONSUL_HTTP_ADDR,
+CONSUL_HTTP_TOKEN and the other variables of Consul's tools say. The token needs key read on the semaphore's
+prefix, and session write on the node that the session belongs to.";
+
+const COMPLETION: &str = "\
+`kubectl csem` itself is completed by kubectl's own completion, in every shell, once this program is found
+on the PATH by the name kubectl_complete-csem as well: ln -s kubectl-csem kubectl_complete-csem. What this
+prints completes the word kubectl-csem.";
+
+/// How far a list goes.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Everywhere {
+    /// Of all namespaces, also with a namespace or where that is not allowed
+    #[arg(long, short = 'A')]
+    pub(crate) all_namespaces: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OneJob {
+    /// The name of the Job
+    #[arg(value_parser = job_name)]
+    pub(crate) job: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OneSemaphore {
+    /// The name of the ConsulSemaphore
+    #[arg(value_parser = semaphore_name)]
+    pub(crate) semaphore: String,
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For programs
+    Json,
+    /// The same as YAML
+    Yaml,
+    /// For people, with all there is
+    Wide,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The name of a Job, also as `kubectl get -o name` prints it.
+fn job_name(text: &str) -> Result<String, String> {
+    name(text, &JOBS)
+}
+
+/// What kubectl calls the kinds of objects that are named here.
+pub(crate) const JOBS: [&str; 4] = ["job.batch", "jobs.batch", "job", "jobs"];
+pub(crate) const SEMAPHORES: [&str; 4] = [
+    "consulsemaphore.consul-semaphore.io",
+    "consulsemaphore",
+    "consulsemaphores",
+    "csem",
+];
+
+/// The name of a semaphore, also as `kubectl get -o name` prints it.
+fn semaphore_name(text: &str) -> Result<String, String> {
+    name(text, &SEMAPHORES)
+}
+
+/// The name of a namespace; an empty one is none.
+fn namespace_name(text: &str) -> Result<String, String> {
+    if text.is_empty() || is_namespace(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a namespace's name is of lower case letters and digits, with '-' between them".to_owned())
+}
+
+fn name(text: &str, kinds: &[&str]) -> Result<String, String> {
+    let name = match text.split_once('/') {
+        Some((kind, name)) if kinds.contains(&kind) => name,
+        Some((kind, _)) => {
+            return Err(format!(
+                "{kind:?} is not the kind of object that is asked for"
+            ));
+        }
+        None => text,
+    };
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if name.is_empty() || name.len() > 253 || !name.chars().all(allowed) {
+        return Err("a name is of lower case letters, digits, '-' and '.'".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn names_are_taken_as_kubectl_prints_them() {
+        assert_eq!(job_name("job.batch/migrate-1").as_deref(), Ok("migrate-1"));
+        assert_eq!(job_name("migrate-1").as_deref(), Ok("migrate-1"));
+        assert_eq!(semaphore_name("csem/db").as_deref(), Ok("db"));
+        assert_eq!(namespace_name("team-a").as_deref(), Ok("team-a"));
+        assert_eq!(namespace_name("").as_deref(), Ok(""));
+        for bad in [
+            "a/b",
+            "team-a/consulsemaphores?x=",
+            "A",
+            "a.b",
+            "-a",
+            &"x".repeat(64),
+        ] {
+            assert!(namespace_name(bad).is_err(), "{bad:?}");
+        }
+        for bad in ["", "pod/a", "job/", "A", "a b", "a/b/c", "../db"] {
+            assert!(job_name(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn flags_stand_anywhere_behind_the_command() {
+        let cli = Cli::try_parse_from([
+            "kubectl-csem",
+            "bump",
+            "a",
+            "--priority",
+            "-5",
+            "-n",
+            "batch",
+        ])
+        .unwrap();
+        assert_eq!(cli.connection.namespace.as_deref(), Some("batch"));
+        assert!(matches!(cli.command, Command::Bump { priority: -5, .. }));
+        assert!(Cli::try_parse_from(["kubectl-csem", "watch", "db", "-A"]).is_err());
+        assert!(Cli::try_parse_from(["kubectl-csem", "list", "--as-group", "a"]).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! The API server, with the user's own kubeconfig and rights. Every call is bounded.
+
+use std::{fmt::Debug, time::Duration};
+
+use consul_semaphore_api::ConsulSemaphore;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Event};
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
+};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::{
+    cli::Connection,
+    failure::{Failure, Kind, Right, What},
+    terminal,
+    view::item::Item,
+};
+
+/// How long a call may take, the client's own repetitions included.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many objects are listed at once, and how often.
+const PAGE: u32 = 500;
+const PAGES: usize = 20;
+
+/// A cluster, and the namespace that is meant where none is named.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    pub(crate) namespace: String,
+    /// Whether the namespace was asked for, and is not only the context's.
+    named: bool,
+    /// What is to be done with what is read, if that takes more.
+    toward: Option<&'static str>,
+}
+
+/// What a list brought: all there is, or as much as is looked at.
+pub(crate) struct Listed<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) cut: bool,
+}
+
+impl Cluster {
+    pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
+        let config = config(connection).await?;
+        // An empty one is none, as for kubectl.
+        let namespace = connection.namespace.clone();
+        let namespace = namespace.filter(|namespace| !namespace.is_empty());
+        let named = namespace.is_some();
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config);
+        let client = client.map_err(|error| Failure::of_client(&error))?;
+        Ok(Self {
+            client,
+            namespace,
+            named,
+            toward: None,
+        })
+    }
+
+    /// The same cluster, with this namespace.
+    pub(crate) fn at(&self, namespace: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The same cluster, where what is read is to be changed then.
+    pub(crate) fn to_change(&self) -> Self {
+        Self {
+            toward: Some("patch"),
+            ..self.clone()
+        }
+    }
+
+    /// What `list` and `watch` show: what is asked for, and if nothing is, all namespaces, or the context's for a
+    /// user who may not see all. `None` is all namespaces.
+    pub(crate) async fn reach(&self, all: bool) -> Result<Option<String>, Failure> {
+        if all {
+            return Ok(None);
+        }
+        let one = Some(self.namespace.clone());
+        if self.named {
+            return Ok(one);
+        }
+        let first = ListParams::default().limit(1);
+        let all = self.semaphores(None);
+        let asked = timeout(PATIENCE, all.list_metadata(&first)).await;
+        match asked.map_err(|_| Failure::silent(PATIENCE))? {
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                let namespace = &self.namespace;
+                terminal::tell(&format!(
+                    "you may not list the semaphores of all namespaces: these are those of {namespace}"
+                ));
+                Ok(one)
+            }
+            // What else is wrong is found by what is done next.
+            _ => Ok(None),
+        }
+    }
+
+    /// The semaphores of a namespace, or of all. As they are stored: one that can't be read keeps nobody
+    /// from seeing the others.
+    pub(crate) fn semaphores(&self, namespace: Option<&str>) -> Api<DynamicObject> {
+        let kind = ApiResource::erase::<ConsulSemaphore>(&());
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &kind),
+            None => Api::all_with(self.client.clone(), &kind),
+        }
+    }
+
+    pub(crate) fn jobs(&self) -> Api<Job> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub(crate) fn events(&self) -> Api<Event> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// For what else there is to be listed.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn right(&self, verb: &'static str, what: What) -> Right {
+        Right {
+            verb,
+            toward: self.toward,
+            what,
+            namespace: Some(self.namespace.clone()),
+        }
+    }
+
+    pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
+        let semaphores = self.semaphores(Some(&self.namespace));
+        let right = self.right("get", What::Semaphores);
+        let mut semaphore = bounded(&right, semaphores.get(name)).await;
+        if let Err(failure) = &mut semaphore
+            && failure.kind == Kind::NotThere
+        {
+            let hint = "kubectl csem list shows where there are which, and -n names a namespace";
+            failure.message = format!(
+                "{}, looked for in the namespace {}: {hint}",
+                failure.message, self.namespace
+            );
+        }
+        semaphore
+    }
+
+    /// A semaphore that can be read, with what it was read from.
+    pub(crate) async fn readable(
+        &self,
+        name: &str,
+    ) -> Result<(DynamicObject, ConsulSemaphore), Failure> {
+        let object = self.semaphore(name).await?;
+        match Item::read(&object) {
+            Item::Semaphore(semaphore) => Ok((object, *semaphore)),
+            Item::Unreadable { why, .. } => Err(Failure::impossible(format!(
+                "the ConsulSemaphore {name} was stored before its schema, and can't be read: {why}"
+            ))),
+        }
+    }
+
+    pub(crate) async fn job(&self, name: &str) -> Result<Job, Failure> {
+        bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
+    }
+
+    pub(crate) async fn patch_semaphore(
+        &self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<DynamicObject, Failure> {
+        let semaphores = self.semaphores(Some(&self.namespace));
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = semaphores.patch(name, &params, &patch);
+        bounded(&self.right("patch", What::Semaphores), call).await
+    }
+
+    pub(crate) async fn patch_job(&self, name: &str, patch: &Value) -> Result<Job, Failure> {
+        let jobs = self.jobs();
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = jobs.patch(name, &params, &patch);
+        bounded(&self.right("patch", What::Jobs), call).await
+    }
+
+    /// The semaphores of a namespace, or of all, with these labels.
+    pub(crate) async fn list_semaphores(
+        &self,
+        namespace: Option<&str>,
+        selector: Option<&str>,
+    ) -> Result<Listed<DynamicObject>, Failure> {
+        let right = Right {
+            namespace: namespace.map(str::to_owned),
+            ..self.right("list", What::Semaphores)
+        };
+        let semaphores = self.semaphores(namespace);
+        let params = ListParams {
+            label_selector: selector.map(str::to_owned),
+            ..ListParams::default()
+        };
+        list(&right, &semaphores, &params, Some).await
+    }
+
+    /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
+    pub(crate) async fn list_jobs<T>(
+        &self,
+        read: impl Fn(Job) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = self.right("list", What::Jobs);
+        list(&right, &self.jobs(), &ListParams::default(), read).await
+    }
+
+    /// What `read` keeps of the events of the namespace that `fields` select.
+    pub(crate) async fn list_events<T>(
+        &self,
+        fields: &str,
+        read: impl Fn(Event) -> Option<T>,
+    ) -> Result<Listed<T>, Failure> {
+        let right = self.right("list", What::Events);
+        let params = ListParams::default().fields(fields);
+        list(&right, &self.events(), &params, read).await
+    }
+}
+
+impl Connection {
+    /// The kubeconfig that is named, or that kubectl would read.
+    pub(crate) fn kubeconfig(&self) -> Result<Kubeconfig, KubeconfigError> {
+        match &self.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        }
+    }
+}
+
+async fn config(connection: &Connection) -> Result<Config, Failure> {
+    let mut config = configured(connection).await?;
+    let user = &mut config.auth_info;
+    user.impersonate = connection.as_user.clone().or(user.impersonate.take());
+    if !connection.as_group.is_empty() {
+        user.impersonate_groups = Some(connection.as_group.clone());
+    }
+    Ok(config)
+}
+
+async fn configured(connection: &Connection) -> Result<Config, Failure> {
+    let Connection {
+        kubeconfig,
+        context,
+        cluster,
+        user,
+        ..
+    } = connection;
+    let unknown = |error: String| {
+        Failure::impossible(format!(
+            "no cluster is known: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
+        ))
+    };
+    let named = [context, cluster, user].into_iter().any(Option::is_some);
+    if kubeconfig.is_none() && !named {
+        // It may be that of a pod.
+        let config = Config::infer().await;
+        return config.map_err(|error| unknown(error.to_string()));
+    }
+    let read = connection.kubeconfig();
+    let read = read.map_err(|error| unknown(error.to_string()))?;
+    if let Some(user) = user
+        && !read.auth_infos.iter().any(|known| known.name == *user)
+    {
+        return Err(unknown(format!(
+            "there is no user {user:?} in the kubeconfig"
+        )));
+    }
+    let options = KubeConfigOptions {
+        context: context.clone(),
+        cluster: cluster.clone(),
+        user: user.clone(),
+    };
+    let config = Config::from_custom_kubeconfig(read, &options).await;
+    config.map_err(|error| unknown(error.to_string()))
+}
+
+/// Makes a call that has to be answered in time.
+async fn bounded<T>(
+    right: &Right,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Failure> {
+    match timeout(PATIENCE, call).await {
+        Ok(answer) => answer.map_err(|error| Failure::of_call(right, &error)),
+        Err(_) => Err(Failure::silent(PATIENCE)),
+    }
+}
+
+async fn list<K, T>(
+    right: &Right,
+    api: &Api<K>,
+    params: &ListParams,
+    read: impl Fn(K) -> Option<T>,
+) -> Result<Listed<T>, Failure>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut params = params.clone().limit(PAGE);
+    let mut items = Vec::new();
+    for _ in 0..PAGES {
+        let page = bounded(right, api.list(&params)).await?;
+        items.extend(page.items.into_iter().filter_map(&read));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(Listed { items, cut: false }),
+        }
+    }
+    Ok(Listed { items, cut: true })
+}

@@ -1,0 +1,460 @@
+//! What could stand next on the command line.
+//!
+//! kubectl asks an executable `kubectl_complete-csem` with the words behind `kubectl csem`, the last one
+//! being that under the cursor, and takes an answer in cobra's form: a candidate a line, with a tab
+//! before what it means, and at last a line with a directive. So kubectl's own completion does it in
+//! every shell. It is made of clap's own description of the commands, and of names that the cluster is
+//! asked for with the flags that stand on the line already.
+
+mod names;
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Arg, ArgAction, Command};
+use consul_client::text::one_line;
+use tokio::time::timeout;
+
+use self::names::{Name, names};
+use crate::cli::{Connection, JOBS, SEMAPHORES, Shell};
+
+/// How long somebody waits for names.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Cobra's directives: files may stand there, or nothing but the candidates.
+const FILES: u8 = 0;
+const NOTHING_ELSE: u8 = 4;
+
+/// What may stand at the cursor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Next {
+    /// Words of the command line itself, each with what it means.
+    words: Vec<(String, String)>,
+    /// A name that is asked for.
+    name: Option<Name>,
+    /// What the cursor's word begins with, before the name: `--namespace=`.
+    before: String,
+    /// The kind of object that stands before its name, as kubectl has it: `job/`.
+    kind: String,
+    /// The command that stands on the line.
+    command: String,
+    /// What the cluster is asked with.
+    connection: Connection,
+    /// The arguments that stand on the line already.
+    given: Vec<String>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// A shell, by a script of this program's, which replaces the whole word.
+    Shell,
+    /// kubectl, whose scripts put what stands before a flag's value there themselves.
+    Kubectl,
+}
+
+/// What may stand in place of the last of these words.
+pub(crate) fn next(command: &Command, words: &[String]) -> Next {
+    let Some((last, before)) = words.split_last() else {
+        return Next::default();
+    };
+    let mut command = command;
+    let mut next = Next::default();
+    let mut flag: Option<&Arg> = None;
+    for word in before {
+        if let Some(of) = flag.take() {
+            next.connection.set(of, word);
+        } else if word.starts_with('-') {
+            flag = match find_flag(command, word) {
+                Some((arg, None)) if takes_value(arg) => Some(arg),
+                Some((arg, Some(value))) => {
+                    next.connection.set(arg, value);
+                    None
+                }
+                _ => None,
+            };
+        } else if let Some(found) = subcommand(command, word).filter(|_| next.given.is_empty()) {
+            command = found;
+            found.get_name().clone_into(&mut next.command);
+        } else {
+            next.given.push(word.clone());
+        }
+    }
+    if let Some(flag) = flag {
+        next.value_of(flag);
+    } else if let Some((arg, Some(value))) = find_flag(command, last) {
+        last[..last.len() - value.len()].clone_into(&mut next.before);
+        next.value_of(arg);
+    } else if last.starts_with('-') {
+        next.words = flags(command);
+    } else {
+        next.words = subcommands(command);
+        if let Some(arg) = command.get_positionals().nth(next.given.len()) {
+            next.value_of(arg);
+            next.kind_of(last);
+        }
+    }
+    let before = next.before.clone();
+    next.words
+        .retain(|(word, _)| format!("{before}{word}").starts_with(last.as_str()));
+    next
+}
+
+impl Next {
+    fn value_of(&mut self, arg: &Arg) {
+        let values = arg.get_possible_values();
+        let values = values.iter().filter(|value| !value.is_hide_set());
+        self.words.extend(values.map(|value| {
+            let help = value.get_help().map(ToString::to_string);
+            (value.get_name().to_owned(), help.unwrap_or_default())
+        }));
+        self.name = Name::of(arg);
+    }
+
+    /// Takes note of the kind that the word begins with, if it is that of the name that is asked for.
+    fn kind_of(&mut self, word: &str) {
+        let kinds = match self.name {
+            Some(Name::Job) => JOBS,
+            Some(Name::Semaphore) => SEMAPHORES,
+            _ => return,
+        };
+        if let Some((kind, _)) = word.split_once('/')
+            && kinds.contains(&kind)
+        {
+            self.kind = format!("{kind}/");
+        }
+    }
+
+    /// The answer, with these names beside the words that are known. `last` is the cursor's word. Names
+    /// are of others' choice: those that a shell could take for something else are left out.
+    fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
+        let mut answer = String::new();
+        let names = names
+            .into_iter()
+            .filter(|(name, _)| is_plain(name))
+            .map(|(name, help)| (format!("{}{name}", self.kind), plainly(&help)));
+        let all = self.words.iter().cloned().chain(names);
+        for (word, help) in all {
+            let word = format!("{}{word}", self.before);
+            if word.starts_with(last) {
+                let shown = match asker {
+                    Asks::Shell => &word,
+                    Asks::Kubectl => &word[self.before.len()..],
+                };
+                answer.push_str(shown);
+                if !help.is_empty() {
+                    answer.push('\t');
+                    answer.push_str(&one_line(&help, 80));
+                }
+                answer.push('\n');
+            }
+        }
+        let directive = if self.name == Some(Name::File) {
+            FILES
+        } else {
+            NOTHING_ELSE
+        };
+        format!("{answer}:{directive}\n")
+    }
+}
+
+/// Whether a name can be offered: bash puts it on the line as it is, kubectl's script for bash has it
+/// expanded even before that, and this program would take one that begins with a hyphen for a flag.
+fn is_plain(name: &str) -> bool {
+    let in_front = name.bytes().next().unwrap_or(b'-');
+    in_front != b'-' && name.bytes().all(is_harmless)
+}
+
+/// What no shell takes for anything but itself.
+fn is_harmless(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._:/=@-".contains(&byte)
+}
+
+/// What is shown beside a name, without anything that a shell might expand.
+fn plainly(help: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || c == ' ' || u8::try_from(c).is_ok_and(is_harmless);
+    let shown = help.chars().map(|c| if plain(c) { c } else { '?' });
+    shown.collect()
+}
+
+impl Connection {
+    fn set(&mut self, arg: &Arg, value: &str) {
+        match arg.get_id().as_str() {
+            "kubeconfig" => self.kubeconfig = Some(PathBuf::from(value)),
+            "context" => self.context = Some(value.to_owned()),
+            "cluster" => self.cluster = Some(value.to_owned()),
+            "user" => self.user = Some(value.to_owned()),
+            "as_user" => self.as_user = Some(value.to_owned()),
+            "as_group" => self.as_group.push(value.to_owned()),
+            "namespace" => self.namespace = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+}
+
+fn takes_value(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
+}
+
+/// The flag that a word names, and the value that stands in it.
+fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Option<&'w str>)> {
+    let mut flags = command.get_arguments().filter(|arg| !arg.is_positional());
+    if let Some(long) = word.strip_prefix("--") {
+        let (name, value) = match long.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (long, None),
+        };
+        return flags
+            .find(|arg| arg.get_long() == Some(name))
+            .map(|arg| (arg, value));
+    }
+    let mut letters = word.strip_prefix('-')?.chars();
+    let flags: Vec<&Arg> = flags.collect();
+    // Several may stand in one word, of which the last may take a value.
+    loop {
+        let short = letters.next()?;
+        let arg = *flags.iter().find(|arg| arg.get_short() == Some(short))?;
+        let rest = letters.as_str();
+        if takes_value(arg) {
+            let value = rest.strip_prefix('=').unwrap_or(rest);
+            return Some((arg, Some(value).filter(|_| !rest.is_empty())));
+        }
+        if rest.is_empty() {
+            return Some((arg, None));
+        }
+    }
+}
+
+fn subcommand<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
+    command
+        .get_subcommands()
+        .find(|found| found.get_name() == word)
+}
+
+fn subcommands(command: &Command) -> Vec<(String, String)> {
+    let shown = command
+        .get_subcommands()
+        .filter(|found| !found.is_hide_set());
+    let help = |found: &Command| {
+        found
+            .get_about()
+            .map(ToString::to_string)
+            .unwrap_or_default()
+    };
+    shown
+        .map(|found| (found.get_name().to_owned(), help(found)))
+        .collect()
+}
+
+fn flags(command: &Command) -> Vec<(String, String)> {
+    let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
+    let help = |arg: &Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
+    shown
+        .flat_map(|arg| {
+            let long = arg.get_long().map(|long| (format!("--{long}"), help(arg)));
+            let short = arg
+                .get_short()
+                .map(|short| (format!("-{short}"), help(arg)));
+            long.into_iter().chain(short)
+        })
+        .collect()
+}
+
+/// The answer to kubectl. Names that can't be had in time are left out: a shell shows no errors.
+pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
+    let next = next(command, words);
+    let names = match next.name {
+        Some(name) => {
+            let names = timeout(PATIENCE, names(name, &next)).await;
+            names.ok().flatten().unwrap_or_default()
+        }
+        None => Vec::new(),
+    };
+    let last = words.last().map_or("", String::as_str);
+    next.answer(names, last, asker)
+}
+
+/// What a shell reads to complete the word `kubectl-csem`.
+pub(crate) fn script(shell: Shell) -> &'static str {
+    match shell {
+        Shell::Bash => include_str!("completion/bash"),
+        Shell::Zsh => include_str!("completion/zsh"),
+        Shell::Fish => include_str!("completion/fish"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn at(words: &[&str]) -> Next {
+        let mut command = Cli::command();
+        command.build();
+        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+        next(&command, &words)
+    }
+
+    fn words(next: &Next) -> Vec<&str> {
+        next.words.iter().map(|(word, _)| word.as_str()).collect()
+    }
+
+    #[test]
+    fn commands_come_first() {
+        let all = at(&[""]);
+        assert_eq!(words(&all)[..3], ["list", "show", "watch"]);
+        assert!(
+            !words(&all)
+                .iter()
+                .any(|word| word.starts_with('_') || word.starts_with('-'))
+        );
+        assert_eq!(words(&at(&["re"])), ["resume", "release"]);
+    }
+
+    #[test]
+    fn an_argument_is_a_name_of_its_kind() {
+        assert_eq!(at(&["show", ""]).name, Some(Name::Semaphore));
+        assert_eq!(at(&["hold", "mig"]).name, Some(Name::Job));
+        assert_eq!(at(&["release", ""]).name, Some(Name::Semaphore));
+        let session = at(&["release", "db", ""]);
+        assert_eq!(
+            (session.name, session.given),
+            (Some(Name::Session), vec!["db".to_owned()])
+        );
+        assert_eq!(at(&["show", "db", ""]).name, None);
+        assert_eq!(at(&["hold", "job/mig"]).kind, "job/");
+        assert_eq!(at(&["hold", "csem/mig"]).kind, "");
+        assert_eq!(at(&["pause", "csem/"]).kind, "csem/");
+        assert_eq!(words(&at(&["completion", ""])), ["bash", "zsh", "fish"]);
+    }
+
+    #[test]
+    fn flags_are_known_with_their_values() {
+        assert!(words(&at(&["show", "--"])).contains(&"--output"));
+        assert!(words(&at(&["show", "--"])).contains(&"--namespace"));
+        assert!(!words(&at(&["show", "--"])).contains(&"--yes"));
+        assert_eq!(words(&at(&["show", "-o", ""])), ["json", "yaml", "wide"]);
+        assert_eq!(words(&at(&["list", "--output", "y"])), ["yaml"]);
+        let inside = at(&["list", "--output=y"]);
+        assert_eq!(
+            (words(&inside), inside.before.as_str()),
+            (vec!["yaml"], "--output=")
+        );
+        assert_eq!(at(&["show", "-n", ""]).name, Some(Name::Namespace));
+        assert_eq!(at(&["show", "--context", ""]).name, Some(Name::Context));
+        assert_eq!(at(&["show", "--kubeconfig", ""]).name, Some(Name::File));
+    }
+
+    #[test]
+    fn the_cluster_is_asked_with_the_flags_of_the_line() {
+        let next = at(&[
+            "-n",
+            "batch",
+            "--context=prod",
+            "show",
+            "--kubeconfig",
+            "k",
+            "",
+        ]);
+        let connection = Connection {
+            kubeconfig: Some("k".into()),
+            context: Some("prod".to_owned()),
+            namespace: Some("batch".to_owned()),
+            ..Connection::default()
+        };
+        assert_eq!(
+            (next.name, next.connection),
+            (Some(Name::Semaphore), connection)
+        );
+        assert_eq!(
+            at(&["list", "-A", "-nweb", ""])
+                .connection
+                .namespace
+                .as_deref(),
+            Some("web")
+        );
+    }
+
+    #[test]
+    fn the_answer_is_cobras() {
+        let names = vec![
+            ("db".to_owned(), "a\tb".to_owned()),
+            ("partner".to_owned(), String::new()),
+        ];
+        assert_eq!(
+            at(&["show", "d"]).answer(names.clone(), "d", Asks::Kubectl),
+            "db\ta?b\n:4\n"
+        );
+        let flag = |asker| {
+            let next = at(&["show", "--namespace=d"]);
+            next.answer(names.clone(), "--namespace=d", asker)
+        };
+        assert_eq!(flag(Asks::Kubectl), "db\ta?b\n:4\n");
+        assert_eq!(flag(Asks::Shell), "--namespace=db\ta?b\n:4\n");
+        let with_kind = at(&["show", "csem/d"]);
+        for asker in [Asks::Kubectl, Asks::Shell] {
+            let answer = with_kind.answer(names.clone(), "csem/d", asker);
+            assert_eq!(answer, "csem/db\ta?b\n:4\n");
+        }
+        let file = at(&["list", "--kubeconfig", ""]);
+        assert_eq!(file.answer(Vec::new(), "", Asks::Kubectl), ":0\n");
+        assert_eq!(at(&[]).answer(Vec::new(), "", Asks::Kubectl), ":4\n");
+    }
+
+    #[test]
+    fn a_name_that_a_shell_could_take_for_something_else_is_not_offered() {
+        let offered = |name: &str, help: &str| {
+            let names = vec![(name.to_owned(), help.to_owned())];
+            let answer = at(&["release", "db", ""]).answer(names, "", Asks::Shell);
+            answer.strip_suffix(":4\n").unwrap().to_owned()
+        };
+        for name in [
+            "00000000-0000-4000-8000-000000000001",
+            "arn:aws:eks:eu-west-1:1:cluster/prod",
+            "gke_project_zone_name",
+            "jane@prod.eu=1",
+        ] {
+            assert_eq!(offered(name, ""), format!("{name}\n"));
+        }
+        for name in [
+            "x;id>PWNED;#",
+            "$(id)",
+            "`id`",
+            "a b",
+            "a\tb",
+            "a\nb",
+            "~root",
+            "a*",
+            "a\\b",
+            "a'b",
+            "a\"b",
+            "a|b",
+            "a&b",
+            "{a,b}",
+            "\u{202e}a",
+            "--as=system:admin",
+            "",
+        ] {
+            assert_eq!(offered(name, "help"), "", "{name:?}");
+        }
+        let said = offered("a", "prod-eu batch/é-1 $(id)`id`;\u{1b}[2J");
+        assert_eq!(said, "a\tprod-eu batch/é-1 ??id??id????2J\n");
+    }
+
+    #[test]
+    fn short_flags_are_read_as_they_are_elsewhere() {
+        let inside = at(&["list", "-o=y"]);
+        assert_eq!(
+            (words(&inside), inside.before.as_str()),
+            (vec!["yaml"], "-o=")
+        );
+        assert_eq!(words(&at(&["list", "-oy"])), ["yaml"]);
+        let namespace = |words: &[&str]| at(words).connection.namespace;
+        assert_eq!(namespace(&["show", "-n=web", ""]).as_deref(), Some("web"));
+        assert_eq!(
+            namespace(&["list", "-An", "web", ""]).as_deref(),
+            Some("web")
+        );
+    }
+}

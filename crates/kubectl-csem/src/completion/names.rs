@@ -1,0 +1,115 @@
+//! Names that the cluster and the kubeconfig know.
+
+use clap::Arg;
+use consul_semaphore::Standing;
+use consul_semaphore_operator::controller::asker::Asker;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt as _, api::ListParams};
+
+use super::Next;
+use crate::{
+    cluster::Cluster,
+    view::item::{Item, status},
+};
+
+/// What kind of name may stand there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    Semaphore,
+    Job,
+    Session,
+    Namespace,
+    Context,
+    Cluster,
+    User,
+    File,
+}
+
+impl Name {
+    /// By what the argument is called in `cli.rs`.
+    pub(super) fn of(arg: &Arg) -> Option<Self> {
+        match arg.get_id().as_str() {
+            "semaphore" => Some(Self::Semaphore),
+            "job" => Some(Self::Job),
+            "session" => Some(Self::Session),
+            "namespace" => Some(Self::Namespace),
+            "context" => Some(Self::Context),
+            "cluster" => Some(Self::Cluster),
+            "user" => Some(Self::User),
+            "kubeconfig" => Some(Self::File),
+            _ => None,
+        }
+    }
+}
+
+/// The names of a kind that may stand there, each with what it means; `None` if they can't be had.
+pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String)>> {
+    let bare = |name: String| (name, String::new());
+    match name {
+        Name::File => None,
+        Name::Context => {
+            let contexts = next.connection.kubeconfig().ok()?.contexts.into_iter();
+            Some(contexts.map(|context| bare(context.name)).collect())
+        }
+        Name::Cluster => {
+            let clusters = next.connection.kubeconfig().ok()?.clusters.into_iter();
+            Some(clusters.map(|cluster| bare(cluster.name)).collect())
+        }
+        Name::User => {
+            let users = next.connection.kubeconfig().ok()?.auth_infos.into_iter();
+            Some(users.map(|user| bare(user.name)).collect())
+        }
+        Name::Namespace => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let namespaces = Api::<Namespace>::all(cluster.client());
+            let listed = namespaces
+                .list_metadata(&ListParams::default())
+                .await
+                .ok()?;
+            let listed = listed.items.iter();
+            Some(listed.map(|namespace| bare(namespace.name_any())).collect())
+        }
+        Name::Semaphore => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let listed = cluster
+                .list_semaphores(Some(&cluster.namespace), None)
+                .await
+                .ok()?;
+            let listed = listed.items.iter();
+            Some(listed.map(|object| bare(object.name_any())).collect())
+        }
+        Name::Job => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let listed = cluster.list_jobs(|job| {
+                let asker = Asker::read(&job).filter(|asker| suits(next, asker))?;
+                Some((
+                    asker.job.name.to_string(),
+                    format!("of {}", asker.semaphore),
+                ))
+            });
+            Some(listed.await.ok()?.items)
+        }
+        Name::Session => {
+            let cluster = Cluster::connect(&next.connection).await.ok()?;
+            let object = cluster.semaphore(next.given.first()?).await.ok()?;
+            let Item::Semaphore(semaphore) = Item::read(&object) else {
+                return None;
+            };
+            let holders = status(&semaphore).holders.into_iter();
+            let named = holders.map(|holder| (holder.session, holder.holder.unwrap_or_default()));
+            Some(named.collect())
+        }
+    }
+}
+
+/// Whether the command on the line does something about a Job as it is.
+fn suits(next: &Next, asker: &Asker) -> bool {
+    let job = &asker.job;
+    let over = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
+    let suits = match next.command.as_str() {
+        "hold" => !job.hold,
+        "unhold" => job.hold || asker.obstacle(false).is_some(),
+        _ => true,
+    };
+    !over && suits
+}

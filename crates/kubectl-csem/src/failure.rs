@@ -1,0 +1,296 @@
+//! Why a command can't do what it was asked to, with its exit code.
+
+use std::{error::Error as _, fmt::Write as _, time::Duration};
+
+use consul_client::{self as consul, text::one_line};
+use kube::core::Status;
+
+/// How much of others' words is repeated.
+const SHOWN: usize = 600;
+
+/// What kind of failure it is: what a script may tell apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It can't be done as it was asked for.
+    Impossible,
+    /// What was named is not there.
+    NotThere,
+    /// The API server or Consul gives no answer.
+    Away,
+    /// A right is missing.
+    Denied,
+}
+
+/// A failure: what went wrong, and what to do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn impossible(message: impl Into<String>) -> Self {
+        Self::new(Kind::Impossible, message)
+    }
+
+    pub(crate) fn not_there(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotThere, message)
+    }
+
+    fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    /// The same numbers as `consul-semaphore-operator exec` has, which are those of sysexits.h.
+    pub(crate) fn code(&self) -> u8 {
+        match self.kind {
+            Kind::Impossible => 1,
+            Kind::NotThere => 66,
+            Kind::Away => 69,
+            Kind::Denied => 77,
+        }
+    }
+
+    /// A call of the API server's that failed.
+    pub(crate) fn of_call(right: &Right, error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_answer(right, status),
+            error => Self::of_client(error),
+        }
+    }
+
+    /// What went wrong before there was an answer.
+    pub(crate) fn of_client(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::ProxyProtocolDisabled { proxy_url, .. }
+            | kube::Error::ProxyProtocolUnsupported { proxy_url } => {
+                let host = proxy_url.host().unwrap_or_default();
+                Self::impossible(format!(
+                    "this program can't go through the proxy {host}, which HTTPS_PROXY or the \
+                     kubeconfig's proxy-url names: unset it"
+                ))
+            }
+            error => {
+                let mut why = error.to_string();
+                let mut cause = error.source();
+                while let Some(error) = cause {
+                    // To a string: that cannot fail.
+                    let _ = write!(why, ": {error}");
+                    cause = error.source();
+                }
+                let why = one_line(&why, SHOWN);
+                let message = format!(
+                    "the API server gives no answer ({why}): look at the kubeconfig's server and certificates, \
+                     `kubectl config view --minify`"
+                );
+                Self::new(Kind::Away, message)
+            }
+        }
+    }
+
+    /// No answer of the API server's.
+    pub(crate) fn silent(patience: Duration) -> Self {
+        let seconds = patience.as_secs();
+        let message = format!("the API server did not answer within {seconds} s");
+        Self::new(Kind::Away, message)
+    }
+
+    fn of_answer(right: &Right, status: &Status) -> Self {
+        let words = one_line(&status.message, SHOWN);
+        let named = status
+            .details
+            .as_ref()
+            .is_some_and(|details| !details.name.is_empty());
+        match status.code {
+            401 => Self::new(
+                Kind::Denied,
+                format!(
+                    "the API server does not know who you are: log in again, or look at the kubeconfig ({words})"
+                ),
+            ),
+            403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
+            404 if !named && right.what == What::Semaphores => Self::not_there(
+                "this cluster has no ConsulSemaphores: their CustomResourceDefinition is not installed",
+            ),
+            404 => Self::not_there(words),
+            409 => Self::impossible(format!(
+                "it was changed or made anew meanwhile, look again: {words}"
+            )),
+            429 | 500.. => Self::new(Kind::Away, words),
+            _ => Self::impossible(words),
+        }
+    }
+}
+
+impl From<consul::Error> for Failure {
+    fn from(error: consul::Error) -> Self {
+        let kind = match &error {
+            consul::Error::Denied(_) => Kind::Denied,
+            consul::Error::Unreachable { .. }
+            | consul::Error::NoLeader { .. }
+            | consul::Error::TooManyRequests(_) => Kind::Away,
+            _ => Kind::Impossible,
+        };
+        Self::new(kind, one_line(&error.to_string(), SHOWN))
+    }
+}
+
+/// What is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum What {
+    Semaphores,
+    Jobs,
+    Events,
+}
+
+impl What {
+    /// As the API calls it.
+    pub(crate) fn resource(self) -> &'static str {
+        match self {
+            Self::Semaphores => "consulsemaphores",
+            Self::Jobs => "jobs",
+            Self::Events => "events",
+        }
+    }
+}
+
+/// What a call needs to be allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Right {
+    pub(crate) verb: &'static str,
+    /// What is to be done next with what this brings, if that takes more.
+    pub(crate) toward: Option<&'static str>,
+    pub(crate) what: What,
+    /// Without one: in all.
+    pub(crate) namespace: Option<String>,
+}
+
+impl Right {
+    /// What is missing, and who gives it.
+    fn missing(&self) -> String {
+        let Self {
+            verb,
+            toward: _,
+            what,
+            namespace,
+        } = self;
+        let resource = what.resource();
+        let role = self.role();
+        match namespace {
+            Some(namespace) => format!(
+                "You may not {verb} {resource} in the namespace {namespace}. The ClusterRole {role}; \
+                 whoever administers the namespace can bind it to you there"
+            ),
+            None => format!(
+                "You may not {verb} {resource} in all namespaces. The ClusterRole {role}; a \
+                 ClusterRoleBinding gives it everywhere. Without -A one namespace is asked for"
+            ),
+        }
+    }
+
+    /// Which role is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself have them.
+    fn role(&self) -> &'static str {
+        match (self.what, self.toward.unwrap_or(self.verb)) {
+            (What::Semaphores, "get" | "list" | "watch") => {
+                "consul-semaphore-viewer gives that right, and Kubernetes' own view, edit and admin include it"
+            }
+            (What::Semaphores, _) => {
+                "consul-semaphore-editor gives that right, and no other role includes it"
+            }
+            (_, "get" | "list" | "watch") => "view, Kubernetes' own, gives that right",
+            _ => "edit, Kubernetes' own, gives that right",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    fn right(verb: &'static str, what: What, namespace: Option<&str>) -> Right {
+        Right {
+            verb,
+            toward: None,
+            what,
+            namespace: namespace.map(str::to_owned),
+        }
+    }
+
+    fn refused(right: &Right, code: u16, message: &str) -> Failure {
+        let status = Status::failure(message, "Reason").with_code(code);
+        Failure::of_call(right, &kube::Error::Api(Box::new(status)))
+    }
+
+    #[test]
+    fn a_missing_right_is_told_with_the_role_that_gives_it() {
+        let cases = [
+            (
+                right("list", What::Semaphores, Some("batch")),
+                "consul-semaphore-viewer",
+            ),
+            (
+                right("patch", What::Semaphores, Some("batch")),
+                "consul-semaphore-editor",
+            ),
+            (right("list", What::Jobs, Some("batch")), "ClusterRole view"),
+            (
+                right("patch", What::Jobs, Some("batch")),
+                "ClusterRole edit",
+            ),
+        ];
+        for (right, role) in cases {
+            let failure = refused(&right, 403, "x is forbidden: User \"eve\"");
+            let said = &failure.message;
+            assert_eq!(failure.code(), 77);
+            for word in [role, right.verb, right.what.resource(), "batch", "eve"] {
+                assert!(said.contains(word), "{word:?} is not in: {said}");
+            }
+        }
+        let first = Right {
+            toward: Some("patch"),
+            ..right("get", What::Jobs, Some("batch"))
+        };
+        let said = refused(&first, 403, "x").message;
+        assert!(
+            said.contains("may not get") && said.contains("ClusterRole edit"),
+            "{said}"
+        );
+        let everywhere = right("list", What::Semaphores, None);
+        let said = refused(&everywhere, 403, "x").message;
+        assert!(
+            said.contains("all namespaces") && said.contains("Without -A"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_installed_is_told_from_what_is_not_there() {
+        let right = right("get", What::Semaphores, Some("batch"));
+        let failure = refused(&right, 404, "404 page not found");
+        assert_eq!(failure.code(), 66);
+        assert!(failure.message.contains("CustomResourceDefinition"));
+        let status =
+            Status::failure("consulsemaphores \"db\" not found", "NotFound").with_code(404);
+        let status = status.with_details(from_value(json!({ "name": "db" })).unwrap());
+        let failure = Failure::of_call(&right, &kube::Error::Api(Box::new(status)));
+        assert_eq!(
+            (failure.code(), failure.message.contains("\"db\"")),
+            (66, true)
+        );
+    }
+
+    #[test]
+    fn each_kind_has_an_exit_code() {
+        let right = right("patch", What::Jobs, Some("batch"));
+        let code = |status| refused(&right, status, "words").code();
+        assert_eq!([401, 409, 422, 429, 503].map(code), [77, 1, 1, 69, 69]);
+        assert_eq!(Failure::silent(Duration::from_secs(30)).code(), 69);
+        let denied = consul::Error::Denied("no".to_owned());
+        assert_eq!(Failure::from(denied).code(), 77);
+    }
+}

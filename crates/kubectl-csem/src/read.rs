@@ -1,0 +1,195 @@
+//! What is there, once: `list` and `show`.
+
+use std::collections::HashSet;
+
+use consul_client::clock;
+use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_operator::controller::asker::Asker;
+use kube::api::DynamicObject;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    cli::Output,
+    cluster::{Cluster, Listed},
+    failure::{Failure, Kind},
+    terminal,
+    view::{
+        document::Document,
+        holder::{Kind as HolderKind, Who},
+        item::{self, Item},
+        line::{Line, line},
+        list::{self, Columns},
+        show::{self, Shown},
+        told::{TELLER, Told, recent},
+    },
+};
+
+/// How many Jobs are shown in line, and beside it; and how many events. Programs, and who asks for all,
+/// get more.
+pub(crate) const SHOWN: usize = 50;
+const SHOWN_WIDE: usize = 5_000;
+pub(crate) const EVENTS: usize = 10;
+const EVENTS_WIDE: usize = 100;
+
+pub(crate) async fn list(
+    cluster: &Cluster,
+    all_namespaces: bool,
+    selector: Option<&str>,
+    output: Option<Output>,
+) -> Result<(), Failure> {
+    let namespace = cluster.reach(all_namespaces).await?;
+    let Listed { mut items, cut } = cluster
+        .list_semaphores(namespace.as_deref(), selector)
+        .await?;
+    items.iter_mut().for_each(without_managers);
+    if cut {
+        terminal::tell(&format!(
+            "these are the first {}: there are more",
+            items.len()
+        ));
+    }
+    if output.is_some_and(is_for_programs) {
+        let all = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items });
+        return document(&all, output);
+    }
+    if items.is_empty() {
+        let place = namespace.map_or_else(
+            || "in any namespace".to_owned(),
+            |name| format!("in the namespace {name}"),
+        );
+        let labels = selector.map_or(String::new(), |labels| {
+            format!(" with the labels {labels:?}")
+        });
+        terminal::tell(&format!("there are no ConsulSemaphores {place}{labels}"));
+        return Ok(());
+    }
+    let read: Vec<Item> = items.iter().map(Item::read).collect();
+    let columns = Columns {
+        namespace: namespace.is_none(),
+        wide: output == Some(Output::Wide),
+    };
+    terminal::print(&list::list(&read, columns, clock::time()))
+}
+
+pub(crate) async fn show(
+    cluster: &Cluster,
+    name: &str,
+    output: Option<Output>,
+) -> Result<(), Failure> {
+    let (mut object, semaphore) = cluster.readable(name).await?;
+    without_managers(&mut object);
+    let around = Around::read(cluster, name).await?;
+    let (places, events) = match output {
+        None => (SHOWN, EVENTS),
+        Some(_) => (SHOWN_WIDE, EVENTS_WIDE),
+    };
+    let queue = line(&semaphore, &around.askers, &around.told, places);
+    let names = names(&semaphore, &queue, &around.askers);
+    let events = recent(&around.told, name, &names, events);
+    let shown = Shown {
+        semaphore: &semaphore,
+        queue: &queue,
+        events: &events,
+        gaps: &around.gaps,
+    };
+    if output.is_some_and(is_for_programs) {
+        return document(&Document::of(&object, &shown), output);
+    }
+    terminal::print(&show::show(&shown, clock::time()))
+}
+
+/// What belongs to a semaphore beside the object itself. Who may not read it sees the rest, and is told.
+struct Around {
+    askers: Vec<Asker>,
+    told: Vec<Told>,
+    gaps: Vec<String>,
+}
+
+impl Around {
+    async fn read(cluster: &Cluster, name: &str) -> Result<Self, Failure> {
+        let ours = |asker: &Asker| &*asker.semaphore == name;
+        let from_operator = format!("reportingComponent={TELLER}");
+        let (jobs, events) = tokio::join!(
+            cluster.list_jobs(|job| Asker::read(&job).filter(ours)),
+            cluster.list_events(&from_operator, |event| Told::read(&event)),
+        );
+        let mut gaps = Vec::new();
+        Ok(Self {
+            askers: unless_denied("Jobs", jobs, &mut gaps)?,
+            told: unless_denied("events", events, &mut gaps)?,
+            gaps,
+        })
+    }
+}
+
+fn unless_denied<T>(
+    what: &str,
+    listed: Result<Listed<T>, Failure>,
+    gaps: &mut Vec<String>,
+) -> Result<Vec<T>, Failure> {
+    match listed {
+        Ok(Listed { items, cut }) => {
+            if cut {
+                gaps.push(format!(
+                    "there are so many {what} in the namespace that not all were looked at"
+                ));
+            }
+            Ok(items)
+        }
+        Err(failure) if failure.kind == Kind::Denied => {
+            gaps.push(gap(what, &failure.message));
+            Ok(Vec::new())
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What is said where something can't be shown.
+pub(crate) fn gap(what: &str, why: &str) -> String {
+    format!("what the {what} say is left out: {why}")
+}
+
+/// The Jobs that events may be about: those that wait, hold, or have asked.
+pub(crate) fn names(
+    semaphore: &ConsulSemaphore,
+    queue: &Line,
+    askers: &[Asker],
+) -> HashSet<String> {
+    let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
+    let waiting = queue.places.iter().map(|place| place.job.clone());
+    let asking = askers.iter().map(|asker| asker.job.name.to_string());
+    let holders = item::status(semaphore).holders;
+    let holding = holders.iter().filter_map(|holder| {
+        let who = Who::read(holder.holder.as_deref());
+        let (place, job) = who.name.split_once('/')?;
+        (who.kind == HolderKind::Job && place == namespace).then(|| job.to_owned())
+    });
+    waiting.chain(asking).chain(holding).collect()
+}
+
+fn is_for_programs(output: Output) -> bool {
+    matches!(output, Output::Json | Output::Yaml)
+}
+
+fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
+    let written = if output == Some(Output::Yaml) {
+        serde_yaml_ng::to_string(what).map_err(|error| error.to_string())
+    } else {
+        serde_json::to_string_pretty(what)
+            .map(|text| text + "\n")
+            .map_err(|error| error.to_string())
+    };
+    terminal::write(&written.map_err(Failure::impossible)?)
+}
+
+/// Who wrote which field is of no use here; kubectl leaves it out, too.
+fn without_managers(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+}
+
+/// An object as kubectl calls it in what it says.
+pub(crate) fn title(object: &DynamicObject) -> String {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    format!("consulsemaphore.consul-semaphore.io/{name}")
+}

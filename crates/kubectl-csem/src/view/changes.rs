@@ -1,0 +1,214 @@
+//! What has changed of semaphores, a line for each: for who watches without a terminal.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use consul_client::text::one_line;
+use consul_semaphore_api::conditions::ConditionType;
+
+use super::{
+    item::{Item, condition, status},
+    told::Told,
+};
+
+/// How long a line may be, in characters: some words in it are others'.
+const LONGEST: usize = 8_192;
+
+/// As much of what is watched as changes are told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// A line for each semaphore, by its name.
+    semaphores: BTreeMap<String, Summary>,
+    /// What was told already.
+    told: BTreeSet<(jiff::Timestamp, String)>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Summary {
+    standing: String,
+    /// By their sessions.
+    holders: BTreeMap<String, String>,
+    queue: Vec<String>,
+}
+
+impl Seen {
+    pub(crate) fn of<'a>(
+        items: impl IntoIterator<Item = &'a Item>,
+        told: impl IntoIterator<Item = &'a Told>,
+    ) -> Self {
+        let semaphores = items.into_iter().map(summary).collect();
+        let told = told.into_iter().map(|told| (told.time, line(told)));
+        Self {
+            semaphores,
+            told: told.collect(),
+        }
+    }
+
+    /// What is new since `before`. With `details` also who came and went.
+    pub(crate) fn since(&self, before: &Self, details: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, now) in &self.semaphores {
+            let known = before.semaphores.get(name);
+            if known.is_none_or(|known| known.standing != now.standing) {
+                lines.push(format!("{name} {}", now.standing));
+            }
+            if details {
+                let known = known.cloned().unwrap_or_default();
+                now.details(&known, name, &mut lines);
+            }
+        }
+        let gone = before.semaphores.keys();
+        let gone = gone.filter(|name| !self.semaphores.contains_key(*name));
+        lines.extend(gone.map(|name| format!("{name} is gone")));
+        // What happened before anybody watched is no news.
+        if details && !before.semaphores.is_empty() {
+            let new = self.told.difference(&before.told);
+            lines.extend(new.map(|(_, line)| line.clone()));
+        }
+        lines.iter().map(|line| one_line(line, LONGEST)).collect()
+    }
+}
+
+impl Summary {
+    fn details(&self, before: &Self, name: &str, lines: &mut Vec<String>) {
+        let difference = |of: &Self, from: &Self, sign: &str| -> Vec<String> {
+            let other = of
+                .holders
+                .iter()
+                .filter(|(session, _)| !from.holders.contains_key(*session));
+            other
+                .map(|(session, holder)| {
+                    format!("{name} {sign} holder {holder} (session {session})")
+                })
+                .collect()
+        };
+        lines.extend(difference(before, self, "-"));
+        lines.extend(difference(self, before, "+"));
+        if self.queue != before.queue {
+            let queue = if self.queue.is_empty() {
+                "-".to_owned()
+            } else {
+                self.queue.join(" ")
+            };
+            lines.push(format!("{name} queue {queue}"));
+        }
+    }
+}
+
+fn summary(item: &Item) -> (String, Summary) {
+    let semaphore = match item {
+        Item::Semaphore(semaphore) => semaphore,
+        Item::Unreadable {
+            namespace,
+            name,
+            created: _,
+            why,
+        } => {
+            let standing = format!("can't be read: {why}");
+            let summary = Summary {
+                standing,
+                ..Summary::default()
+            };
+            return (format!("{namespace}/{name}"), summary);
+        }
+    };
+    let metadata = &semaphore.metadata;
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let name = format!(
+        "{namespace}/{}",
+        metadata.name.as_deref().unwrap_or_default()
+    );
+    let reported = status(semaphore);
+    let ready = condition(semaphore, ConditionType::Ready);
+    let standing = format!(
+        "held {}/{} waiting {} Ready={} {}",
+        reported.held,
+        reported.limit.unwrap_or(semaphore.spec.limit),
+        reported.waiting,
+        ready.map_or("Unknown", |ready| ready.status.as_str()),
+        ready.map_or("-", |ready| ready.reason.as_str()),
+    );
+    let holders = reported.holders.into_iter();
+    let holders =
+        holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
+    let summary = Summary {
+        standing,
+        holders: holders.collect(),
+        queue: reported
+            .queue
+            .into_iter()
+            .map(|queued| queued.job)
+            .collect(),
+    };
+    (name, summary)
+}
+
+fn line(told: &Told) -> String {
+    let Told {
+        warning,
+        reason,
+        kind,
+        name,
+        message,
+        ..
+    } = told;
+    let type_ = if *warning { "Warning" } else { "Normal" };
+    format!("event {type_} {reason} {kind}/{name}: {message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::view::samples::{semaphore, told};
+
+    fn seen(status: &Value, told: &[Told]) -> Seen {
+        let item = Item::Semaphore(Box::new(semaphore(status)));
+        Seen::of([&item], told)
+    }
+
+    #[test]
+    fn nothing_is_told_of_what_stays() {
+        let one = seen(&json!({}), &[]);
+        assert_eq!(one.since(&one, true), Vec::<String>::new());
+    }
+
+    #[test]
+    fn at_first_all_is_new() {
+        let events = [told(1, "Job", "b", "u", "SlotWaiting")];
+        let now = seen(&json!({ "holders": [] }), &events);
+        let lines = now.since(&Seen::default(), true);
+        assert_eq!(lines, ["batch/db held 2/2 waiting 0 Ready=True Reconciled"]);
+    }
+
+    #[test]
+    fn a_hand_over_is_who_went_and_who_came() {
+        let holder = |session: &str, job: &str| json!({ "session": session, "holder": format!("eu batch/{job}") });
+        let before = seen(
+            &json!({ "waiting": 1, "holders": [holder("s-1", "a")], "queue": [{ "job": "b" }] }),
+            &[told(1, "Job", "b", "u", "SlotWaiting")],
+        );
+        let after = seen(
+            &json!({ "waiting": 0, "holders": [holder("s-2", "b")], "queue": [] }),
+            &[
+                told(1, "Job", "b", "u", "SlotWaiting"),
+                told(2, "Job", "b", "u", "SlotGranted"),
+            ],
+        );
+        let expected = [
+            "batch/db held 2/2 waiting 0 Ready=True Reconciled",
+            "batch/db - holder eu batch/a (session s-1)",
+            "batch/db + holder eu batch/b (session s-2)",
+            "batch/db queue -",
+            "event Normal SlotGranted Job/b: the note of SlotGranted",
+        ];
+        assert_eq!(after.since(&before, true), expected);
+        assert_eq!(after.since(&before, false), expected[..1]);
+    }
+
+    #[test]
+    fn one_that_was_deleted_is_gone() {
+        let lines = Seen::default().since(&seen(&json!({}), &[]), true);
+        assert_eq!(lines, ["batch/db is gone"]);
+    }
+}

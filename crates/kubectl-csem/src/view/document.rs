@@ -1,0 +1,138 @@
+//! One semaphore for programs: what is shown of it, as JSON or YAML.
+
+use consul_semaphore_api::ConsulSemaphore;
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+use serde::Serialize;
+
+use super::{
+    holder::{Kind, Who},
+    item::status,
+    line::{Outside, Place},
+    show::Shown,
+    told::Told,
+};
+
+/// A semaphore with its line.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Document<'a> {
+    /// The object as it is stored.
+    semaphore: &'a DynamicObject,
+    holders: Vec<Holder>,
+    /// How many hold beside these.
+    more_holders: usize,
+    /// Next first.
+    queue: &'a [Place],
+    /// How many wait behind these.
+    more_in_queue: usize,
+    not_in_line: &'a [Outside],
+    /// How many beside these are not in line.
+    more_not_in_line: usize,
+    events: &'a [&'a Told],
+    /// What could not be read, and why.
+    gaps: &'a [String],
+}
+
+/// A holder, with what its name in the status means.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Holder {
+    session: String,
+    kind: Kind,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    r#where: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cools_until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    never_expires: bool,
+}
+
+impl<'a> Document<'a> {
+    pub(crate) fn of(object: &'a DynamicObject, shown: &Shown<'a>) -> Self {
+        let held = usize::try_from(status(shown.semaphore).held).unwrap_or(0);
+        let holders = holders(shown.semaphore);
+        Self {
+            semaphore: object,
+            more_holders: held.saturating_sub(holders.len()),
+            holders,
+            queue: &shown.queue.places,
+            more_in_queue: shown.queue.more,
+            not_in_line: &shown.queue.outside,
+            more_not_in_line: shown.queue.more_outside,
+            events: shown.events,
+            gaps: shown.gaps,
+        }
+    }
+}
+
+fn holders(semaphore: &ConsulSemaphore) -> Vec<Holder> {
+    let holders = status(semaphore).holders.into_iter();
+    let read = holders.map(|holder| {
+        let Who { kind, place, name } = Who::read(holder.holder.as_deref());
+        Holder {
+            session: holder.session,
+            kind,
+            name,
+            r#where: place,
+            key: holder.key,
+            since: holder.since.map(|time| time.0),
+            cools_until: holder.cools_until.map(|time| time.0),
+            never_expires: holder.never_expires,
+        }
+    });
+    read.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json, to_value};
+
+    use super::*;
+    use crate::view::{
+        line::line,
+        samples::{asker, semaphore, told},
+    };
+
+    #[test]
+    fn a_program_finds_what_people_see() {
+        let semaphore = semaphore(
+            &json!({ "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }] }),
+        );
+        let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
+        let askers = [
+            asker("a", &json!({})),
+            asker("b", &json!({ "consul-semaphore.io/hold": "true" })),
+        ];
+        let events = [told(1, "Job", "a", "uid-a", "SlotWaiting")];
+        let queue = line(&semaphore, &askers, &events, 99);
+        let events: Vec<&Told> = events.iter().collect();
+        let shown = Shown {
+            semaphore: &semaphore,
+            queue: &queue,
+            events: &events,
+            gaps: &[],
+        };
+        let document = to_value(Document::of(&object, &shown)).unwrap();
+        assert_eq!(document["semaphore"]["spec"]["limit"], 2);
+        let expected = json!({
+            "session": "9704f651-b12d-3412-5f37-488d4d7d4b4d", "kind": "Job", "name": "batch/migrate-1",
+            "where": "prod-eu", "since": "2026-01-01T00:28:00Z",
+        });
+        assert_eq!(document["holders"][0], expected);
+        let expected = json!([{
+            "job": "a", "priority": 0, "since": "2026-01-01T00:29:00Z",
+            "reason": "AllSlotsHeld", "message": "2 of 2 slots are held",
+        }]);
+        assert_eq!(document["queue"], expected);
+        assert_eq!(document["moreInQueue"], 1);
+        assert_eq!(document["notInLine"][0]["reason"], "OnHold");
+        assert_eq!(document["events"][0]["reason"], "SlotWaiting");
+    }
+}

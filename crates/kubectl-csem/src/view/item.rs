@@ -1,0 +1,70 @@
+//! A `ConsulSemaphore` as it was read.
+
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    conditions::{self, ConditionType},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{ResourceExt as _, api::DynamicObject};
+
+use super::text::{Span, Tone};
+
+/// A `ConsulSemaphore`: one that can be read, or one that was stored before its schema.
+#[derive(Clone, Debug)]
+pub(crate) enum Item {
+    Semaphore(Box<ConsulSemaphore>),
+    Unreadable {
+        namespace: String,
+        name: String,
+        created: Option<Timestamp>,
+        why: String,
+    },
+}
+
+impl Item {
+    pub(crate) fn read(object: &DynamicObject) -> Self {
+        match object.clone().try_parse::<ConsulSemaphore>() {
+            Ok(semaphore) => Self::Semaphore(Box::new(semaphore)),
+            Err(error) => Self::Unreadable {
+                namespace: object.namespace().unwrap_or_default(),
+                name: object.name_any(),
+                created: object.creation_timestamp().map(|time| time.0),
+                why: error.to_string(),
+            },
+        }
+    }
+}
+
+/// What the operator reported last; empty where it has not reported yet.
+pub(crate) fn status(semaphore: &ConsulSemaphore) -> ConsulSemaphoreStatus {
+    semaphore.status.clone().unwrap_or_default()
+}
+
+/// What a condition says, if the operator has said it.
+pub(crate) fn condition(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<&Condition> {
+    conditions::find(&semaphore.status.as_ref()?.conditions, type_)
+}
+
+/// The generation of the spec that the status speaks of, if that is another one.
+pub(crate) fn outdated(semaphore: &ConsulSemaphore) -> Option<i64> {
+    let seen = semaphore.status.as_ref()?.observed_generation?;
+    (semaphore.metadata.generation != Some(seen)).then_some(seen)
+}
+
+/// The word of a condition, with its tone.
+pub(crate) fn standing(condition: Option<&Condition>) -> Span {
+    let word = condition.map_or("Unknown", |condition| condition.status.as_str());
+    let tone = match word {
+        "True" => Tone::Good,
+        "False" => Tone::Bad,
+        _ => Tone::Doubt,
+    };
+    Span::new(tone, word)
+}
+
+/// How many there are, with the word for one or for several.
+pub(crate) fn count<N: TryInto<u64>>(number: N, one: &str, several: &str) -> String {
+    let number = number.try_into().unwrap_or(0);
+    format!("{number} {}", if number == 1 { one } else { several })
+}

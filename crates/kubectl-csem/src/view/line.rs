@@ -1,0 +1,325 @@
+//! Who waits, in which order, and why: what the status, the conditions and the events say.
+
+use std::collections::{HashMap, HashSet};
+
+use consul_semaphore::Standing;
+use consul_semaphore_api::{ConsulSemaphore, annotations::HOLD, waiting};
+use consul_semaphore_operator::controller::asker::Asker;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    item::status,
+    told::{Told, last_words},
+};
+
+/// A Job in line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Place {
+    pub(crate) job: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    /// Unknown where Jobs can't be listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) priority: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Timestamp>,
+    /// A word for programs.
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// A Job that names the semaphore, has not begun, and is not in line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Outside {
+    pub(crate) job: String,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+/// All who want a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) places: Vec<Place>,
+    /// How many wait behind these.
+    pub(crate) more: usize,
+    pub(crate) outside: Vec<Outside>,
+    /// How many beside these are not in line.
+    pub(crate) more_outside: usize,
+}
+
+/// The line of a semaphore, of whose Jobs these are known: its head as the status has it, and, as far as
+/// that is cut off, what the Jobs themselves say. At most so many of each.
+pub(crate) fn line(
+    semaphore: &ConsulSemaphore,
+    askers: &[Asker],
+    told: &[Told],
+    most: usize,
+) -> Line {
+    let words = last_words(told);
+    let status = status(semaphore);
+    let waiting = usize::try_from(status.waiting).unwrap_or(0);
+    let mut line = waiting::Line::of(semaphore);
+    let known: HashMap<&str, &Asker> = askers
+        .iter()
+        .map(|asker| (&*asker.job.name, asker))
+        .collect();
+    let last_word = |asker: &Asker| {
+        let uid: &str = asker.job.uid.as_ref();
+        words.get(&(&*asker.job.name, uid)).copied()
+    };
+    let mut places: Vec<Place> = Vec::new();
+    for queued in status.queue.iter().take(most) {
+        let asker = known.get(queued.job.as_str()).copied();
+        let word = asker.and_then(last_word);
+        let (reason, message) = why(&mut line, &queued.job, queued.key.as_deref(), word);
+        places.push(Place {
+            job: queued.job.clone(),
+            key: queued.key.clone(),
+            priority: asker.map(|asker| asker.job.priority),
+            since: queued.since.as_ref().map(|time| time.0),
+            reason,
+            message,
+        });
+    }
+
+    let listed: HashSet<&str> = status
+        .queue
+        .iter()
+        .map(|queued| queued.job.as_str())
+        .collect();
+    let behind = waiting.saturating_sub(status.queue.len());
+    let keyed = semaphore.spec.keyed;
+    let unlisted = || {
+        askers
+            .iter()
+            .filter(|asker| !listed.contains(&*asker.job.name))
+    };
+    let mut rest: Vec<&Asker> = unlisted()
+        .filter(|asker| asker.job.in_line() && asker.obstacle(keyed).is_none())
+        .collect();
+    rest.sort_by_cached_key(|asker| asker.job.place());
+    rest.truncate(behind);
+    let in_rest: HashSet<&str> = rest.iter().map(|asker| &*asker.job.name).collect();
+    for asker in rest.iter().take(most.saturating_sub(places.len())) {
+        let key = asker.job.key.as_ref().filter(|_| keyed).map(AsRef::as_ref);
+        let (reason, message) = why(&mut line, &asker.job.name, key, last_word(asker));
+        places.push(Place {
+            job: asker.job.name.to_string(),
+            key: key.map(str::to_owned),
+            priority: Some(asker.job.priority),
+            since: Timestamp::from_second(asker.job.since).ok(),
+            reason,
+            message,
+        });
+    }
+
+    let mut outside: Vec<Outside> = unlisted()
+        .filter(|asker| !in_rest.contains(&*asker.job.name))
+        .filter_map(|asker| outsider(asker, keyed, last_word(asker)))
+        .collect();
+    outside.sort_by(|a, b| a.job.cmp(&b.job));
+    let more_outside = outside.len().saturating_sub(most);
+    outside.truncate(most);
+    Line {
+        more: waiting.max(status.queue.len()).saturating_sub(places.len()),
+        places,
+        outside,
+        more_outside,
+    }
+}
+
+/// Why a Job in line waits: a word and a message. One that can't be started is in nobody's way.
+fn why<'a>(
+    line: &mut waiting::Line<'a>,
+    job: &'a str,
+    key: Option<&'a str>,
+    word: Option<&Told>,
+) -> (String, String) {
+    let refused = word.filter(|told| told.reason == "StartRefused");
+    if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
+        return (refused.reason.clone(), refused.message.clone());
+    }
+    let why = line.next(job, key);
+    (why.reason().to_owned(), why.message())
+}
+
+/// Why a Job is not in line; `None` for one that has begun, or is done.
+fn outsider(asker: &Asker, keyed: bool, word: Option<&Told>) -> Option<Outside> {
+    let stopping = match asker.job.standing {
+        Standing::Idle => false,
+        Standing::Stopping => true,
+        Standing::Running | Standing::Finished { .. } | Standing::Deleting => return None,
+    };
+    let (reason, message) = if let Some(obstacle) = asker.obstacle(keyed) {
+        obstacle
+    } else if asker.job.hold {
+        let message = format!("the annotation {HOLD} is true");
+        ("OnHold".to_owned(), message)
+    } else if let Some(warning) = word.filter(|told| told.warning) {
+        (warning.reason.clone(), warning.message.clone())
+    } else if stopping {
+        let message = "its last pods are not gone yet, or its status does not say so";
+        ("Stopping".to_owned(), message.to_owned())
+    } else {
+        let message =
+            "the operator has not put it in line: it has not seen it yet, or does not run";
+        ("Unseen".to_owned(), message.to_owned())
+    };
+    Some(Outside {
+        job: asker.job.name.to_string(),
+        reason,
+        message,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::view::samples::{asker, semaphore, told};
+
+    fn reasons(line: &Line) -> Vec<(&str, &str, &str)> {
+        let places = line.places.iter();
+        places
+            .map(|place| (&*place.job, &*place.reason, &*place.message))
+            .collect()
+    }
+
+    fn queue(jobs: &[&str]) -> Value {
+        jobs.iter().map(|job| json!({ "job": job })).collect()
+    }
+
+    #[test]
+    fn the_first_waits_for_a_slot_and_the_others_for_those_before_them() {
+        let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
+        let askers = [asker("b", &json!({ "consul-semaphore.io/priority": "7" }))];
+        let line = line(&semaphore, &askers, &[], 99);
+        let held = "2 of 2 slots are held";
+        let expected = [
+            ("a", "AllSlotsHeld", held),
+            ("b", "Behind", "behind a"),
+            ("c", "Behind", "behind b"),
+        ];
+        assert_eq!(reasons(&line), expected);
+        let priorities: Vec<_> = line.places.iter().map(|place| place.priority).collect();
+        assert_eq!(priorities, [None, Some(7), None]);
+        assert_eq!((line.more, line.outside.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_stops_the_semaphore_stops_everyone() {
+        let mut status = json!({ "waiting": 2, "queue": queue(&["a", "b"]) });
+        status["conditions"] = json!([{
+            "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]);
+        let line = line(&semaphore(&status), &[], &[], 99);
+        let paused = |job| (job, "Paused", "spec.paused is true");
+        assert_eq!(reasons(&line), [paused("a"), paused("b")]);
+    }
+
+    #[test]
+    fn one_that_can_not_be_started_is_in_nobodys_way() {
+        let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
+        let askers = ["a", "b", "c"].map(|name| asker(name, &json!({})));
+        let events = [told(1, "Job", "a", "uid-a", "StartRefused")];
+        let line = line(&semaphore, &askers, &events, 99);
+        let words: Vec<_> = line.places.iter().map(|place| &*place.reason).collect();
+        assert_eq!(words, ["StartRefused", "AllSlotsHeld", "Behind"]);
+        assert_eq!(line.places[2].message, "behind b");
+    }
+
+    #[test]
+    fn where_the_status_is_cut_off_the_jobs_say_who_is_next() {
+        let semaphore = semaphore(&json!({ "waiting": 5, "queue": queue(&["a", "b"]) }));
+        let with = |name, priority: &str| {
+            asker(name, &json!({ "consul-semaphore.io/priority": priority }))
+        };
+        let askers = [
+            with("a", "0"),
+            with("z-low", "-5"),
+            with("d", "0"),
+            with("b", "0"),
+            with("e-high", "9"),
+            asker("held", &json!({ "consul-semaphore.io/hold": "true" })),
+        ];
+        let all = line(&semaphore, &askers, &[], 99);
+        let jobs = |line: &Line| -> Vec<String> {
+            line.places.iter().map(|place| place.job.clone()).collect()
+        };
+        assert_eq!(jobs(&all), ["a", "b", "e-high", "d", "z-low"]);
+        assert_eq!(all.places[2].message, "behind b");
+        assert_eq!(all.more, 0);
+        let outside: Vec<_> = all
+            .outside
+            .iter()
+            .map(|one| (&*one.job, &*one.reason))
+            .collect();
+        assert_eq!(outside, [("held", "OnHold")]);
+
+        let few = line(&semaphore, &askers, &[], 3);
+        assert_eq!((jobs(&few).len(), few.more), (3, 2));
+        let none = line(&semaphore, &[], &[], 99);
+        assert_eq!((none.places.len(), none.more), (2, 3));
+    }
+
+    #[test]
+    fn who_is_not_in_line_is_told_with_the_reason() {
+        let semaphore = semaphore(&json!({ "waiting": 0 }));
+        let askers = [
+            asker("held", &json!({ "consul-semaphore.io/hold": "true" })),
+            asker(
+                "malformed",
+                &json!({ "consul-semaphore.io/priority": "high" }),
+            ),
+            asker("new", &json!({})),
+            asker("stray", &json!({})),
+        ];
+        let events = [told(1, "Job", "stray", "uid-stray", "NoSemaphore")];
+        let line = line(&semaphore, &askers, &events, 99);
+        let words: Vec<_> = line
+            .outside
+            .iter()
+            .map(|one| (&*one.job, &*one.reason))
+            .collect();
+        let expected = [
+            ("held", "OnHold"),
+            ("malformed", "Malformed"),
+            ("new", "Unseen"),
+            ("stray", "NoSemaphore"),
+        ];
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn of_a_keyed_one_each_key_has_a_line() {
+        let mut semaphore = semaphore(&json!({
+            "waiting": 3, "held": 2,
+            "holders": [{ "session": "s", "key": "k1" }, { "session": "t", "key": "k1" }],
+            "queue": [{ "job": "a", "key": "k1" }, { "job": "b", "key": "k2" }, { "job": "c", "key": "k1" }],
+        }));
+        semaphore.spec.keyed = true;
+        let line = line(&semaphore, &[], &[], 99);
+        let words: Vec<_> = reasons(&line)
+            .into_iter()
+            .map(|(job, reason, _)| (job, reason))
+            .collect();
+        assert_eq!(words, [("a", "Next"), ("b", "Next"), ("c", "Behind")]);
+        assert_eq!(
+            line.places[0].message,
+            "2 of 2 slots of the key k1 are held"
+        );
+        assert_eq!(line.places[2].message, "behind a");
+    }
+
+    #[test]
+    fn without_an_operator_nobody_knows() {
+        let mut semaphore = semaphore(&json!({ "waiting": 0 }));
+        semaphore.status = None;
+        let line = line(&semaphore, &[asker("a", &json!({}))], &[], 99);
+        assert_eq!(line.outside[0].reason, "Unseen");
+    }
+}

@@ -1,0 +1,196 @@
+//! All semaphores, a line each.
+
+use consul_semaphore_api::{ConsulSemaphore, conditions::ConditionType};
+use jiff::Timestamp;
+
+use super::{
+    age::age,
+    item::{Item, condition, outdated, standing, status},
+    table::Table,
+    text::{Span, Text, Tone},
+};
+
+/// Where there is no name or number. Each cell but a message is one word, and none is empty: `awk` can count them.
+const NOTHING: &str = "-";
+
+/// What is shown of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Columns {
+    pub(crate) namespace: bool,
+    pub(crate) wide: bool,
+}
+
+pub(crate) fn list<'a>(
+    items: impl IntoIterator<Item = &'a Item>,
+    columns: Columns,
+    now: Timestamp,
+) -> Text {
+    let mut table = Table::new([
+        "NAMESPACE",
+        "NAME",
+        "LIMIT",
+        "HELD",
+        "WAITING",
+        "READY",
+        "REASON",
+        "NEXT",
+        "AGE",
+        "HERE",
+        "KEYS",
+        "MODE",
+        "PREFIX",
+        "MESSAGE",
+    ]);
+    for item in items {
+        let mut cells = match item {
+            Item::Semaphore(semaphore) => readable(semaphore, now),
+            Item::Unreadable {
+                namespace,
+                name,
+                created,
+                why,
+            } => unreadable([namespace, name, why], &age(*created, now)),
+        };
+        if !columns.namespace {
+            cells[0] = Span::default();
+        }
+        if !columns.wide {
+            cells.truncate(9);
+        }
+        table.row(cells);
+    }
+    let mut text = Text::default();
+    text.extend(table.lines());
+    text
+}
+
+fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
+    let metadata = &semaphore.metadata;
+    let reported = status(semaphore);
+    let ready = condition(semaphore, ConditionType::Ready);
+    let reason = ready.map_or("-", |ready| ready.reason.as_str());
+    let seen = outdated(semaphore);
+    let reason = match seen {
+        Some(generation) => format!("{reason}(generation:{generation})"),
+        None => reason.to_owned(),
+    };
+    let tone = if seen.is_some() {
+        Tone::Doubt
+    } else {
+        Tone::Plain
+    };
+    let next = reported
+        .queue
+        .first()
+        .map_or(NOTHING, |queued| queued.job.as_str());
+    let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let figure = |figure: i32| {
+        let said = semaphore.status.is_some();
+        Span::plain(if said {
+            figure.to_string()
+        } else {
+            "-".to_owned()
+        })
+    };
+    let keys = reported
+        .keys_in_use
+        .map_or_else(|| NOTHING.to_owned(), |keys| keys.to_string());
+    vec![
+        Span::plain(metadata.namespace.as_deref().unwrap_or_default()),
+        Span::plain(metadata.name.as_deref().unwrap_or_default()),
+        limit(semaphore),
+        figure(reported.held),
+        figure(reported.waiting),
+        standing(ready),
+        Span::new(tone, reason),
+        Span::plain(next),
+        Span::plain(age(created, now)),
+        figure(reported.held_here),
+        Span::plain(keys),
+        Span::plain(format!("{:?}", semaphore.spec.mode)),
+        Span::plain(semaphore.prefix()),
+        Span::plain(ready.map_or("", |ready| ready.message.as_str())),
+    ]
+}
+
+/// The spec's limit, and Consul's where that is another one.
+pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
+    let ours = semaphore.spec.limit;
+    match status(semaphore).limit {
+        Some(theirs) if theirs != ours => Span::new(Tone::Bad, format!("{ours}(Consul:{theirs})")),
+        _ => Span::plain(ours.to_string()),
+    }
+}
+
+fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
+    let unknown = || Span::plain(NOTHING);
+    let mut cells = vec![
+        Span::plain(namespace),
+        Span::plain(name),
+        unknown(),
+        unknown(),
+        unknown(),
+        standing(None),
+        Span::new(Tone::Bad, "Unreadable"),
+        unknown(),
+        Span::plain(age),
+    ];
+    cells.resize(13, unknown());
+    cells.push(Span::plain(why));
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::samples::{now, semaphore};
+
+    fn shown(items: &[Item], namespace: bool, wide: bool) -> String {
+        list(items, Columns { namespace, wide }, now()).render(false)
+    }
+
+    fn items() -> Vec<Item> {
+        let waiting =
+            semaphore(&json!({ "waiting": 2, "queue": [{ "job": "migrate-3" }, { "job": "b" }] }));
+        let mut conflict = semaphore(&json!({
+            "limit": 3, "held": 0, "heldHere": 0, "holders": [], "observedGeneration": 3,
+            "conditions": [{
+                "type": "Ready", "status": "False", "reason": "LimitConflict",
+                "message": "Consul's limit is 3 and spec.limit is 2",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        }));
+        conflict.metadata.name = Some("partner-api".to_owned());
+        conflict.metadata.generation = Some(4);
+        let mut new = semaphore(&json!({}));
+        new.metadata.name = Some("new".to_owned());
+        new.metadata.namespace = Some("web".to_owned());
+        new.status = None;
+        let unreadable = Item::Unreadable {
+            namespace: "web".to_owned(),
+            name: "old".to_owned(),
+            created: None,
+            why: "unknown variant".to_owned(),
+        };
+        let mut items: Vec<_> = [waiting, conflict, new]
+            .into_iter()
+            .map(|semaphore| Item::Semaphore(Box::new(semaphore)))
+            .collect();
+        items.push(unreadable);
+        items
+    }
+
+    #[test]
+    fn in_one_namespace() {
+        let expected = include_str!("expected/list.txt");
+        assert_eq!(shown(&items()[..2], false, false), expected);
+    }
+
+    #[test]
+    fn over_all_namespaces_with_all_there_is() {
+        let expected = include_str!("expected/list-wide.txt");
+        assert_eq!(shown(&items(), true, true), expected);
+    }
+}

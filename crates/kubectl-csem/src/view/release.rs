@@ -1,0 +1,217 @@
+//! What becomes of a holder whose session is ended, to be read before it is.
+
+use std::time::Duration;
+
+use consul_semaphore::Standing;
+use consul_semaphore::{Mode, OnSlotLost};
+
+/// What is known of a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    /// `namespace/name` of the `ConsulSemaphore`, with the key of a keyed one.
+    pub(crate) semaphore: String,
+    pub(crate) session: String,
+    /// The address of Consul.
+    pub(crate) consul: String,
+    pub(crate) mode: Mode,
+    /// How long nobody else uses the slot once its holder is dead.
+    pub(crate) rest: Duration,
+    pub(crate) holder: Holder,
+}
+
+/// Who holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// A Job of this cluster.
+    Job {
+        namespace: String,
+        name: String,
+        standing: Standing,
+        /// If that can be read.
+        on_slot_lost: Option<OnSlotLost>,
+    },
+    /// A Job that is not in this cluster, or not any more.
+    Elsewhere { cluster: String, job: String },
+    /// Only the name of a Job is known: Jobs can't be read here.
+    Unseen { cluster: String, job: String },
+    /// A command of `exec`.
+    Process { host: String, command: String },
+    /// Something else.
+    Program(String),
+}
+
+/// All that is to be known before the answer, in paragraphs.
+pub(crate) fn consequences(holding: &Holding) -> String {
+    let Holding {
+        semaphore,
+        session,
+        consul,
+        mode,
+        rest,
+        holder,
+    } = holding;
+    let asked = format!(
+        "To release this slot of {semaphore} its session {session} is destroyed in the Consul at {consul}."
+    );
+    let rest = rest.as_secs();
+    let then = match mode {
+        Mode::Semaphore => format!(
+            "Operators give a slot whose holder died to others after spec.session.lockDelay ({rest}s \
+             here); Consul's Go client uses it at once."
+        ),
+        Mode::Mutex => {
+            format!(
+                "Nobody can lock the key for the lock-delay of the session ({rest}s), by Consul's own rule."
+            )
+        }
+    };
+    let fate = fate(holder);
+    format!("{asked}\n{fate}\n{then}")
+}
+
+fn fate(holder: &Holder) -> String {
+    match holder {
+        Holder::Job {
+            namespace,
+            name,
+            standing: Standing::Running,
+            on_slot_lost,
+        } => {
+            let then = match on_slot_lost {
+                None => {
+                    "It has a slot again, or is suspended, or runs on, as the onSlotLost of its ConsulSemaphore \
+                     says, which can't be read here"
+                }
+                Some(OnSlotLost::Reacquire) => {
+                    "spec.onSlotLost is Reacquire: it has a slot again at once if one is to be had, most \
+                     likely this one; else it is suspended, which ends its pods, and is first in line"
+                }
+                Some(OnSlotLost::Suspend) => {
+                    "spec.onSlotLost is Suspend: it is suspended, which ends its pods, and is first in line"
+                }
+                Some(OnSlotLost::Continue) => {
+                    "spec.onSlotLost is Continue: it runs on, with a slot again if one is to be had, and \
+                     without one if not"
+                }
+            };
+            format!(
+                "The Job {name} of this cluster RUNS in it. {then}. To end the Job and free its slot, \
+                 delete it instead: kubectl delete job {name} -n {namespace}"
+            )
+        }
+        Holder::Job {
+            name,
+            standing: Standing::Finished { at_rest: true },
+            ..
+        } => format!(
+            "The Job {name} of this cluster is done: if its slot cools, that ends now, and others who \
+             rely on the cooldown don't know."
+        ),
+        Holder::Job { name, .. } => format!(
+            "The Job {name} of this cluster is neither running nor done: pods of it may still be ending, \
+             and would not be guarded any more; or it is just being started, and has a slot again or \
+             goes back into the line."
+        ),
+        Holder::Elsewhere { cluster, job } => format!(
+            "It is held for the Job {job} of the cluster {cluster}, which is not here: it is of another \
+             cluster, or was deleted. Pods of it may run. If they do, and their operator works, the \
+             onSlotLost of its own ConsulSemaphore says what becomes of them; if that operator is gone, \
+             nothing stops them."
+        ),
+        Holder::Unseen { cluster, job } => format!(
+            "It is held for the Job {job} of the cluster {cluster}. Whether it runs is not known: you may \
+             not read Jobs here. If it runs, it has a slot again, or is suspended, or runs on, as the \
+             onSlotLost of its ConsulSemaphore says."
+        ),
+        Holder::Process { host, command } => format!(
+            "It is held by `exec` on {host}, which runs {command}. It ends its command with exit code 79; \
+             with --on-slot-lost continue it has a slot again if one is to be had, and goes on either way."
+        ),
+        Holder::Program(name) => format!(
+            "It is held by another program ({name}). What that does without its session is up to it: \
+             `consul lock` ends its command, scripts may go on."
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(holder: Holder, mode: Mode) -> String {
+        consequences(&Holding {
+            semaphore: "batch/db".to_owned(),
+            consul: "http://127.0.0.1:8500".to_owned(),
+            session: "s-1".to_owned(),
+            mode,
+            rest: Duration::from_secs(15),
+            holder,
+        })
+    }
+
+    fn job(standing: Standing, on_slot_lost: OnSlotLost) -> Holder {
+        Holder::Job {
+            namespace: "batch".to_owned(),
+            name: "migrate-1".to_owned(),
+            standing,
+            on_slot_lost: Some(on_slot_lost),
+        }
+    }
+
+    #[track_caller]
+    fn says(text: &str, words: &[&str]) {
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_a_running_job_is_up_to_the_spec() {
+        let of = |on_slot_lost| told(job(Standing::Running, on_slot_lost), Mode::Semaphore);
+        let delete = "kubectl delete job migrate-1 -n batch";
+        says(
+            &of(OnSlotLost::Reacquire),
+            &["RUNS", "has a slot again at once", delete, "15s here"],
+        );
+        says(
+            &of(OnSlotLost::Suspend),
+            &["it is suspended, which ends its pods", delete],
+        );
+        says(&of(OnSlotLost::Continue), &["it runs on", delete]);
+    }
+
+    #[test]
+    fn one_that_does_not_run_is_told_apart() {
+        let done = Standing::Finished { at_rest: true };
+        says(
+            &told(job(done, OnSlotLost::Suspend), Mode::Semaphore),
+            &["is done", "cools"],
+        );
+        let stopping = told(
+            job(Standing::Stopping, OnSlotLost::Suspend),
+            Mode::Semaphore,
+        );
+        says(&stopping, &["neither running nor done"]);
+    }
+
+    #[test]
+    fn of_what_is_elsewhere_no_more_is_said_than_is_known() {
+        let elsewhere = Holder::Elsewhere {
+            cluster: "prod-eu".to_owned(),
+            job: "batch/x".to_owned(),
+        };
+        says(
+            &told(elsewhere, Mode::Mutex),
+            &["another cluster", "Pods of it may run", "Consul's own rule"],
+        );
+        let process = Holder::Process {
+            host: "ci-7".to_owned(),
+            command: "deploy".to_owned(),
+        };
+        says(&told(process, Mode::Semaphore), &["ci-7", "79"]);
+        says(
+            &told(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore),
+            &["lock on web-1"],
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! Objects for tests.
+
+use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_operator::controller::asker::Asker;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::told::Told;
+
+/// When the tests are: half an hour after the objects were made.
+pub(super) fn now() -> Timestamp {
+    "2026-01-01T00:30:00Z".parse().unwrap()
+}
+
+/// A semaphore of two slots that are held, with this in its status.
+pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
+    let condition = |type_: &str, status: &str, reason: &str, message: &str| {
+        json!({
+            "type": type_, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        })
+    };
+    let mut all = json!({
+        "observedGeneration": 1,
+        "limit": 2,
+        "appliedLimits": [2],
+        "held": 2, "heldHere": 1, "waiting": 0,
+        "holders": [
+            { "session": "9704f651-b12d-3412-5f37-488d4d7d4b4d", "holder": "prod-eu batch/migrate-1", "since": "2026-01-01T00:28:00Z" },
+            { "session": "2dc6ddd5-7ea9-3f5a-6114-52cd8a300ace", "holder": "ci-7 deploy", "since": "2026-01-01T00:29:30Z" },
+        ],
+        "conditions": [
+            condition("Ready", "True", "Reconciled", "slots are granted and released"),
+            condition("ConsulReachable", "True", "Reachable", "Consul can be read and written"),
+            condition("LimitAgreed", "True", "LimitsMatch", "Consul's limit is the spec's: 2"),
+            condition("SlotsAvailable", "False", "AllSlotsHeld", "2 of 2 slots are held"),
+        ],
+    });
+    for (name, value) in status.as_object().unwrap() {
+        all[name] = value.clone();
+    }
+    let semaphore = json!({
+        "apiVersion": "consul-semaphore.io/v1alpha1",
+        "kind": "ConsulSemaphore",
+        "metadata": {
+            "name": "db", "namespace": "batch", "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": { "limit": 2 },
+        "status": all,
+    });
+    serde_json::from_value(semaphore).unwrap()
+}
+
+/// A Job that waits for `db`, with these annotations beside.
+pub(super) fn asker(name: &str, more: &Value) -> Asker {
+    let mut annotations = json!({ "consul-semaphore.io/semaphore": "db" });
+    for (name, value) in more.as_object().unwrap() {
+        annotations[name] = value.clone();
+    }
+    let job = json!({
+        "metadata": {
+            "name": name, "namespace": "batch", "uid": format!("uid-{name}"), "resourceVersion": "7",
+            "creationTimestamp": "2026-01-01T00:20:00Z", "annotations": annotations,
+        },
+        "spec": { "suspend": true, "template": { "metadata": { "annotations": {} } } },
+        "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
+    });
+    Asker::read(&serde_json::from_value(job).unwrap()).unwrap()
+}
+
+/// An event of this second after half past.
+pub(super) fn told(second: i64, kind: &str, name: &str, uid: &str, reason: &str) -> Told {
+    let normal = ["SlotWaiting", "SlotGranted", "SlotReleased"];
+    Told {
+        time: Timestamp::from_second(now().as_second() - 60 + second).unwrap(),
+        warning: !normal.contains(&reason),
+        reason: reason.to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: Some(uid.to_owned()),
+        message: format!("the note of {reason}"),
+        count: 1,
+    }
+}

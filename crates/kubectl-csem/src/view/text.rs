@@ -1,0 +1,203 @@
+//! Words with a tone, and lines of them.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use consul_client::text::one_line;
+use unicode_width::UnicodeWidthStr as _;
+
+/// How much of a text of others is shown: more than a condition's message has.
+const LONGEST: usize = 2048;
+
+/// What a word says beside its letters, where there is colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    /// A heading.
+    Strong,
+    /// Of less weight.
+    Dim,
+    /// As it should be.
+    Good,
+    /// Not yet known, or to be looked at.
+    Doubt,
+    /// Not as it should be.
+    Bad,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Strong => Style::new().bold(),
+            Self::Dim => Style::new().dimmed(),
+            Self::Good => Style::new().fg_color(Some(AnsiColor::Green.into())),
+            Self::Doubt => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
+            Self::Bad => Style::new().fg_color(Some(AnsiColor::Red.into())),
+        }
+    }
+}
+
+/// A piece of a line. Whatever it was made of, it moves no cursor and ends no line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    text: String,
+    tone: Tone,
+}
+
+impl Span {
+    pub(crate) fn new(tone: Tone, text: impl AsRef<str>) -> Self {
+        Self {
+            text: one_line(text.as_ref(), LONGEST),
+            tone,
+        }
+    }
+
+    pub(crate) fn plain(text: impl AsRef<str>) -> Self {
+        Self::new(Tone::Plain, text)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// How many columns of a terminal it takes.
+    pub(crate) fn width(&self) -> usize {
+        self.text.width()
+    }
+
+    /// As much of it as fits, with an ellipsis for the rest.
+    fn cut(&self, columns: usize) -> Self {
+        if self.width() <= columns {
+            return self.clone();
+        }
+        let room = columns.saturating_sub(1);
+        let mut text = String::new();
+        for c in self.text.chars() {
+            text.push(c);
+            // Not the sum of its letters: some of them change the one before.
+            if text.width() > room {
+                text.pop();
+                break;
+            }
+        }
+        if columns > 0 {
+            text.push('…');
+        }
+        Self {
+            text,
+            tone: self.tone,
+        }
+    }
+
+    fn write(&self, out: &mut String, colour: bool) {
+        let written = if colour && self.tone != Tone::Plain {
+            let style = self.tone.style();
+            write!(out, "{style}{}{style:#}", self.text)
+        } else {
+            write!(out, "{}", self.text)
+        };
+        debug_assert!(written.is_ok(), "a string takes everything");
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Line(pub(crate) Vec<Span>);
+
+impl Line {
+    /// A line of one piece.
+    pub(crate) fn of(tone: Tone, text: impl AsRef<str>) -> Self {
+        Self(vec![Span::new(tone, text)])
+    }
+
+    /// As much of it as fits in so many columns.
+    pub(crate) fn cut(&self, columns: usize) -> Self {
+        let mut room = columns;
+        let mut spans = Vec::new();
+        for span in &self.0 {
+            let whole = span.width() <= room;
+            let cut = span.cut(room);
+            room = room.saturating_sub(cut.width());
+            spans.push(cut);
+            if !whole {
+                break;
+            }
+        }
+        Self(spans)
+    }
+
+    pub(crate) fn render(&self, colour: bool) -> String {
+        let mut out = String::new();
+        for span in &self.0 {
+            span.write(&mut out, colour);
+        }
+        out
+    }
+}
+
+/// Lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Text {
+    pub(crate) fn push(&mut self, line: Line) {
+        self.lines.push(line);
+    }
+
+    pub(crate) fn extend(&mut self, lines: impl IntoIterator<Item = Line>) {
+        self.lines.extend(lines);
+    }
+
+    /// An empty line and a heading, before what follows.
+    pub(crate) fn heading(&mut self, title: impl AsRef<str>) {
+        self.push(Line::default());
+        self.push(Line::of(Tone::Strong, title));
+    }
+
+    /// All of it, with an end to each line.
+    pub(crate) fn render(&self, colour: bool) -> String {
+        let lines = self.lines.iter();
+        lines.map(|line| line.render(colour) + "\n").collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn colour_is_only_where_it_is_asked_for() {
+        let line = Line(vec![Span::new(Tone::Bad, "False"), Span::plain(" x")]);
+        assert_eq!(line.render(false), "False x");
+        assert_eq!(line.render(true), "\u{1b}[31mFalse\u{1b}[0m x");
+    }
+
+    #[test]
+    fn a_line_is_cut_where_it_does_not_fit() {
+        let line = Line(vec![Span::plain("abc"), Span::plain("defg")]);
+        assert_eq!(line.cut(7).render(false), "abcdefg");
+        assert_eq!(line.cut(6).render(false), "abcde…");
+        assert_eq!(line.cut(3).render(false), "abc");
+        assert_eq!(line.cut(2).render(false), "a…");
+        assert_eq!(Line::of(Tone::Plain, "漢字").cut(3).render(false), "漢…");
+        assert_eq!(line.cut(0).render(false), "");
+    }
+
+    proptest! {
+        /// Whatever somebody wrote, it takes one line, stays in its columns, and says nothing to the terminal.
+        #[test]
+        fn any_text_stays_in_its_place(text: String, more: String, columns in 0..40_usize) {
+            let line = Line(vec![Span::plain(text), Span::plain(more)]).cut(columns);
+            let shown = line.render(false);
+            prop_assert!(!shown.chars().any(char::is_control), "{:?}", shown);
+            let width: usize = line.0.iter().map(Span::width).sum();
+            prop_assert!(width <= columns, "{:?} in {}", shown, columns);
+        }
+    }
+}

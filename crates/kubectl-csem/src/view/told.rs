@@ -1,0 +1,154 @@
+//! Events that the operator told of Jobs and semaphores.
+
+use std::collections::{HashMap, HashSet};
+
+use consul_semaphore_api::GROUP;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use serde::Serialize;
+
+/// As whom the operator writes events.
+pub(crate) const TELLER: &str = GROUP;
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Told {
+    /// When it was told last.
+    pub(crate) time: Timestamp,
+    pub(crate) warning: bool,
+    pub(crate) reason: String,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    #[serde(skip)]
+    pub(crate) uid: Option<String>,
+    pub(crate) message: String,
+    pub(crate) count: i32,
+}
+
+impl Told {
+    /// Reads an event; `None` for one that says not when it happened, or of what.
+    pub(crate) fn read(event: &Event) -> Option<Self> {
+        let series = event.series.as_ref();
+        let times = [
+            series
+                .and_then(|series| series.last_observed_time.as_ref())
+                .map(|time| time.0),
+            event.last_timestamp.as_ref().map(|time| time.0),
+            event.event_time.as_ref().map(|time| time.0),
+            event
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|time| time.0),
+        ];
+        let about = &event.involved_object;
+        let count = series.and_then(|series| series.count).or(event.count);
+        Some(Self {
+            time: times.into_iter().flatten().max()?,
+            warning: event.type_.as_deref() == Some("Warning"),
+            reason: event.reason.clone().unwrap_or_default(),
+            kind: about.kind.clone()?,
+            name: about.name.clone()?,
+            uid: about.uid.clone(),
+            message: event.message.clone().unwrap_or_default(),
+            count: count.unwrap_or(1),
+        })
+    }
+}
+
+/// What was told last of each Job. One that was made anew under the same name has another uid.
+pub(crate) fn last_words(told: &[Told]) -> HashMap<(&str, &str), &Told> {
+    let mut last: HashMap<(&str, &str), &Told> = HashMap::new();
+    for event in told.iter().filter(|event| event.kind == "Job") {
+        let Some(uid) = event.uid.as_deref() else {
+            continue;
+        };
+        let known = last.entry((event.name.as_str(), uid)).or_insert(event);
+        if known.time <= event.time {
+            *known = event;
+        }
+    }
+    last
+}
+
+/// The last events, oldest first, of a semaphore and of these Jobs.
+pub(crate) fn recent<'a>(
+    told: &'a [Told],
+    semaphore: &str,
+    jobs: &HashSet<String>,
+    most: usize,
+) -> Vec<&'a Told> {
+    let is_ours = |event: &&Told| match event.kind.as_str() {
+        "ConsulSemaphore" => event.name == semaphore,
+        "Job" => jobs.contains(&event.name),
+        _ => false,
+    };
+    let mut ours: Vec<&Told> = told.iter().filter(is_ours).collect();
+    ours.sort_by(|a, b| (a.time, &a.name, &a.reason).cmp(&(b.time, &b.name, &b.reason)));
+    ours.split_off(ours.len().saturating_sub(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::view::samples::told;
+
+    #[test]
+    fn an_event_is_as_old_as_its_last_time() {
+        let event = |more: serde_json::Value| {
+            let mut event = json!({
+                "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },
+                "involvedObject": { "kind": "Job", "name": "a", "uid": "u" },
+                "reason": "SlotGranted", "type": "Normal",
+            });
+            for (name, value) in more.as_object().unwrap() {
+                event[name] = value.clone();
+            }
+            Told::read(&serde_json::from_value(event).unwrap())
+        };
+        let time = |more| event(more).unwrap().time.to_string();
+        assert_eq!(time(json!({})), "2026-01-01T00:00:00Z");
+        let micro = "2026-01-01T00:00:01.500000Z";
+        assert_eq!(
+            time(json!({ "eventTime": micro })),
+            "2026-01-01T00:00:01.5Z"
+        );
+        let series =
+            json!({ "series": { "count": 3, "lastObservedTime": "2026-01-01T00:00:09.000000Z" } });
+        assert_eq!(time(series.clone()), "2026-01-01T00:00:09Z");
+        assert_eq!(event(series).unwrap().count, 3);
+        assert_eq!(event(json!({ "involvedObject": {} })), None);
+    }
+
+    #[test]
+    fn the_last_word_on_a_job_counts_and_not_on_its_namesake() {
+        let all = [
+            told(9, "Job", "a", "u1", "StartRefused"),
+            told(5, "Job", "a", "u1", "SlotWaiting"),
+            told(1, "Job", "a", "u2", "NoSemaphore"),
+        ];
+        let last = last_words(&all);
+        assert_eq!(last[&("a", "u1")].reason, "StartRefused");
+        assert_eq!(last[&("a", "u2")].reason, "NoSemaphore");
+    }
+
+    #[test]
+    fn the_last_of_ours_are_shown_the_newest_at_the_end() {
+        let all = [
+            told(3, "Job", "a", "u", "SlotGranted"),
+            told(1, "Job", "a", "u", "SlotWaiting"),
+            told(2, "ConsulSemaphore", "db", "s", "ShortTtl"),
+            told(4, "Job", "another", "u", "SlotWaiting"),
+            told(5, "ConsulSemaphore", "other", "s", "ShortTtl"),
+        ];
+        let jobs = HashSet::from(["a".to_owned()]);
+        let reasons = |most| -> Vec<&str> {
+            let recent = recent(&all, "db", &jobs, most);
+            recent.iter().map(|told| told.reason.as_str()).collect()
+        };
+        assert_eq!(reasons(9), ["SlotWaiting", "ShortTtl", "SlotGranted"]);
+        assert_eq!(reasons(2), ["ShortTtl", "SlotGranted"]);
+    }
+}

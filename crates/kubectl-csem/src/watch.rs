@@ -1,0 +1,248 @@
+//! `watch`: semaphores as they are now, by watches of the API server.
+
+use std::{
+    fmt::{Debug, Write as _},
+    io,
+    pin::pin,
+    time::Duration,
+};
+
+use consul_client::clock;
+use futures::{
+    StreamExt as _,
+    stream::{BoxStream, SelectAll, select_all},
+};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::{
+    cluster::Cluster,
+    failure::{Failure, What},
+    terminal::{self, Screen},
+    view::{changes::Seen, told::TELLER},
+    world::{Heard, Scope, World},
+};
+
+/// How long the first lists may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Changes that come together are shown together.
+const BEAT: Duration = Duration::from_millis(100);
+
+/// How long one watch lasts, in seconds: a connection that broke in silence is noticed by then.
+const LASTS: u32 = 60;
+
+pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
+    let mut ends = Ends::new()?;
+    let mut resized = listen(SignalKind::window_change())?;
+    let mut heard = streams(cluster, scope);
+    let mut world = World::new(scope.clone());
+    {
+        let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut heard)));
+        tokio::select! {
+            listed = first => listed.unwrap_or_else(|_| Err(Failure::silent(PATIENCE)))?,
+            () = ends.come() => return Ok(()),
+        }
+    }
+    if let Some(name) = scope.semaphore.as_ref().filter(|_| !world.has_semaphore()) {
+        let namespace = &cluster.namespace;
+        let message = format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
+        return Err(Failure::not_there(message));
+    }
+
+    let mut output = Output::open(scope.semaphore.is_some())?;
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut changed, mut second) = (true, 0);
+    loop {
+        tokio::select! {
+            biased;
+            () = ends.come() => break,
+            _ = beat.tick() => {
+                let now = clock::time();
+                // Ages are shown in seconds.
+                if changed || now.as_second() != second {
+                    (changed, second) = (false, now.as_second());
+                    if !output.show(&world, now)? {
+                        return Ok(());
+                    }
+                }
+            }
+            next = heard.next() => match next {
+                Some(next) => {
+                    world.take(next, clock::time())?;
+                    changed = true;
+                }
+                None => break,
+            },
+            _ = resized.recv() => changed = true,
+        }
+    }
+    output.close(&world)
+}
+
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::impossible(format!("can't listen for signals: {error}")))
+}
+
+/// What ends it, so that the terminal is left as it was: Ctrl-C, Ctrl-\, the end of the terminal, or somebody who says
+/// so.
+struct Ends {
+    signals: [Signal; 4],
+    /// Ctrl-Z does nothing: it would leave the shell on this screen.
+    _stop: Signal,
+}
+
+impl Ends {
+    fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            signals: [
+                listen(SignalKind::interrupt())?,
+                listen(SignalKind::terminate())?,
+                listen(SignalKind::quit())?,
+                listen(SignalKind::hangup())?,
+            ],
+            _stop: listen(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()))?,
+        })
+    }
+
+    async fn come(&mut self) {
+        let [interrupt, terminate, quit, hang_up] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = quit.recv() => {}
+            _ = hang_up.recv() => {}
+        }
+    }
+}
+
+/// Takes note of what is heard until each watch has brought its list, or has failed.
+async fn first_lists(world: &mut World, heard: &mut Streams) -> Result<(), Failure> {
+    while !world.is_complete()
+        && let Some(next) = heard.next().await
+    {
+        world.take(next, clock::time())?;
+    }
+    Ok(())
+}
+
+type Streams = SelectAll<BoxStream<'static, Heard>>;
+
+fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
+    let config = watcher::Config::default().timeout(LASTS);
+    let semaphores = cluster.semaphores(scope.namespace.as_deref());
+    let Some(name) = &scope.semaphore else {
+        let config = watcher::Config {
+            label_selector: scope.selector.clone(),
+            ..config
+        };
+        let all = watched(semaphores, config, What::Semaphores, Heard::Semaphore);
+        return select_all([all]);
+    };
+    let this_one = config.clone().fields(&format!("metadata.name={name}"));
+    let from_operator = config
+        .clone()
+        .fields(&format!("reportingComponent={TELLER}"));
+    select_all([
+        watched(semaphores, this_one, What::Semaphores, Heard::Semaphore),
+        watched(cluster.jobs(), config, What::Jobs, Heard::Job),
+        watched(cluster.events(), from_operator, What::Events, Heard::Noted),
+    ])
+}
+
+fn watched<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    what: What,
+    heard: fn(Box<Event<K>>) -> Heard,
+) -> BoxStream<'static, Heard>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let watched = watcher(api, config).default_backoff();
+    let watched = watched.map(move |event| match event {
+        Ok(event) => heard(Box::new(event)),
+        Err(error) => Heard::Failed(what, error),
+    });
+    watched.boxed()
+}
+
+/// A screen where there is one, else a line for each change.
+enum Output {
+    Screen(Screen),
+    Lines {
+        details: bool,
+        before: Seen,
+        gaps: Vec<String>,
+    },
+}
+
+impl Output {
+    fn open(details: bool) -> Result<Self, Failure> {
+        if terminal::has_screen() {
+            return Ok(Self::Screen(Screen::open().map_err(cant_write)?));
+        }
+        Ok(Self::Lines {
+            details,
+            before: Seen::default(),
+            gaps: Vec::new(),
+        })
+    }
+
+    /// Shows how it is. Says whether anybody can still see it.
+    fn show(&mut self, world: &World, now: jiff::Timestamp) -> Result<bool, Failure> {
+        match self {
+            Self::Screen(screen) => {
+                screen.draw(&world.text(now)).map_err(cant_write)?;
+                Ok(true)
+            }
+            Self::Lines {
+                details,
+                before,
+                gaps,
+            } => {
+                let new_gaps = world.gaps(now);
+                for gap in new_gaps.iter().filter(|gap| !gaps.contains(gap)) {
+                    terminal::tell(gap);
+                }
+                *gaps = new_gaps;
+                let seen = world.seen();
+                let lines = seen.since(before, *details);
+                *before = seen;
+                let mut text = String::new();
+                for line in &lines {
+                    // To a string: that cannot fail.
+                    let _ = writeln!(text, "{now:.0} {line}");
+                }
+                terminal::try_write(&text).map_err(cant_write)
+            }
+        }
+    }
+
+    /// Leaves what was shown last where it can be read and scrolled back to.
+    fn close(self, world: &World) -> Result<(), Failure> {
+        match self {
+            Self::Screen(screen) => {
+                drop(screen);
+                terminal::print(&world.text(clock::time()))
+            }
+            Self::Lines { .. } => Ok(()),
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn cant_write(error: io::Error) -> Failure {
+    Failure::impossible(format!("can't write to stdout: {error}"))
+}

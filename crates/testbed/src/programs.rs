@@ -1,0 +1,104 @@
+//! Where the programs are: the servers, and the operator.
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The workspace's root folder.
+pub(crate) fn workspace() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here)
+}
+
+/// A server's program: in `$SERVERS_DIR/bin`, by default `.servers/bin` in the workspace.
+pub(crate) fn server(name: &str) -> Result<PathBuf> {
+    built(name, "make servers")
+}
+
+/// Kueue, which only benchmarks need, and the folder of its CRDs.
+pub(crate) fn kueue() -> Result<(PathBuf, PathBuf)> {
+    let program = built("kueue", "crates/testbed/servers/build kueue")?;
+    Ok((program, servers().with_file_name("kueue")))
+}
+
+fn built(name: &str, by: &str) -> Result<PathBuf> {
+    let path = servers().join(name);
+    if !path.is_file() {
+        bail!("{name} is not there ({}): run `{by}`", path.display());
+    }
+    Ok(path)
+}
+
+/// Consul: `$TESTBED_CONSUL`, or the one that `make servers` builds.
+pub(crate) fn consul() -> Result<PathBuf> {
+    let Some(path) = env::var_os("TESTBED_CONSUL") else {
+        return server("consul");
+    };
+    let path = workspace().join(path);
+    if !path.is_file() {
+        bail!(
+            "TESTBED_CONSUL is not there ({}): `make servers` says why",
+            path.display()
+        );
+    }
+    Ok(path)
+}
+
+/// The minor version of the Consul that is started: 20 of 1.20.5. Old ones can do less, and say it otherwise.
+pub fn consul_minor() -> Result<u32> {
+    static MINOR: OnceLock<u32> = OnceLock::new();
+    if let Some(minor) = MINOR.get() {
+        return Ok(*minor);
+    }
+    let output = Command::new(consul()?).arg("version").output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let minor = said
+        .strip_prefix("Consul v1.")
+        .and_then(|rest| rest.split('.').next()?.parse().ok())
+        .with_context(|| format!("`consul version` says {said:?}"))?;
+    Ok(*MINOR.get_or_init(|| minor))
+}
+
+/// The folder of the servers' programs, kubectl among them.
+pub fn servers() -> PathBuf {
+    env::var_os("SERVERS_DIR")
+        .map_or_else(|| workspace().join(".servers"), PathBuf::from)
+        .join("bin")
+}
+
+/// The library that lets a program see another wall clock, if `make servers` could get it.
+pub fn faketime() -> Option<PathBuf> {
+    let library = servers().parent()?.join("lib/libfaketime.so.1");
+    library.is_file().then_some(library)
+}
+
+/// The operator's program: `$OPERATOR_BIN`, or the one that cargo has built beside this program.
+pub fn operator() -> Result<PathBuf> {
+    const NAME: &str = "consul-semaphore-operator";
+    if let Some(path) = env::var_os("OPERATOR_BIN") {
+        return Ok(path.into());
+    }
+    // Tests are in <target>/<profile>/deps, programs in <target>/<profile>.
+    let this = env::current_exe()?;
+    let beside = this
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(NAME));
+    let target =
+        env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
+    let built = target.join("debug").join(NAME);
+    match beside.chain([built]).find(|path| path.is_file()) {
+        Some(path) => Ok(path),
+        None => bail!("the operator is not built: run `cargo build`, or set OPERATOR_BIN"),
+    }
+}
+
+/// Where the manifests that the project ships are: `$BED_MANIFESTS`, by default the workspace.
+pub(crate) fn manifests() -> PathBuf {
+    env::var_os("BED_MANIFESTS").map_or_else(|| workspace().to_owned(), PathBuf::from)
+}
