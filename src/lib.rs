@@ -5,29 +5,25 @@
 //! | room | what it is for | what it must not know |
 //! |---|---|---|
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
-//! | [`api`] | what users write and read: the custom resource, annotations, conditions | IO, clients, the other rooms |
-//! | [`consul`] | Consul's HTTP API: keys, sessions, transactions, watches, errors | Kubernetes, semaphores |
-//! | [`semaphore`] | the algorithm: from what was observed, [`decide`](semaphore::decide()) what is to be done | IO, clocks, async, Kubernetes' client |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`exec`] | one process in a slot, and whether a slot is still held | Kubernetes' client, the controller |
-//! | `holding` | what everyone needs who holds slots: the prefix as it is seen, sessions kept alive | Kubernetes, whom the slots are for |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | logs, metrics, traces, health, the HTTP endpoints | all other rooms |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `connections` | HTTP connections, bounded in number and time | |
-//! | [`clock`] | moments on a clock that never jumps | |
 //! | [`stderr`] | stderr, for who must not wait for its reader | |
 //! | `streamed` | watches whose list is streamed, so that its objects take no memory together | what is watched |
-//! | [`text`] | text of others as one line that can be shown | |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
+//!
+//! Below it are three crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm,
+//! which knows no Kubernetes, and [`consul_semaphore_api`], what users write and read.
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
 //! process up (`run.rs`, `slot.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
-//! [`controller`] and [`exec`] use the others but [`web`], [`semaphore`] uses the values of [`consul`] and [`api`],
-//! and those two use none but [`clock`] and [`text`]. Text from outside is parsed once, at the edge, into
+//! [`controller`] and [`exec`] use the others but [`web`]. Text from outside is parsed once, at the edge, into
 //! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
 

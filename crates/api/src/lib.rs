@@ -10,7 +10,7 @@
 //! | [`conditions`] | the types and reasons of `status.conditions`, and how new ones replace old ones |
 //! | [`ConsulSemaphore`] | the custom resource: spec, status, validation rules |
 //! | [`crd`] | the custom resource definition as YAML |
-//! | [`Prefix`], [`Key`], [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
+//! | [`Ttl`], [`Seconds`] | values of the spec with rules of their own |
 //! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
 //! | [`waiting`] | why a Job in line has no slot yet, in words |
