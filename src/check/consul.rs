@@ -3,10 +3,9 @@
 //! A scratch key is there within a transaction only: the one that makes it deletes it, too. The scratch
 //! session is ended also when this program is interrupted; should that fail, its TTL ends it.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use jiff::SignedDuration;
 
@@ -118,7 +117,7 @@ impl Scratch {
     }
 
     fn left(&self) -> MutexGuard<'_, Vec<Session>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

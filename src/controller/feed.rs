@@ -11,8 +11,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use tokio::sync::Semaphore;
 
@@ -72,7 +74,7 @@ pub(super) enum Concerned {
 
 impl Feed {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Takes what the watch of this prefix brought.

@@ -17,8 +17,10 @@ mod refs;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound::{Excluded, Unbounded},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
@@ -114,8 +116,7 @@ struct Line {
 
 impl Index {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 
     /// A list of all Jobs there begins; those that are not in it are gone when it ends.

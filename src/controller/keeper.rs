@@ -2,9 +2,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use backon::BackoffBuilder;
 use tokio::{sync::Notify, task::AbortHandle, time::sleep};
@@ -141,7 +143,7 @@ impl Keeper {
     }
 
     fn left(&self) -> MutexGuard<'_, Left> {
-        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.left.lock()
     }
 
     /// Somebody else renews this session, or nobody shall.
@@ -241,13 +243,7 @@ impl Keeper {
     }
 
     fn registered<T>(&self, with: impl FnOnce(&mut HashSet<(Scope, Arc<str>)>) -> T) -> T {
-        with(
-            &mut self
-                .0
-                .registered
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        with(&mut self.0.registered.lock())
     }
 
     /// Whether somebody here keeps this session.
@@ -279,7 +275,7 @@ impl Keeper {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.kept.lock()
     }
 }
 

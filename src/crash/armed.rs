@@ -1,10 +1,8 @@
 //! What happens at the points that `CRASH_POINTS` arms.
 
-use std::{
-    fmt,
-    sync::{LazyLock, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::LazyLock, time::Duration};
+
+use parking_lot::Mutex;
 
 use rustix::process::{Signal, getpid, kill_process};
 use tokio::sync::watch;
@@ -71,7 +69,7 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
 impl Armed {
     /// Whether to wait here.
     fn take(&self, point: Point, namespace: &str) -> bool {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.lock();
         let here = |place: &Place| place.point == point && place.namespace == namespace;
         let Some(position) = places.iter().position(here) else {
             return false;
@@ -87,7 +85,7 @@ impl Armed {
     }
 
     fn is_last(&self) -> bool {
-        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.lock();
         places.is_empty()
     }
 }

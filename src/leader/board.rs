@@ -1,6 +1,6 @@
 //! What is told of an election: to `/readyz`, to the metric, to the log.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::telemetry::{Metrics, Part, Telemetry};
 
@@ -122,7 +122,7 @@ impl<F: Fn(&Standing)> Board<F> {
         told.trouble = None;
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock()
     }
 }

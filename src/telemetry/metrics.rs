@@ -2,11 +2,9 @@
 //!
 //! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
 //! bounded: the namespaces and names of the semaphores that exist, and words of this program.
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -236,10 +234,7 @@ impl Metrics {
     }
 
     fn reasons(&self) -> MutexGuard<'_, HashMap<SemaphoreLabels, &'static str>> {
-        self.0
-            .reasons
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.reasons.lock()
     }
 
     /// A semaphore is gone: its series go too.

@@ -1,10 +1,8 @@
 //! How many pages may be open: in all, and by one tenant.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// How many there may be.
 pub(super) const ALL: usize = 64;
@@ -92,7 +90,7 @@ impl Places {
     }
 
     fn taken(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

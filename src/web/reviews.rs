@@ -4,11 +4,9 @@
 //! An answer is believed for half a minute. Somebody who brings wrong tokens costs the API server little:
 //! each holds one of a few turns for a while.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use kube::Client;
 use serde_json::{Value, json};
@@ -178,7 +176,7 @@ impl Reviews {
     }
 
     fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Known>> {
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tokens.lock()
     }
 }
 
@@ -207,7 +205,7 @@ impl User {
     }
 
     fn known(&self) -> MutexGuard<'_, Sees> {
-        self.sees.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sees.lock()
     }
 }
 

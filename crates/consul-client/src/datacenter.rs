@@ -6,10 +6,12 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicUsize},
     },
 };
+
+use parking_lot::Mutex;
 
 use tokio::sync::Semaphore;
 
@@ -52,7 +54,7 @@ impl Datacenters {
 
     /// The datacenter of this name; `None`: that of whichever server is asked.
     pub(super) fn get(&self, name: Option<&String>) -> Arc<Datacenter> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let name = name.cloned();
         if let Some(datacenter) = known.get(&name).and_then(Weak::upgrade) {
             return datacenter;
@@ -77,7 +79,7 @@ impl Datacenters {
     /// The server itself does not work: it is left for all datacenters.
     pub(super) fn leave(&self, target: &Arc<Target>) {
         target.lost.notify_waiters();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         for datacenter in known.values().filter_map(Weak::upgrade) {
             datacenter.servers.leave(target);
         }

@@ -12,9 +12,11 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use reqwest::{Client, ClientBuilder, Url};
 use tokio::sync::{self, Notify};
@@ -158,8 +160,7 @@ impl Choice {
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
-        // Nothing panics while it holds the lock, so what is behind a poisoned one is whole.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 
@@ -212,7 +213,7 @@ impl Endpoints {
 
     /// The target of this server, which all who ask it share.
     fn target(&self, key: Key, trust: &Arc<Trust>) -> Result<Arc<Target>, String> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(target) = known.get(&key).and_then(Weak::upgrade)
             && Arc::ptr_eq(&target.trust, trust)
         {

@@ -4,12 +4,9 @@
 //! does not know the one it gave any more, and in time before that expires. Who is in want of a
 //! token waits for the task.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use jiff::Timestamp;
@@ -185,8 +182,8 @@ impl Login {
         }
     }
 
-    fn task(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.task.lock().unwrap_or_else(PoisonError::into_inner)
+    fn task(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.task.lock()
     }
 }
 

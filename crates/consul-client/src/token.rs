@@ -4,8 +4,10 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
+
+use parking_lot::RwLock;
 
 use reqwest::header::HeaderValue;
 use tokio::sync::Notify;
@@ -61,7 +63,7 @@ impl TokenCell {
     /// Has calls bring this token from now on; says whether it is another one than before.
     pub fn set(&self, token: &Secret) -> Result<bool, InvalidToken> {
         let token = Token::parse(token.expose())?;
-        let mut current = self.0.token.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.0.token.write();
         let news = current
             .as_ref()
             .is_none_or(|old| old.secret != token.secret);
@@ -80,7 +82,7 @@ impl TokenCell {
     }
 
     fn get(&self) -> Option<Token> {
-        let token = self.0.token.read().unwrap_or_else(PoisonError::into_inner);
+        let token = self.0.token.read();
         token.clone()
     }
 }

@@ -6,11 +6,13 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 use fastrand::Rng;
@@ -206,10 +208,7 @@ impl Load {
 
     /// The `consul lock`s that hold a slot of a semaphore.
     pub(crate) fn holding(&self, prefix: &str) -> Vec<Foreigner> {
-        let foreigners = self
-            .foreigners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let foreigners = self.foreigners.lock();
         let holding = foreigners
             .values()
             .filter(|one| one.prefix == prefix && one.holds);
@@ -217,10 +216,7 @@ impl Load {
     }
 
     fn note(&self, id: usize, foreigner: Option<Foreigner>) {
-        let mut foreigners = self
-            .foreigners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut foreigners = self.foreigners.lock();
         match foreigner {
             Some(foreigner) => foreigners.insert(id, foreigner),
             None => foreigners.remove(&id),

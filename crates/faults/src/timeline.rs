@@ -5,9 +5,11 @@ use std::{
     fs::{File, OpenOptions},
     io::Write as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result};
 
@@ -170,7 +172,7 @@ impl Timeline {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

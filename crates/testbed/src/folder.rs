@@ -11,11 +11,13 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
-        Mutex, MutexGuard, Once, PoisonError,
+        Once,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -130,7 +132,7 @@ impl Folder {
     }
 
     fn keeper(&self) -> MutexGuard<'_, Option<Child>> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keeper.lock()
     }
 }
 
@@ -144,7 +146,7 @@ impl Drop for Folder {
 }
 
 fn in_use() -> MutexGuard<'static, Vec<PathBuf>> {
-    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+    IN_USE.lock()
 }
 
 fn make_folder() -> Result<PathBuf> {

@@ -2,8 +2,10 @@
 //! it says: it reads `.lock` in Consul and the pods in Kubernetes.
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -120,7 +122,7 @@ impl Drop for LimitWatch {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {

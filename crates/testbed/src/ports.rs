@@ -2,8 +2,9 @@
 use std::{
     collections::HashSet,
     net::{TcpListener, UdpSocket},
-    sync::{Mutex, PoisonError},
 };
+
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 
@@ -18,7 +19,7 @@ static GIVEN: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// Finds `N` different free ports.
 pub(crate) fn free<const N: usize>() -> Result<[u16; N]> {
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut given = GIVEN.lock();
     let given = given.get_or_insert_default();
     let mut ports = [0; N];
     // Held until all are found, or the system might offer one of them again.
@@ -46,7 +47,7 @@ static CLAIMED: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
 /// Finds `N` different free ports below those that the system gives out by itself: nobody is given one
 /// of them while its server is away, so that the server can come back to it.
 pub(crate) fn lasting<const N: usize>() -> Result<[u16; N]> {
-    let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut claimed = CLAIMED.lock();
     // Other processes look for theirs elsewhere first.
     let first = u16::try_from(std::process::id() % 1_200).unwrap_or_default() * 10 + 20_000;
     let mut free = (first..32_000).chain(20_000..first).filter_map(|port| {

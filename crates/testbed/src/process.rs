@@ -6,9 +6,10 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -191,7 +192,7 @@ impl Process {
     }
 
     fn guard(&self) -> MutexGuard<'_, Option<Child>> {
-        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.guard.lock()
     }
 }
 

@@ -1,11 +1,7 @@
 //! A proxy before Consul or the API server: what passes it can be refused, delayed, held, lost and counted.
-use std::{
-    collections::VecDeque,
-    net::SocketAddr,
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, net::SocketAddr, panic::Location, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use anyhow::{Context as _, Result};
 use axum::{
@@ -225,7 +221,7 @@ impl Drop for Proxy {
 
 impl Shared {
     fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     /// What is to be done to a call, once it is held no more.

@@ -1,7 +1,9 @@
 //! Whether a branch has begun a pass since it gave account: one that has is not closed for what it
 //! said before.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The passes of one branch, counted; clones share the count.
 #[derive(Clone, Default)]
@@ -16,7 +18,7 @@ struct State {
 
 impl Passes {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Begins a pass; its number, or `None` if there is to be none any more.

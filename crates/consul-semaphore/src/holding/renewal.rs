@@ -1,9 +1,8 @@
 //! The renewal of a session.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::{sync::Notify, task::AbortHandle, time::sleep};
@@ -75,12 +74,12 @@ impl KnownLife {
 
     /// What is known now.
     pub fn get(&self) -> Life {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// Replaces it, and returns what was known before.
     fn replace(&self, life: Life) -> Life {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         std::mem::replace(&mut known, life)
     }
 }

@@ -16,10 +16,9 @@ mod state;
 mod verdict;
 mod worlds;
 
-use std::{
-    collections::{BTreeSet, HashMap, hash_map::Entry},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+
+use parking_lot::Mutex;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
 
@@ -123,7 +122,6 @@ impl Space {
     fn comes_to_rest(&self, state: &State) -> bool {
         let known = |digest: u64| {
             let known = self.steps_to_rest.lock();
-            let known = known.unwrap_or_else(PoisonError::into_inner);
             known.get(&digest).copied()
         };
         let mut way = Vec::new();
@@ -142,7 +140,6 @@ impl Space {
             }
         };
         let mut all = self.steps_to_rest.lock();
-        let all = all.as_mut().unwrap_or_else(|all| all.get_mut());
         for (left, digest) in way.iter().rev().enumerate() {
             all.insert(*digest, rest + left);
         }

@@ -3,9 +3,11 @@
 use std::{
     collections::{HashMap, HashSet},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::batch::v1::Job;
@@ -78,7 +80,7 @@ impl Drop for Jobs {
 }
 
 fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
+    line.lock()
 }
 
 async fn follow(jobs: Api<Job>, line: Arc<Mutex<Line>>) {

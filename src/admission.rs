@@ -240,9 +240,9 @@ mod tests {
     /// The policy and the binding that are shipped.
     fn shipped(policy: Policy) -> [Value; 2] {
         let text = match policy {
-            Policy::Suspend => include_str!("../../config/policies/suspend.yaml"),
-            Policy::Guard => include_str!("../../config/policies/guard.yaml"),
-            Policy::Refuse => include_str!("../../config/policies/refuse.yaml"),
+            Policy::Suspend => include_str!("../config/policies/suspend.yaml"),
+            Policy::Guard => include_str!("../config/policies/guard.yaml"),
+            Policy::Refuse => include_str!("../config/policies/refuse.yaml"),
         };
         let documents = text.split("\n---\n");
         let objects: Vec<Value> = documents
