@@ -6,10 +6,15 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use k8s_openapi::api::{
+    authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo},
+    authorization::v1::{
+        ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+    },
+};
+use kube::{Api, Client, api::PostParams};
 use parking_lot::{Mutex, MutexGuard};
-
-use kube::Client;
-use serde_json::{Value, json};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
     time::{sleep, timeout},
@@ -38,9 +43,6 @@ const PENANCE: Duration = Duration::from_millis(500);
 /// How many tokens are remembered.
 const TOKENS: usize = 256;
 
-const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
-const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-
 /// Asks the API server, and remembers for a while what it said.
 pub(super) struct Reviews {
     client: Client,
@@ -59,8 +61,8 @@ struct Known {
 /// Whom a token belongs to.
 pub(super) struct User {
     pub(super) name: Arc<str>,
-    /// As the API server describes it, in the words in which it wants to be asked about it.
-    subject: Value,
+    /// As the API server describes it.
+    subject: UserInfo,
     /// Where it may look; without a namespace: everywhere.
     sees: Mutex<Sees>,
 }
@@ -106,8 +108,8 @@ impl Reviews {
             // Never closed.
             let _turn = self.turns.acquire().await;
             for verb in ["list", "watch"] {
-                let answer = self.ask(ACCESS_REVIEWS, access_review(user, namespace, verb));
-                if !allows(&answer.await?) {
+                let answer = self.ask(&access_review(user, namespace, verb)).await?;
+                if !answer.status.is_some_and(|status| allows(&status)) {
                     return Ok(false);
                 }
             }
@@ -134,10 +136,11 @@ impl Reviews {
         let _turn = turns.acquire().await;
         // One for this page alone, or one for the API server, which every client of it has.
         for audience in [Some(AUDIENCE), None] {
-            let answer = self
-                .ask(TOKEN_REVIEWS, token_review(token, audience))
-                .await?;
-            if let Some(user) = User::read(&answer, audience) {
+            let answer = self.ask(&token_review(token, audience)).await?;
+            let user = answer
+                .status
+                .and_then(|status| User::read(status, audience));
+            if let Some(user) = user {
                 let same = before.filter(|before| before.subject == user.subject);
                 return Ok(Some(same.unwrap_or_else(|| Arc::new(user))));
             }
@@ -165,14 +168,17 @@ impl Reviews {
     }
 
     /// One question. Its text and the answer's, which may repeat it, are shown to nobody.
-    async fn ask(&self, path: &str, question: Value) -> Result<Value, Refusal> {
-        let request = http::Request::post(path)
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(question.to_string().into_bytes());
-        let request = request.map_err(|_| Refusal::unable("the question can't be asked"))?;
-        let answer = self.client.request_text(request).await;
-        let answer = answer.map_err(|error| explain(&error))?;
-        serde_json::from_str(&answer).map_err(|_| Refusal::unable("its answer can't be understood"))
+    async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
+    where
+        K: kube::Resource<DynamicType = ()>
+            + Clone
+            + std::fmt::Debug
+            + Serialize
+            + DeserializeOwned,
+    {
+        let reviews = Api::<K>::all(self.client.clone());
+        let answer = reviews.create(&PostParams::default(), question).await;
+        answer.map_err(|error| explain(&error))
     }
 
     fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Known>> {
@@ -183,23 +189,20 @@ impl Reviews {
 impl User {
     /// Whom the answer to a review names, if it knows the token. An API server that knows nothing of
     /// audiences does not say that the token is for this one.
-    fn read(answer: &Value, audience: Option<&str>) -> Option<Self> {
-        let status = &answer["status"];
+    fn read(status: TokenReviewStatus, audience: Option<&str>) -> Option<Self> {
         let meant = audience.is_none_or(|audience| {
-            let audiences = status["audiences"].as_array();
-            audiences.is_some_and(|audiences| audiences.iter().any(|named| named == audience))
+            let audiences = status.audiences.iter().flatten();
+            audiences.into_iter().any(|named| named == audience)
         });
-        let user = &status["user"];
-        let name = user["username"].as_str().filter(|name| !name.is_empty())?;
-        let known = status["authenticated"] == true && meant;
+        let subject = status.user?;
+        let name = subject
+            .username
+            .as_deref()
+            .filter(|name| !name.is_empty())?;
+        let known = status.authenticated == Some(true) && meant;
         known.then(|| Self {
             name: name.into(),
-            subject: json!({
-                "user": name,
-                "uid": user["uid"],
-                "groups": user["groups"],
-                "extra": user["extra"],
-            }),
+            subject: subject.clone(),
             sees: Mutex::default(),
         })
     }
@@ -209,32 +212,45 @@ impl User {
     }
 }
 
-fn token_review(token: &Token, audience: Option<&str>) -> Value {
-    json!({
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": { "token": token.text(), "audiences": audience.as_slice() },
-    })
+fn token_review(token: &Token, audience: Option<&str>) -> TokenReview {
+    TokenReview {
+        spec: TokenReviewSpec {
+            token: Some(token.text().to_owned()),
+            audiences: audience.map(|audience| vec![audience.to_owned()]),
+        },
+        ..TokenReview::default()
+    }
 }
 
-fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> Value {
-    let mut spec = user.subject.clone();
-    spec["resourceAttributes"] = json!({
-        "group": GROUP,
-        "resource": "consulsemaphores",
-        "verb": verb,
-        "namespace": namespace.map_or("", |namespace| namespace),
-    });
-    json!({
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": spec,
-    })
+fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> SubjectAccessReview {
+    let UserInfo {
+        extra,
+        groups,
+        uid,
+        username,
+    } = user.subject.clone();
+    SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            extra,
+            groups,
+            uid,
+            user: username,
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(GROUP.to_owned()),
+                resource: Some("consulsemaphores".to_owned()),
+                verb: Some(verb.to_owned()),
+                // Without one it is about all of them.
+                namespace: namespace.map(ToString::to_string),
+                ..ResourceAttributes::default()
+            }),
+            non_resource_attributes: None,
+        },
+        ..SubjectAccessReview::default()
+    }
 }
 
-fn allows(answer: &Value) -> bool {
-    let status = &answer["status"];
-    status["allowed"] == true && status["denied"] != true
+fn allows(status: &SubjectAccessReviewStatus) -> bool {
+    status.allowed && status.denied != Some(true)
 }
 
 /// Why the API server gave no answer, and what to do. The error has none of the question's text.
@@ -243,6 +259,8 @@ fn explain(error: &kube::Error) -> Refusal {
         kube::Error::Api(status) if status.is_forbidden() => Refusal::unable(
             "the operator may not ask it: give it the rules in config/web/role.yaml",
         ),
+        // What can't be read may be the token.
+        kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
         error => Refusal::unable(&one_line(&error.to_string(), 200)),
     }
 }
@@ -255,7 +273,12 @@ pub(super) mod tests {
         matchers::{method, path},
     };
 
+    use serde_json::{Value, json};
+
     use super::*;
+
+    const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+    const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
     /// An API server that knows two tokens, each for one audience, and their rights.
     async fn api_server() -> (MockServer, Reviews) {
@@ -405,9 +428,11 @@ pub(super) mod tests {
 
     #[test]
     fn a_review_that_is_not_for_the_page_does_not_count() {
-        let answer = |status: Value| json!({ "status": status });
         let user = json!({ "username": "a" });
-        let known = |status| User::read(&answer(status), Some(AUDIENCE)).is_some();
+        let known = |status: Value| {
+            let status = serde_json::from_value(status).unwrap();
+            User::read(status, Some(AUDIENCE)).is_some()
+        };
         assert!(known(
             json!({ "authenticated": true, "user": user, "audiences": [AUDIENCE] })
         ));
