@@ -1,4 +1,5 @@
-//! The test bed itself: what the other journeys stand on.
+//! The test bed itself, where a fault of it would not show in the tests that stand on it: what it leaves behind, what
+//! its observer sees, what it says when it does not start.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,129 +15,6 @@ use std::{
 
 use serde_json::json;
 use testbed::{ApiServer, Bed, Consul, Kubernetes, Policy, eventually, same};
-use tokio::sync::OnceCell;
-
-#[tokio::test]
-async fn a_job_runs_as_long_as_asked() {
-    let team = kubernetes().await.namespace("runs").await;
-    let job = team.job("a").runs("2s").create().await;
-    job.is_waiting().await;
-
-    job.unsuspend().await;
-
-    job.is_running().await;
-    job.is_complete().await;
-    let status = job.get().await.and_then(|job| job.status).unwrap();
-    let ran = status
-        .completion_time
-        .unwrap()
-        .0
-        .duration_since(status.start_time.unwrap().0);
-    assert!(ran.as_secs() >= 2, "it ran for {ran:#}");
-}
-
-#[tokio::test]
-async fn a_job_fails_when_asked() {
-    let team = kubernetes().await.namespace("fails").await;
-
-    let job = team
-        .job("a")
-        .unsuspended()
-        .runs("100ms")
-        .fails()
-        .backoff_limit(0)
-        .create()
-        .await;
-
-    job.is_failed().await;
-    job.has_event("BackoffLimitExceeded").await;
-}
-
-#[tokio::test]
-async fn pods_of_a_deleted_job_linger_as_asked() {
-    let team = kubernetes().await.namespace("lingers").await;
-    let job = team
-        .job("a")
-        .unsuspended()
-        .runs("1h")
-        .terminates_in("1h")
-        .parallelism(3);
-    let job = job.create().await;
-    job.is("running with three pods", |job| {
-        job.status.as_ref().and_then(|status| status.ready) == Some(3)
-    })
-    .await;
-
-    job.delete().await;
-
-    job.is_gone().await;
-    eventually("all pods terminate", || async {
-        let pods = job.pods().await;
-        same(
-            pods.iter()
-                .filter(|pod| pod.metadata.deletion_timestamp.is_some())
-                .count(),
-            3,
-        )
-    })
-    .await;
-    job.force_delete_pods().await;
-    job.has_no_pods().await;
-}
-
-#[tokio::test]
-async fn pods_of_a_suspended_job_end_at_once_unless_asked() {
-    let team = kubernetes().await.namespace("ends").await;
-    let job = team.job("a").unsuspended().runs("1h").create().await;
-    job.is_running().await;
-
-    job.suspend().await;
-
-    job.is_waiting().await;
-    job.has_no_pods().await;
-}
-
-#[tokio::test]
-async fn a_cron_job_makes_a_job() {
-    let team = kubernetes().await.namespace("cron").await;
-
-    team.job("often")
-        .create_cron_job(json!({ "schedule": "@every 1s" }))
-        .await;
-
-    // It names them by the minute: there is one in each.
-    eventually("a Job is made", || async {
-        same(team.jobs().await.is_empty(), false)
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn the_project_s_manifests_apply_and_its_account_may_not_do_all() {
-    let bed = Bed::builder().without_operator().start().await;
-
-    let crds = bed.kubectl(["get", "crds", "-o", "name"]).await;
-    let as_operator = ["--kubeconfig", bed.operator_kubeconfig().to_str().unwrap()];
-    let may = async |what: &[&str]| {
-        let args = as_operator
-            .iter()
-            .chain(&["auth", "can-i", "-A"])
-            .chain(what);
-        bed.try_kubectl(args).await.is_ok()
-    };
-
-    assert!(
-        crds.contains("consulsemaphores.consul-semaphore.io"),
-        "{crds}"
-    );
-    eventually("the roles are in force", async || {
-        may(&["patch", "jobs"]).await
-    })
-    .await;
-    assert!(!may(&["get", "secrets"]).await);
-    assert!(!may(&["create", "pods"]).await);
-    bed.end().await.unwrap();
-}
 
 /// One that is in force says nothing of another one.
 #[tokio::test]
@@ -237,62 +115,6 @@ async fn the_observer_counts_holders_and_jobs_with_pods() {
 }
 
 /// Servers that exist already are used as a bed's own are, and stay when the bed ends.
-#[tokio::test]
-async fn an_operator_comes_and_goes_on_servers_that_exist() {
-    let consul = Consul::builder().acls("root").start().await;
-    let address = [
-        ("CONSUL_HTTP_ADDR", consul.address()),
-        ("CONSUL_HTTP_TOKEN", "root"),
-    ];
-    let bed = Bed::builder()
-        .with_consul(address.map(|(name, value)| (name.to_owned(), value.to_owned())))
-        .with_kubernetes(kubernetes().await.kubeconfig())
-        .start()
-        .await;
-    let operator = bed.operator();
-
-    assert!(operator.stop().await.success());
-    operator.start().await;
-    assert_eq!(operator.kill().await.code(), Some(128 + 9));
-    operator.start().await;
-    let second = bed.another_operator("second", ["--cluster-name", "second"], []);
-    second.start().await;
-
-    assert!(operator.get("/metrics").await.contains("# EOF"));
-    assert_ne!(operator.address().await, second.address().await);
-    let ids = bed.folder().ids();
-    drop(second);
-    bed.end().await.unwrap();
-    eventually("all processes have ended", || async {
-        same(running(&ids), Vec::new())
-    })
-    .await;
-    assert_eq!(consul.get("catalog/nodes").await[0]["Node"], "bed");
-    assert!(
-        kubernetes()
-            .await
-            .kubectl(["get", "nodes"])
-            .await
-            .contains("fake")
-    );
-}
-
-#[tokio::test]
-async fn consul_denies_who_has_no_token() {
-    let consul = Consul::builder().acls("root").start().await;
-
-    consul.put("a", 0, "1").await;
-
-    let entry = consul.kv("a").await.unwrap();
-    assert_eq!(entry.value, b"1");
-    let refusal = consul
-        .with_token("")
-        .try_put("session/create", json!({}))
-        .await
-        .unwrap_err();
-    assert!(refusal.to_string().contains("403"), "{refusal}");
-}
-
 #[tokio::test]
 async fn a_server_that_does_not_start_says_why() {
     let refusal = Consul::builder()
@@ -471,10 +293,4 @@ fn kill(signal: &str, id: u32) {
         .args(["-c", &format!("kill -s {signal} {id}")])
         .status();
     assert!(killed.unwrap().success());
-}
-
-/// One for all tests here that need no more.
-async fn kubernetes() -> &'static Kubernetes {
-    static KUBERNETES: OnceCell<Kubernetes> = OnceCell::const_new();
-    KUBERNETES.get_or_init(Kubernetes::start).await
 }
