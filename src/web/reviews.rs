@@ -239,8 +239,8 @@ fn access_review(user: &User, namespace: Option<&Arc<str>>, verb: &str) -> Subje
                 group: Some(GROUP.to_owned()),
                 resource: Some("consulsemaphores".to_owned()),
                 verb: Some(verb.to_owned()),
-                // Without one it is about all of them.
-                namespace: namespace.map(ToString::to_string),
+                // Empty: all of them.
+                namespace: Some(namespace.map_or_else(String::new, ToString::to_string)),
                 ..ResourceAttributes::default()
             }),
             non_resource_attributes: None,

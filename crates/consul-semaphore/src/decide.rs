@@ -38,6 +38,10 @@ use consul_client::{
 /// then costs one transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
+/// How many waiting Jobs that others have overtaken stay shown, at the most: two that change places with each
+/// other again and again, because somebody writes their priority, cost no sessions and no writes.
+pub const OVERTAKEN: usize = 1;
+
 /// Everything that a pass knows.
 #[derive(Clone, Copy)]
 pub struct Observed<'a> {
@@ -443,15 +447,19 @@ impl<'a> Pass<'a> {
     }
 
     /// Deletes the contenders of waiting Jobs that others have overtaken: whoever else waits at the
-    /// prefix leaves a slot to each contender that is shown, so only those that are next are.
+    /// prefix leaves a slot to each contender that is shown, so few but those that are next are.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
-        for ours in self.observed.ours {
+        let ours = self.observed.ours.iter();
+        let overtaken = ours.filter_map(|ours| {
             let uid = &ours.identity.uid;
             let shown = self.waiting.get(uid) == Some(&&ours.session);
-            let waits = ours.job.as_ref().is_some_and(|job| job.in_line());
-            if shown && waits && !next.contains(uid) && !self.is_busy(uid) {
-                self.release(ours);
-            }
+            let job = ours.job.as_ref().filter(|job| job.in_line())?;
+            (shown && !next.contains(uid) && !self.is_busy(uid)).then(|| (job.place(), ours))
+        });
+        let mut overtaken: Vec<_> = overtaken.collect();
+        overtaken.sort_by(|(a, _), (b, _)| a.cmp(b));
+        for (_, ours) in overtaken.into_iter().skip(OVERTAKEN) {
+            self.release(ours);
         }
     }
 

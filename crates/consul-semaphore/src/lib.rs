@@ -43,7 +43,7 @@ pub mod turns;
 mod verbatim;
 
 pub use cooling::Coolings;
-pub use decide::{AHEAD, Observed, decide};
+pub use decide::{AHEAD, OVERTAKEN, Observed, decide};
 pub use evidence::{Evidence, Life};
 pub use fate::Ours;
 pub use identity::{Claim, Cluster, ContenderBody, Identity};

@@ -125,10 +125,10 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     let verdict = conclude(options)?;
     if outcome.is_err() || !verdict.violations.is_empty() {
         // The bed's folder stays where it is, with the logs of all servers.
-        std::fs::write(world.folder.join("keep"), "")?;
+        std::fs::write(world.folder().join("keep"), "")?;
         say(&format!(
             "the servers' logs are kept in {}",
-            world.folder.display()
+            world.folder().display()
         ));
     }
     outcome?;

@@ -15,7 +15,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{server::Server, tls};
+use testbed::Recipe;
+
+use crate::tls;
 
 /// How long making a certificate may take.
 const MAKING: Duration = Duration::from_mins(1);
@@ -62,7 +64,7 @@ impl Certificates {
     }
 
     /// The operator, as it is told of its files.
-    pub(crate) fn given_to(&self, operator: Server) -> Server {
+    pub(crate) fn given_to(&self, operator: Recipe) -> Recipe {
         let file = |name: &str| self.folder.join(name).display().to_string();
         operator
             .env("CONSUL_CACERT", file(CA))

@@ -27,7 +27,7 @@ use crate::{
     record::{Place, Semaphore, What, Writer},
     timeline::Timeline,
     weather::Sky,
-    world::{argument, open_consul_door},
+    world::open_consul_door,
 };
 
 const NAMESPACE: &str = "interop";
@@ -220,7 +220,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
 fn etcd(bed: &Bed) -> Result<Etcd> {
     let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
     let [_, etcd, ..] = kubernetes.processes();
-    Etcd::at(&argument(etcd, "--listen-client-urls=")?)
+    Etcd::at(&etcd.argument("--listen-client-urls=")?)
 }
 
 fn begin(timeline: &Timeline, prefix: &str) {

@@ -12,7 +12,7 @@ mod locks;
 mod operator;
 mod way;
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use fastrand::Rng;
@@ -267,7 +267,7 @@ pub(crate) static KINDS: [Kind; 64] = [
         Box::pin(locks::mutex(s))
     }),
     kind("consul lock killed", 2, Reach::OneShared, |s| {
-        Box::pin(locks::foreigner_killed(s))
+        Box::pin(ready(locks::foreigner_killed(s)))
     }),
     kind("Job deleted", 3, Reach::One, |s| Box::pin(jobs::deleted(s))),
     kind("Job suspended", 2, Reach::One, |s| {

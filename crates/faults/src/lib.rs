@@ -7,7 +7,7 @@
 //! | `proxy`, `weather`, `versions`, `tls` | the doors through which all traffic goes, and what they do to it |
 //! | `consul_record`, `told` | every revision of every `.lock`, and who waits |
 //! | `observer` | the API server's watches, and Consul's as a second source |
-//! | `world`, `server`, `consul_servers`, `etcd` | the servers |
+//! | `world`, `etcd` | the servers |
 //! | `access` | who may do what in Consul |
 //! | `load` | Jobs, and other programs that want slots |
 //! | `kinds`, `plan` | the kinds of faults, and which come |
@@ -25,7 +25,6 @@ pub mod campaign;
 mod access;
 mod certificates;
 mod consul_record;
-mod consul_servers;
 mod etcd;
 pub mod interop;
 pub mod judge;
@@ -38,7 +37,6 @@ mod planted;
 mod proxy;
 pub mod record;
 mod report;
-mod server;
 pub mod soak;
 pub mod timeline;
 mod tls;

@@ -23,13 +23,13 @@ use kube::{
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
+use testbed::{Process, Recipe};
 use tokio::time::{sleep, timeout};
 
 use crate::{
     access,
     observer::{POD_LABEL, SEMAPHORE, prefix_of},
     record::{ForeignState, JobState, Semaphore, What},
-    server::Server,
     world::{NAMESPACE, World},
 };
 
@@ -193,7 +193,7 @@ pub(crate) struct Load {
 pub(crate) struct Foreigner {
     pub(crate) prefix: String,
     pub(crate) holds: bool,
-    pub(crate) server: Arc<Server>,
+    pub(crate) server: Arc<Process>,
 }
 
 impl Load {
@@ -353,10 +353,10 @@ async fn visits(
 async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rng) -> Result<()> {
     let id = load.number();
     let prefix = kept.prefix();
-    let sign = world.folder.join(format!("{name}.holds"));
+    let sign = world.folder().join(format!("{name}.holds"));
     let _none = tokio::fs::remove_file(&sign).await;
     let child = format!("touch {}; exec sleep {}", sign.display(), rng.u32(1..4));
-    let server = Server::new(name, testbed::servers().join("consul"), &world.folder)
+    let recipe = Recipe::new(name, testbed::servers().join("consul"))
         .args([
             "lock",
             "-n",
@@ -368,7 +368,8 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
         ])
         .env("CONSUL_HTTP_ADDR", &world.doors.foreign)
         .env("CONSUL_HTTP_TOKEN", access::FOREIGN.secret);
-    server.start().await.context("consul lock")?;
+    let server = Process::idle(world.bed.shared_folder(), recipe);
+    server.start_again().context("consul lock")?;
     let mut foreigner = Foreigner {
         prefix: prefix.clone(),
         holds: false,
@@ -383,14 +384,14 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
     };
     tell(ForeignState::Waits);
     load.note(id, Some(foreigner.clone()));
-    while foreigner.server.runs().await {
+    while foreigner.server.is_running() {
         if !foreigner.holds && tokio::fs::try_exists(&sign).await.unwrap_or_default() {
             foreigner.holds = true;
             tell(ForeignState::Holds);
             load.note(id, Some(foreigner.clone()));
         }
         if load.is_over() && !foreigner.holds {
-            foreigner.server.signal("INT").await?;
+            foreigner.server.signal("INT")?;
         }
         sleep(Duration::from_millis(100)).await;
     }

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use reqwest::Certificate;
 use serde_json::Value;
-use testbed::{Bed, Link};
+use testbed::{Bed, ConsulCluster, Link, Process, Recipe};
 use tokio::{
     net::TcpListener,
     sync::{RwLock, watch},
@@ -22,12 +22,10 @@ use crate::{
     access,
     certificates::Certificates,
     consul_record::{ConsulReader, LockBook},
-    consul_servers::{self, CONSULS, PORTS},
     etcd::Etcd,
     load::CALL,
     proxy::{Door, Upstream},
     record::Writer,
-    server::{Server, command_line},
     timeline::Timeline,
     tls::{self, TlsListener},
     versions::Versions,
@@ -37,25 +35,25 @@ use crate::{
 /// The namespace of all that a campaign makes.
 pub(crate) const NAMESPACE: &str = "faults";
 
+/// How many Consul servers there are: one can be lost.
+const CONSULS: usize = 3;
+
 /// How long a server may take to get ready.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 /// All that a campaign runs on. It ends when this is dropped.
 pub(crate) struct World {
-    pub(crate) operator: Server,
+    pub(crate) operator: Process,
     /// The same one with a wall clock of its own, if there is a library for that.
-    pub(crate) jumping_operator: Option<Server>,
+    pub(crate) jumping_operator: Option<Process>,
     /// The file that says how far that clock is off.
     pub(crate) clock: PathBuf,
     /// Another one for the same things, which works whoever leads.
-    pub(crate) second_operator: Server,
+    pub(crate) second_operator: Process,
     /// The operator's HTTP address.
     operator_address: String,
-    pub(crate) api_server: Server,
-    /// The Job controller, the scheduler and kwok.
-    after_it: Vec<Server>,
     api_url: String,
-    pub(crate) consuls: Vec<Server>,
+    pub(crate) consuls: ConsulCluster,
     /// What the operator meets on its way to Consul.
     pub(crate) to_consul: Sky,
     /// What it shows and is shown there.
@@ -81,9 +79,7 @@ pub(crate) struct World {
     http: reqwest::Client,
     /// To be read by who changes a `ConsulSemaphore`, and written by who takes all of them away.
     pub(crate) semaphores: RwLock<()>,
-    /// For logs and for what the `consul lock`s of the load say.
-    pub(crate) folder: PathBuf,
-    _bed: Bed,
+    pub(crate) bed: Bed,
 }
 
 /// The doors to Consul, as URLs.
@@ -96,7 +92,6 @@ pub(crate) struct Doors {
 impl World {
     /// Starts everything, and waits until all of it works.
     pub(crate) async fn start(timeline: &Timeline) -> Result<Self> {
-        let ports = consul_servers::free_ports(CONSULS * PORTS + 2)?;
         // The bed starts none, and asks none: its own helpers for Consul are not used.
         let bed = Bed::builder()
             .with_consul([("CONSUL_HTTP_ADDR".to_owned(), "127.0.0.1:1".to_owned())])
@@ -104,21 +99,19 @@ impl World {
             .try_start()
             .await?;
         let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
-        let folder = bed.folder().path().to_owned();
+        let shared = bed.shared_folder();
+        let folder = shared.path().to_owned();
         let node = node(bed.client()).await?;
-        let (consuls, consul_urls) = consul_servers::servers(&folder, &ports)?;
-        for consul in &consuls {
-            consul.start().await?;
-        }
-        let [api_server, etcd, controllers @ ..] = kubernetes.processes();
-        let etcd = Etcd::at(&argument(etcd, "--listen-client-urls=")?)?;
-        let port = argument(api_server, "--secure-port=")?;
+        let token = Some(access::MANAGEMENT);
+        let consuls = ConsulCluster::start_in(shared.clone(), CONSULS, token).await?;
+        let consul_urls = consuls.servers().iter();
+        let consul_urls: Vec<_> = consul_urls
+            .map(|server| server.address().to_owned())
+            .collect();
+        let [api_server, etcd, ..] = kubernetes.processes();
+        let etcd = Etcd::at(&etcd.argument("--listen-client-urls=")?)?;
+        let port = api_server.argument("--secure-port=")?;
         let api_url = format!("https://127.0.0.1:{port}");
-        let mut after_it = Vec::new();
-        for process in controllers {
-            after_it.push(take_over(process, &folder).await?);
-        }
-        let api_server = take_over(api_server, &folder).await?;
 
         let consul = ConsulReader::at(consul_urls.clone())?;
         let book = LockBook::new(consul.clone(), etcd.clone(), timeline.clone());
@@ -145,9 +138,8 @@ impl World {
         let program = testbed::operator_program()?;
         let log = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
         let operator = |name, address: &str, election: &str| {
-            let operator = Server::new(name, &program, &folder);
             certificates
-                .given_to(operator)
+                .given_to(Recipe::new(name, &program))
                 .args(["run", "--http-address", address])
                 .env("LEADER_ELECTION", election)
                 // Started again under its name it takes its own lead over at once.
@@ -158,19 +150,19 @@ impl World {
                 .env("RUST_LOG", &log)
         };
         let [operator_address, second_address] =
-            [0, 1].map(|number| format!("127.0.0.1:{}", ports[CONSULS * PORTS + number]));
+            [testbed::lasting_port()?, testbed::lasting_port()?]
+                .map(|port| format!("127.0.0.1:{port}"));
         let (jumping_operator, clock) = jumping(
             operator("operator", &operator_address, "kubernetes"),
             &folder,
         )?;
+        let idle = |recipe| Process::idle(shared, recipe);
         let world = Self {
-            jumping_operator,
+            jumping_operator: jumping_operator.map(idle),
             clock,
-            second_operator: operator("second-operator", &second_address, "off"),
-            operator: operator("operator", &operator_address, "kubernetes"),
+            second_operator: idle(operator("second-operator", &second_address, "off")),
+            operator: idle(operator("operator", &operator_address, "kubernetes")),
             operator_address,
-            api_server,
-            after_it,
             api_url,
             consuls,
             to_consul,
@@ -187,15 +179,35 @@ impl World {
             client: bed.client().clone(),
             http,
             semaphores: RwLock::default(),
-            folder,
-            _bed: bed,
+            bed,
         };
-        world.start_api_server().await?;
-        world.consul_leads().await?;
         access::grant(&world).await?;
-        world.operator.start().await?;
+        world.operator.start_again()?;
         world.operator_ready().await?;
         Ok(world)
+    }
+
+    /// Of logs, and of what the `consul lock`s of the load say.
+    pub(crate) fn folder(&self) -> &Path {
+        self.bed.folder().path()
+    }
+
+    /// One of the Consul servers, counted on and on.
+    pub(crate) fn consul_process(&self, number: usize) -> &Process {
+        let servers = self.consuls.servers();
+        servers[number % servers.len()].process()
+    }
+
+    /// The API server; and those who work with it: the Job controller, the scheduler and kwok.
+    fn kubernetes(&self) -> Result<(&Process, [&Process; 3])> {
+        let kubernetes = self.bed.kubernetes().context("the bed has no Kubernetes")?;
+        let [api_server, _etcd, controllers @ ..] = kubernetes.processes();
+        Ok((api_server, controllers))
+    }
+
+    /// The API server.
+    pub(crate) fn api_server(&self) -> Result<&Process> {
+        Ok(self.kubernetes()?.0)
     }
 
     /// Waits until the operator leads and has listed what there is.
@@ -217,14 +229,15 @@ impl World {
     /// again too: they would find out only after a pause of up to a minute, and the load would stand
     /// still as long.
     pub(crate) async fn start_api_server(&self) -> Result<()> {
-        self.api_server.start().await?;
+        let (api_server, controllers) = self.kubernetes()?;
+        api_server.start_again()?;
         self.answers("the API server", &format!("{}/readyz", self.api_url))
             .await?;
-        for server in &self.after_it {
-            if server.runs().await {
-                server.end("KILL").await?;
+        for controller in controllers {
+            if controller.is_running() {
+                controller.end("KILL").await?;
             }
-            server.start().await?;
+            controller.start_again()?;
         }
         Ok(())
     }
@@ -395,7 +408,7 @@ async fn node(client: &Client) -> Result<String> {
 }
 
 /// A program whose wall clock is off by what is in a file.
-fn jumping(program: Server, folder: &Path) -> Result<(Option<Server>, PathBuf)> {
+fn jumping(program: Recipe, folder: &Path) -> Result<(Option<Recipe>, PathBuf)> {
     let clock = folder.join("clock");
     fs::write(&clock, "+0")?;
     let jumping = testbed::faketime().map(|library| {
@@ -407,32 +420,6 @@ fn jumping(program: Server, folder: &Path) -> Result<(Option<Server>, PathBuf)> 
             .env("DONT_FAKE_MONOTONIC", "1")
     });
     Ok((jumping, clock))
-}
-
-/// Ends one of the bed's servers; what is returned can be started, with the same arguments, and
-/// killed as often as it takes.
-async fn take_over(process: &testbed::Process, folder: &Path) -> Result<Server> {
-    let [pid, _] = process.ids().context("a server without an id")?;
-    let (program, args) = command_line(pid)?;
-    process.signal("KILL")?;
-    within(&format!("{} ends", process.name()), || async {
-        match process.exit_status() {
-            Some(_) => Ok(()),
-            None => bail!("it still runs"),
-        }
-    })
-    .await?;
-    let name = format!("campaign-{}", process.name());
-    Ok(Server::new(&name, program, folder).args(args))
-}
-
-/// What a server was started with, by the flag before it.
-pub(crate) fn argument(process: &testbed::Process, flag: &str) -> Result<String> {
-    let [pid, _] = process.ids().context("a server without an id")?;
-    let (_, args) = command_line(pid)?;
-    args.iter()
-        .find_map(|arg| arg.to_str()?.strip_prefix(flag).map(str::to_owned))
-        .with_context(|| format!("{} was started without {flag}", process.name()))
 }
 
 /// The operator's kubeconfig, with the door instead of the API server.

@@ -221,7 +221,7 @@ impl ApiServer {
     #[track_caller]
     pub fn start_again(&self) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
-            self.server.start_again(&self.folder)?;
+            self.server.start_again()?;
             ready(&self.server, &self.url, &self.authority_file()).await
         })
     }
@@ -283,7 +283,7 @@ fn left_out(workloads: Workloads) -> &'static str {
     }
 }
 
-async fn start_etcd(folder: &Folder) -> Result<(Process, String)> {
+async fn start_etcd(folder: &Arc<Folder>) -> Result<(Process, String)> {
     let program = programs::server("etcd")?;
     ports::on_free(|[client, peer]| {
         let [client, peer] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));

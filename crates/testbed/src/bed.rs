@@ -220,6 +220,11 @@ impl Bed {
 
     /// The folder of logs and data.
     pub fn folder(&self) -> &Folder {
+        self.shared_folder()
+    }
+
+    /// The same, for those who start more in it: it is there as long as they have it.
+    pub fn shared_folder(&self) -> &Arc<Folder> {
         &self.servers.place.folder
     }
 

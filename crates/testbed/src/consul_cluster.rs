@@ -33,13 +33,19 @@ impl Consul {
     /// Starts so many servers, and waits until each of them knows the leader.
     #[track_caller]
     pub fn cluster(servers: usize) -> impl Future<Output = ConsulCluster> {
-        story(Location::caller(), ConsulCluster::try_start(servers))
+        story(Location::caller(), async move {
+            ConsulCluster::start_in(Arc::new(Folder::new()?), servers, None).await
+        })
     }
 }
 
 impl ConsulCluster {
-    async fn try_start(count: usize) -> Result<Self> {
-        let folder = Arc::new(Folder::new()?);
+    /// Starts so many servers in a folder, and waits until each of them knows the leader. With a `token`, which may
+    /// do all, everything is denied by default.
+    ///
+    /// # Errors
+    /// One does not start.
+    pub async fn start_in(folder: Arc<Folder>, count: usize, token: Option<&str>) -> Result<Self> {
         let ports = (0..count).map(|_| ports::lasting());
         let ports: Vec<Ports> = ports.collect::<Result<_>>()?;
         let all: Vec<_> = ports
@@ -48,7 +54,7 @@ impl ConsulCluster {
             .collect();
         let mut servers = Vec::new();
         for (number, ports) in ports.iter().enumerate() {
-            servers.push(start(&folder, number, *ports, &all)?);
+            servers.push(start(&folder, number, *ports, &all, token)?);
         }
         let this = Self {
             servers,
@@ -109,7 +115,7 @@ impl ConsulCluster {
         story(Location::caller(), async move {
             for number in servers {
                 let server = self.server(*number)?;
-                server.process().start_again(server.folder())?;
+                server.process().start_again()?;
             }
             for number in servers {
                 let server = self.server(*number)?;
@@ -125,13 +131,19 @@ impl ConsulCluster {
     /// Removes the data of a server that was killed.
     #[track_caller]
     pub fn forget(&self, server: usize) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            if self.server(server)?.process().exit_status().is_none() {
-                bail!("server {server} still runs");
-            }
-            let data = self.server(server)?.folder().path().join(data(server));
-            std::fs::remove_dir_all(&data).with_context(|| data.display().to_string())
-        })
+        story(Location::caller(), async move { self.try_forget(server) })
+    }
+
+    /// As [`Self::forget`].
+    ///
+    /// # Errors
+    /// It runs, or has no data.
+    pub fn try_forget(&self, server: usize) -> Result<()> {
+        if self.server(server)?.process().is_running() {
+            bail!("server {server} still runs");
+        }
+        let data = self.server(server)?.folder().path().join(data(server));
+        std::fs::remove_dir_all(&data).with_context(|| data.display().to_string())
     }
 
     fn server(&self, number: usize) -> Result<&ConsulServer> {
@@ -141,7 +153,7 @@ impl ConsulCluster {
 }
 
 fn data(number: usize) -> String {
-    format!("consul-{number}")
+    format!("consul-{number}-data")
 }
 
 fn start(
@@ -149,13 +161,14 @@ fn start(
     number: usize,
     [http, peer, gossip]: Ports,
     all: &[String],
+    token: Option<&str>,
 ) -> Result<ConsulServer> {
-    let name = data(number);
+    let name = format!("consul-{number}");
     let mut config = json!({
         "node_name": name,
         "server": true,
         "bootstrap_expect": all.len(),
-        "data_dir": folder.path().join(&name),
+        "data_dir": folder.path().join(data(number)),
         "bind_addr": "127.0.0.1",
         "client_addr": "127.0.0.1",
         "retry_join": all,
@@ -170,6 +183,14 @@ fn start(
         "performance": { "raft_multiplier": 1 },
         "autopilot": { "cleanup_dead_servers": false },
     });
+    if let Some(token) = token {
+        config["acl"] = json!({
+            "enabled": true, "default_policy": "deny",
+            "tokens": { "initial_management": token, "agent": token },
+        });
+        // All who act in a campaign have their calls made by one process.
+        config["limits"] = json!({ "http_max_conns_per_client": 1000 });
+    }
     if programs::consul_minor()? < 14 {
         forget_port(&mut config);
     }
@@ -178,7 +199,7 @@ fn start(
         .args(["agent", "-config-file"])
         .arg(file);
     Ok(ConsulServer::new(
-        Consul::at(&format!("127.0.0.1:{http}"), None)?,
+        Consul::at(&format!("127.0.0.1:{http}"), token)?,
         Process::start(folder, &recipe)?,
         folder.clone(),
     ))

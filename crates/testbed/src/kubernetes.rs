@@ -78,7 +78,7 @@ impl Kubernetes {
         let scheduler = programs::server("kube-scheduler")?;
         let kwok = programs::server("kwok")?;
         let api_server = ApiServer::start_in(folder, workloads, api_server_args).await?;
-        let folder = api_server.folder();
+        let folder = api_server.shared_folder();
         let kubeconfig = format!("--kubeconfig={}", api_server.kubeconfig().display());
         let key = api_server.service_account_key().display();
         let mut controllers = vec![CONTROLLERS];

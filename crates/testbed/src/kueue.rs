@@ -75,7 +75,7 @@ impl Kueue {
                 let config = config(webhook, health).to_string();
                 let config = bed.folder().write("kueue.json", config)?;
                 let recipe = recipe.arg("--config").arg(config);
-                let process = Process::start(bed.folder(), &recipe)?;
+                let process = Process::start(bed.shared_folder(), &recipe)?;
                 let probe = || async {
                     let answer = ready.try_clone().ok_or("a request that has a body")?;
                     let answer = answer.send().await;

@@ -104,7 +104,7 @@ pub use namespace::Namespace;
 pub use operator::Operator;
 pub use policies::Policy;
 pub use ports::lasting_port;
-pub use process::Process;
+pub use process::{Process, Recipe};
 pub use programs::{consul_minor, faketime, operator as operator_program, servers};
 pub use proxy::{Call, Fault, Proxy};
 pub use semaphore::Semaphore;

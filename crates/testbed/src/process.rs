@@ -6,6 +6,7 @@ use std::{
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,9 +24,9 @@ const LAST_LINES: usize = 30;
 /// How long a server may take to end.
 const END: Duration = Duration::from_secs(30);
 
-/// What to start.
+/// What to start: a program with its arguments and variables.
 #[derive(Clone, Debug)]
-pub(crate) struct Recipe {
+pub struct Recipe {
     name: String,
     program: PathBuf,
     args: Vec<OsString>,
@@ -33,7 +34,8 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    pub(crate) fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+    /// A program; its log is called by this name.
+    pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
             program: program.into(),
@@ -42,18 +44,24 @@ impl Recipe {
         }
     }
 
-    pub(crate) fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+    /// One argument more.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
         self
     }
 
-    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+    /// More arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args
             .extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
         self
     }
 
-    pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+    /// A variable; the last value of a name counts.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.set(name, value);
         self
     }
@@ -66,39 +74,73 @@ impl Recipe {
 #[derive(Debug)]
 pub struct Process {
     recipe: Recipe,
+    folder: Arc<Folder>,
     log: PathBuf,
     pid_file: PathBuf,
     guard: Mutex<Option<Child>>,
 }
 
 impl Process {
-    /// Starts it, with a clean environment and its log appended to `<folder>/<name>.log`.
-    pub(crate) fn start(folder: &Folder, recipe: &Recipe) -> Result<Self> {
-        let log = folder.path().join(format!("{}.log", recipe.name));
-        let pid_file = folder.path().join(format!("{}.pid", recipe.name));
-        let guard = spawn(folder, recipe, &log, &pid_file)?;
-        Ok(Self {
-            recipe: recipe.clone(),
-            log,
-            pid_file,
-            guard: Mutex::new(Some(guard)),
-        })
+    /// One that is not started yet. It will have a clean environment, and its log is appended to
+    /// `<folder>/<name>.log`.
+    pub fn idle(folder: &Arc<Folder>, recipe: Recipe) -> Self {
+        Self {
+            log: folder.path().join(format!("{}.log", recipe.name)),
+            pid_file: folder.path().join(format!("{}.pid", recipe.name)),
+            folder: folder.clone(),
+            recipe,
+            guard: Mutex::new(None),
+        }
     }
 
-    /// Starts it once more after its end, as it was started: with its data and on its ports.
-    pub(crate) fn start_again(&self, folder: &Folder) -> Result<()> {
-        if self.exit_status().is_none() {
+    pub(crate) fn start(folder: &Arc<Folder>, recipe: &Recipe) -> Result<Self> {
+        let this = Self::idle(folder, recipe.clone());
+        this.start_again()?;
+        Ok(this)
+    }
+
+    /// Starts it, the first time or once more after its end: with its data and on its ports.
+    ///
+    /// # Errors
+    /// It runs, or can't be started.
+    pub fn start_again(&self) -> Result<()> {
+        if self.is_running() {
             bail!("{} runs yet", self.name());
         }
-        let guard = spawn(folder, &self.recipe, &self.log, &self.pid_file)?;
+        let guard = spawn(&self.folder, &self.recipe, &self.log, &self.pid_file)?;
         *self.guard() = Some(guard);
         Ok(())
     }
 
     /// Kills it (SIGKILL), and waits for its end.
     pub(crate) async fn kill(&self) -> Result<()> {
-        self.signal("KILL")?;
-        self.ended(END).await.map(drop)
+        self.end("KILL").await.map(drop)
+    }
+
+    /// Ends it by a signal, and waits for its end.
+    ///
+    /// # Errors
+    /// It does not run, or does not end.
+    pub async fn end(&self, signal: &str) -> Result<ExitStatus> {
+        self.signal(signal)?;
+        self.ended(END).await
+    }
+
+    /// Whether it runs.
+    pub fn is_running(&self) -> bool {
+        let mut guard = self.guard();
+        matches!(guard.as_mut().map(Child::try_wait), Some(Ok(None)))
+    }
+
+    /// The value of the argument that begins like this, such as `--secure-port=`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn argument(&self, name: &str) -> Result<String> {
+        let mut args = self.recipe.args.iter().filter_map(|arg| arg.to_str());
+        let value = args.find_map(|arg| arg.strip_prefix(name));
+        let value = value.with_context(|| format!("{} has no argument {name}", self.name()))?;
+        Ok(value.to_owned())
     }
 
     /// Stops it (SIGSTOP), and waits until it is: its guard sends the signal when it has time to.

@@ -150,7 +150,7 @@ impl TakerBuilder {
             recipe.env("CONSUL_HTTP_ADDR", address)
         });
         Ok(Taker {
-            process: Process::start(self.bed.folder(), &recipe)?,
+            process: Process::start(self.bed.shared_folder(), &recipe)?,
             _bed: self.bed,
         })
     }

@@ -1,7 +1,7 @@
 //! What must be true once nothing is left to do.
 
 use super::{jobs::Object, outside::Outside};
-use crate::{AHEAD, Agreement, OnSlotLost, Plan, Standing, Uid};
+use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Plan, Standing, Uid};
 
 /// What must be true once nothing is left to do.
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
@@ -65,8 +65,8 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let shown = without_slot
             .filter_map(|(_, uid)| uid.as_ref())
             .filter(waiting);
-        let (shown, next) = (shown.count(), body.limit().min(AHEAD));
-        assert!(settings.paused || shown <= next, "{shown} are shown");
+        let (shown, most) = (shown.count(), body.limit().min(AHEAD) + OVERTAKEN);
+        assert!(settings.paused || shown <= most, "{shown} are shown");
         let waits = |object: &Object| {
             let job = job(&object.uid);
             object.is_impatient() && job.is_some_and(|job| settings.may_start(&job))

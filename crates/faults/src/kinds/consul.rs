@@ -7,17 +7,17 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use crate::{access, consul_servers, record::Part};
+use crate::{access, record::Part};
 
 pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = &world.consuls[world.leader().await?];
+    let leader = world.consul_process(world.leader().await?);
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
     leader.end("KILL").await?;
     strike.lasts(4).await;
     // Not after an election: one of the other two may not have caught up from an earlier fault.
-    leader.start().await?;
+    leader.start_again()?;
     world.consul_leads().await?;
     drop(away);
     Ok(Hit::Yes)
@@ -25,23 +25,23 @@ pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
 
 pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let follower = &world.consuls[(world.leader().await? + 1) % world.consuls.len()];
+    let follower = world.consul_process(world.leader().await? + 1);
     strike.begins("SIGKILL");
     follower.end("KILL").await?;
     strike.lasts(3).await;
-    follower.start().await?;
+    follower.start_again()?;
     Ok(Hit::Yes)
 }
 
 pub(super) async fn leader_frozen(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = &world.consuls[world.leader().await?];
+    let leader = world.consul_process(world.leader().await?);
     // Whoever has a connection to it waits as long as it sleeps.
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
-    leader.signal("STOP").await?;
+    leader.signal("STOP")?;
     strike.lasts(4).await;
-    leader.signal("CONT").await?;
+    leader.signal("CONT")?;
     world.consul_leads().await?;
     drop(away);
     Ok(Hit::Yes)
@@ -51,12 +51,12 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
     let world = strike.world.clone();
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
-    for consul in &world.consuls {
-        consul.end("KILL").await?;
+    for consul in world.consuls.servers() {
+        consul.process().end("KILL").await?;
     }
     sleep(Duration::from_secs(seconds)).await;
-    for consul in &world.consuls {
-        consul.start().await?;
+    for consul in world.consuls.servers() {
+        consul.process().start_again()?;
     }
     world.consul_leads().await?;
     drop(away);
@@ -67,15 +67,15 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
 pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let world = strike.world.clone();
     let leader = world.leader().await?;
-    let still = [0, 1].map(|next| &world.consuls[(leader + next) % world.consuls.len()]);
+    let still = [0, 1].map(|next| world.consul_process(leader + next));
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
     for server in still {
-        server.signal("STOP").await?;
+        server.signal("STOP")?;
     }
     strike.lasts(seconds).await;
     for server in still {
-        server.signal("CONT").await?;
+        server.signal("CONT")?;
     }
     world.consul_leads().await?;
     drop(away);
@@ -89,15 +89,14 @@ pub(super) async fn data_lost(strike: &mut Strike) -> Result<Hit> {
     let away = strike.away(Part::Consul);
     let locks = world.book.close().await?;
     strike.begins("SIGKILL");
-    for consul in &world.consuls {
-        consul.end("KILL").await?;
+    for consul in world.consuls.servers() {
+        consul.process().end("KILL").await?;
     }
-    for number in 0..world.consuls.len() {
-        std::fs::remove_dir_all(consul_servers::data(&world.folder, number))
-            .context("Consul's data")?;
+    for number in 0..world.consuls.servers().len() {
+        world.consuls.try_forget(number)?;
     }
-    for consul in &world.consuls {
-        consul.start().await?;
+    for consul in world.consuls.servers() {
+        consul.process().start_again()?;
     }
     world.consul_leads().await?;
     world.book.open(locks).await?;

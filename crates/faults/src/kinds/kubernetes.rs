@@ -19,7 +19,7 @@ const BINDING: &str = "consul-semaphore-operator";
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Api);
     strike.begins("SIGKILL");
-    strike.world.api_server.end("KILL").await?;
+    strike.world.api_server()?.end("KILL").await?;
     sleep(Duration::from_secs(seconds)).await;
     strike.world.start_api_server().await?;
     drop(away);

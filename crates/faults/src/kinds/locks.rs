@@ -180,14 +180,14 @@ pub(super) async fn mutex(strike: &mut Strike) -> Result<Hit> {
 }
 
 /// Its session stays until it expires.
-pub(super) async fn foreigner_killed(strike: &mut Strike) -> Result<Hit> {
+pub(super) fn foreigner_killed(strike: &mut Strike) -> Result<Hit> {
     let holding = strike.load.holding(&strike.kept()?.prefix());
     let Some(foreigner) = strike.rng.choice(holding) else {
         return Ok(Hit::Nothing);
     };
     strike.begins("SIGKILL");
     // It may have ended by itself just now.
-    let _ended = foreigner.server.signal("KILL").await;
+    let _ended = foreigner.server.signal("KILL");
     Ok(Hit::Yes)
 }
 

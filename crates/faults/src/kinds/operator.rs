@@ -6,14 +6,16 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use crate::{record::Part, server::Server};
+use testbed::Process;
+
+use crate::record::Part;
 
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Operator);
     strike.begins("SIGKILL");
     strike.world.operator.end("KILL").await?;
     sleep(Duration::from_secs(seconds)).await;
-    strike.world.operator.start().await?;
+    strike.world.operator.start_again()?;
     strike.world.operator_ready().await?;
     drop(away);
     Ok(Hit::Yes)
@@ -29,9 +31,9 @@ pub(super) async fn restarted(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn frozen(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Frozen);
     strike.begins("SIGSTOP");
-    strike.world.operator.signal("STOP").await?;
+    strike.world.operator.signal("STOP")?;
     strike.lasts(seconds).await;
-    strike.world.operator.signal("CONT").await?;
+    strike.world.operator.signal("CONT")?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -52,10 +54,10 @@ pub(super) async fn clock_jumps(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-async fn replace(strike: &Strike, old: &Server, new: &Server) -> Result<()> {
+async fn replace(strike: &Strike, old: &Process, new: &Process) -> Result<()> {
     let away = strike.away(Part::Operator);
     old.end("TERM").await?;
-    new.start().await?;
+    new.start_again()?;
     strike.world.operator_ready().await?;
     drop(away);
     Ok(())
@@ -64,7 +66,7 @@ async fn replace(strike: &Strike, old: &Server, new: &Server) -> Result<()> {
 /// Two are active at once, as when a lease was lost and nobody noticed.
 pub(super) async fn doubled(strike: &mut Strike) -> Result<Hit> {
     strike.begins("");
-    let started = strike.world.second_operator.start().await;
+    let started = strike.world.second_operator.start_again();
     strike.lasts(6).await;
     started?;
     strike.world.second_operator.end("KILL").await?;

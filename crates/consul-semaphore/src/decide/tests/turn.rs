@@ -189,22 +189,22 @@ fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
 }
 
 #[test]
-fn who_is_overtaken_is_not_shown_any_longer() {
-    // One is shown for each slot at most.
+fn of_those_who_are_overtaken_the_first_alone_stays_shown() {
+    // One is shown for each slot.
     let mut facts = Facts::new(1, &["h"]);
     facts.contender("h");
-    let overtaken = since("a", 5);
-    facts.ours("sa", &overtaken, false);
+    let [second, third] = [since("a", 5), since("c", 6)];
+    facts.ours("sc", &third, false).ours("sa", &second, false);
     let first = Job {
         priority: 9,
         ..since("b", 7)
     };
-    facts.line(&[first, overtaken]).session("b", "sb");
+    facts.line(&[first, second, third]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(shown(&plan), [("b".into(), 9)]);
-    assert_eq!(released(&plan), ["sa"]);
+    assert_eq!(released(&plan), ["sc"]);
     let delete = Op::DeleteCas {
-        key: "p/sa".into(),
+        key: "p/sc".into(),
         index: 5,
     };
     let operations = &plan.transaction.as_ref().unwrap().operations;
