@@ -46,11 +46,11 @@ impl Stage {
     }
 
     /// Our program with these arguments. Whoever runs the tests in the background of a shell would have
-    /// it ignore SIGINT, as all that is started there.
+    /// it ignore SIGINT, and `nohup` SIGHUP, as all that is started there.
     pub(crate) fn program(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("env");
         command
-            .arg("--default-signal=INT,QUIT")
+            .arg("--default-signal=HUP,INT,QUIT")
             .arg(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
             .args(arguments);
         self.prepare(&mut command);
