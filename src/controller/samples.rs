@@ -1,30 +1,22 @@
 //! Small values for the tests of the controller.
 
-use std::time::Duration;
+use consul_semaphore::{Cluster, Settings, turns::WINDOW};
+use serde_json::json;
 
-use consul_semaphore::{Cluster, LimitPolicy, Mode, OnSlotLost, Settings, turns::WINDOW};
+use super::overseer::spec::settings_of;
 
-/// A semaphore that grants.
+/// What a `ConsulSemaphore` asks for that says nothing but its limit.
 pub(super) fn settings(limit: u32) -> Settings {
-    Settings {
-        cluster: Cluster {
-            name: "prod-eu".into(),
-            id: "c".into(),
-        },
-        namespace: "batch".into(),
-        name: "db".into(),
-        key: None,
-        prefix: "p".parse().unwrap(),
-        mode: Mode::Semaphore,
-        limit,
-        policy: LimitPolicy::Refuse,
-        paused: false,
-        fair: Some(WINDOW),
-        terminating: false,
-        on_slot_lost: OnSlotLost::Reacquire,
-        ttl: Some(Duration::from_mins(2)),
-        lock_delay: Duration::from_secs(15),
-        cooldown: Duration::ZERO,
-        transient: false,
-    }
+    let semaphore = json!({
+        "apiVersion": "consul-semaphore.io/v1alpha1",
+        "kind": "ConsulSemaphore",
+        "metadata": { "name": "db", "namespace": "batch" },
+        "spec": { "limit": limit },
+    });
+    let cluster = Cluster {
+        name: "prod-eu".into(),
+        id: "c".into(),
+    };
+    let semaphore = serde_json::from_value(semaphore).unwrap();
+    settings_of(&cluster, Some(WINDOW), &semaphore)
 }
