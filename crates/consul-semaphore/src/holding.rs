@@ -13,6 +13,7 @@ mod transact;
 mod view;
 
 pub use backoff::{Setback, insist};
+pub(crate) use own_writes::OwnWrites;
 pub use renewal::{KnownLife, Renewal, pauses};
 pub use transact::{IDLE, Outcome, SOONEST};
 pub use view::{News, View};

@@ -16,11 +16,13 @@
 //! - [`evidence`]: how long a running Job's slot counts as held
 //! - [`mod@decide`]: a pass, which puts all of these together
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
+//! - [`engine`]: a queue as a whole, without IO: events in, actions out
 //! - [`plan`]: what a pass decided, as types that prove the order of things
 
 mod compose;
 pub mod cooling;
 pub mod decide;
+pub mod engine;
 pub mod evidence;
 pub mod fate;
 pub mod holding;

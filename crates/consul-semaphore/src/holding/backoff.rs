@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
-
 use consul_client::clock::Moment;
+
+/// The first pause, before its jitter.
+const SHORTEST: Duration = Duration::from_millis(200);
 
 /// The longest pause, before its jitter.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -21,26 +22,30 @@ impl Setback {
     /// One more failure: the pause grows from 200 ms to half a minute, with jitter. Failures while
     /// a pause lasts are one failure: they were all begun before it.
     pub fn after(before: Option<&Self>, now: Moment) -> Self {
+        Self::with_jitter(before, now, fastrand::f64())
+    }
+
+    /// The same, longer by this share of it: from 0 to 1.
+    pub fn with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         if let Some(before) = before.filter(|before| before.until > now) {
             return *before;
         }
         let attempts = before.map_or(0, |before| before.attempts.saturating_add(1));
-        let mut pauses = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_millis(200))
-            .with_max_delay(LONGEST)
-            .with_jitter()
-            .without_max_times()
-            .build();
-        let pause = pauses.nth(attempts.min(16) as usize).unwrap_or(LONGEST);
+        let pause = SHORTEST.saturating_mul(1 << attempts.min(16)).min(LONGEST);
         Self {
             attempts,
-            until: now + pause,
+            until: now + pause.mul_f64(1.0 + jitter),
         }
     }
 
     /// Somebody else was faster: the next try is due at once the first time, then after pauses that grow to
     /// a few seconds. They stay short because each time somebody got something done.
     pub fn outrun(before: Option<&Self>, now: Moment) -> Self {
+        Self::outrun_with_jitter(before, now, fastrand::f64())
+    }
+
+    /// The same, longer by this share of it.
+    pub fn outrun_with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
         let Some(before) = before else {
             return Self {
                 attempts: 0,
@@ -48,13 +53,17 @@ impl Setback {
             };
         };
         let attempts = before.attempts.min(2);
-        Self::after(
-            Some(&Self {
-                attempts,
-                ..*before
-            }),
-            now,
-        )
+        let before = Self {
+            attempts,
+            ..*before
+        };
+        Self::with_jitter(Some(&before), now, jitter)
+    }
+
+    /// How many failures came before this one.
+    #[cfg(test)]
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     /// Waits until the next try is due.

@@ -8,9 +8,10 @@ use consul_client::{Entry, clock::Moment};
 ///
 /// A listing takes longer the more holders there are, and may be older than writes whose answers came
 /// meanwhile. Where it differs in these keys, what was answered counts.
-#[derive(Default)]
-pub(super) struct OwnWrites(BTreeMap<String, Written>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnWrites(BTreeMap<String, Written>);
 
+#[derive(Clone, Debug)]
 struct Written {
     /// The raft index of the transaction; `None` if its answer names none, because it only deletes.
     index: Option<u64>,
@@ -19,7 +20,7 @@ struct Written {
 
 impl OwnWrites {
     /// Takes note of a transaction that went through. `answer` has the entries that it wrote.
-    pub(super) fn add<'a>(
+    pub(crate) fn add<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a str>,
         answer: &[Entry],
@@ -32,7 +33,7 @@ impl OwnWrites {
     }
 
     /// Forgets what a listing with this index shows that was sent for at this time.
-    pub(super) fn listed(&mut self, index: u64, sent: Moment) {
+    pub(crate) fn listed(&mut self, index: u64, sent: Moment) {
         self.0.retain(|_, written| {
             let shown = written.index.is_some_and(|written| written <= index);
             !shown && written.answered >= sent
@@ -40,20 +41,20 @@ impl OwnWrites {
     }
 
     /// Consul lost its data, and what was written is gone.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// How many keys there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }

@@ -23,6 +23,7 @@ pub struct Trouble {
 }
 
 /// What a watch brought of one lock key and the keys beside it.
+#[derive(Clone, Debug)]
 pub struct News {
     /// What is below the prefix.
     pub entries: Arc<Vec<Entry>>,

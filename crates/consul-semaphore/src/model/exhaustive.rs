@@ -262,22 +262,44 @@ fn find_out(flaw: Flaw, setup: Setup) -> String {
 /// What counts of a state is all that counts: two that are taken for the same lead to the same, by
 /// whichever way each was come to.
 fn check_canon(setup: Setup) {
-    let mut known: HashMap<u64, (Vec<bool>, BTreeSet<u64>)> = HashMap::new();
+    let mut known: HashMap<u64, (State, BTreeSet<u64>)> = HashMap::new();
     let mut states = vec![State::new(&setup)];
     while let Some(state) = states.pop() {
-        let mut actions = Vec::new();
-        state.actions(&mut actions);
-        let next = actions.into_iter().filter_map(|action| state.after(action));
-        let next: Vec<State> = next.collect();
-        let shows = Showing::ALL.map(|what| state.shows(what)).to_vec();
-        let found = (shows, next.iter().map(State::digest).collect());
+        let next: Vec<State> = steps(&state).map(|(_, next)| next).collect();
+        let found: BTreeSet<u64> = next.iter().map(State::digest).collect();
         match known.entry(state.digest()) {
-            Entry::Occupied(before) => assert_eq!(*before.get(), found, "{state:?}"),
+            Entry::Occupied(before) => {
+                let (like, before) = before.get();
+                let shows = |state: &State| Showing::ALL.map(|what| state.shows(what));
+                assert_eq!(shows(like), shows(&state), "{state:?}");
+                assert_eq!(*before, found, "{}", differences(like, &state));
+            }
             Entry::Vacant(unknown) => {
-                unknown.insert(found);
+                unknown.insert((state, found));
                 states.extend(next);
             }
         }
     }
     println!("{} states are all different", known.len());
+}
+
+/// All that can happen, and what it leads to.
+fn steps(state: &State) -> impl Iterator<Item = (Action, State)> {
+    let mut actions = Vec::new();
+    state.actions(&mut actions);
+    let next = actions
+        .into_iter()
+        .map(|action| (action, state.after(action)));
+    next.filter_map(|(action, next)| Some((action, next?)))
+}
+
+/// What only one of two states leads to.
+fn differences(one: &State, other: &State) -> String {
+    let only = |one: &State, other: &State| {
+        let other: BTreeSet<u64> = steps(other).map(|(_, next)| next.digest()).collect();
+        let only = steps(one).filter(|(_, next)| !other.contains(&next.digest()));
+        let only: Vec<_> = only.collect();
+        format!("{one:#?} alone leads by {only:#?}")
+    };
+    format!("{}\n{}", only(one, other), only(other, one))
 }

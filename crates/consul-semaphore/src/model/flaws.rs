@@ -1,7 +1,7 @@
-//! Flawed algorithms: what [`decide`](crate::decide) is told, or what it says, is spoiled.
+//! Flawed algorithms: what the engine is told, or what it says, is spoiled.
 //! The checker must find each of them out, or what it says of the real one is worth nothing.
 
-use crate::{Ours, Plan};
+use crate::plan::Transaction;
 use consul_client::Op;
 
 /// What is wrong with an algorithm.
@@ -40,23 +40,8 @@ impl Flaw {
         Self::StandsBackForEver,
     ];
 
-    /// Spoils what is known.
-    pub(super) fn distort(self, ours: &mut [Ours]) {
-        if self == Self::ReleasesEarly {
-            for ours in ours {
-                ours.pods_gone = true;
-            }
-        }
-    }
-
-    /// Spoils what was decided.
-    pub(super) fn spoil(self, mut plan: Plan) -> Plan {
-        let Some(transaction) = &mut plan.transaction else {
-            if self == Self::SuspendsNobody {
-                plan.suspends.clear();
-            }
-            return plan;
-        };
+    /// Spoils what was decided to be written; `None` if nothing is.
+    pub(super) fn spoil(self, mut transaction: Transaction) -> Option<Transaction> {
         let operations = &mut transaction.operations;
         match self {
             Self::SkipsChecks => operations.retain(|operation| {
@@ -85,20 +70,21 @@ impl Flaw {
                     }
                 }
             }
-            Self::SuspendsNobody => plan.suspends.clear(),
             Self::RegrantsNobody if transaction.grants.iter().any(|grant| !grant.starts) => {
-                plan.transaction = None;
+                return None;
             }
             Self::GrantsNobody if transaction.grants.iter().any(|grant| grant.starts) => {
-                plan.transaction = None;
+                return None;
             }
-            Self::PrunesNobody if !transaction.prunes.is_empty() => plan.transaction = None,
+            Self::PrunesNobody if !transaction.prunes.is_empty() => return None,
+            // These are about what is asked, or written to workloads.
             Self::ReleasesEarly
+            | Self::SuspendsNobody
             | Self::RegrantsNobody
             | Self::GrantsNobody
             | Self::PrunesNobody
             | Self::StandsBackForEver => {}
         }
-        plan
+        Some(transaction)
     }
 }

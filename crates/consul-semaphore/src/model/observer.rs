@@ -198,6 +198,11 @@ impl Observer {
         );
     }
 
+    /// A Job was told that it gives its slot back: it is not done, and its slot does not cool.
+    pub(super) fn gave_back(&mut self, session: &SessionId) {
+        self.ran_in.remove(session);
+    }
+
     /// A slot is not released before its Job is done and it has cooled, unless its Job was never
     /// started or gives it back.
     fn check_cooldown(&self, written: &Written<'_>) {

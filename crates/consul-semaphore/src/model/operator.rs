@@ -1,14 +1,7 @@
-//! The operator's controller in small: it sees, decides, and does one thing after another.
+//! The engine in a small world: what a caller does around it, one thing after another.
 //!
-//! What it does around [`decide`] is what the real one must do too:
-//!
-//! - A transaction that is refused, or whose answer is lost, ends the plan: the prefix is read again.
-//! - A PATCH whose answer is lost is sent again, naming the same version, until it is answered.
-//! - A Job that was written to is busy until it has been seen again, also if that was refused: an
-//!   attempt before, whose answer was lost, may have started it.
-//! - That no pod is left is asked after the contender was read, and for a Job that is still there it
-//!   counts only if the Job has not changed since it was seen.
-//! - A write of the status names what it was decided on, as its `resourceVersion` would.
+//! It decides nothing. It shows the engine what a watch would, carries out what the engine asks for, and loses
+//! answers, doubles them or delays them as the script says.
 
 mod step;
 mod trace;
@@ -16,6 +9,7 @@ mod trace;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 pub(super) use self::step::Step;
@@ -23,15 +17,19 @@ use super::{
     consul::Refused,
     flaws::Flaw,
     outside::Outside,
-    requests::{Answer, Patch},
-    rules::check_plan,
+    requests::{self, Patch},
 };
 use crate::{
-    Agreement, Coolings, Deaths, Defence, Evidence, Job, Life, MutexMemory, Observed, Ours, Plan,
-    Reading, Settings, Standing, Turns, Uid, decide, limit,
-    plan::{Stop, Transaction},
+    Defence, Job, Life, Plan, Turns, Uid,
+    engine::{Action, Answer, Call, CallId, Event, Lookup, Now, Queue, Slice, Write, Written},
+    holding::News,
+    limit,
+    plan::Stop,
 };
-use consul_client::{SessionId, clock::Moment};
+use consul_client::{self as consul, Behavior, OpError, Session, SessionId, clock::Moment};
+
+/// How many passes it may take until nothing more can be answered at once.
+const PROMPT: usize = 20;
 
 /// The answer to a call is lost.
 #[derive(Clone, Copy, Debug)]
@@ -45,32 +43,107 @@ pub(super) struct Lost {
 pub(super) struct Operator {
     /// What is wrong with its algorithm.
     flaw: Option<Flaw>,
-    sessions: BTreeMap<Uid, SessionId>,
-    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
-    renewals: BTreeMap<SessionId, Option<Moment>>,
-    deaths: Deaths,
-    mutex: MutexMemory,
-    /// Made with the first reading.
-    turns: Option<Turns>,
-    coolings: Coolings,
-    evidence: Evidence,
-    barred: BTreeSet<Uid>,
-    busy: BTreeSet<Uid>,
-    jobs: Vec<Arc<Job>>,
-    reading: Option<Reading>,
-    defence: Defence,
-    fenced: bool,
-    /// The generation that it has defended the limit of.
+    /// Whether there is no time between what happens, so that nothing has to be waited for but what is told.
+    timeless: bool,
+    /// Made by the first pass.
+    queue: Option<Queue>,
+    store: Store,
+    /// The generation that the engine knows of.
     generation: u64,
+    /// What is still to be carried out, in order.
     pending: VecDeque<Step>,
+    /// Jobs that were stopped and have not been seen since.
+    stopped: BTreeSet<Uid>,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
 }
 
+/// What a process keeps for the engine.
+#[derive(Clone, Debug, Default)]
+struct Store {
+    jobs: Vec<Arc<Job>>,
+    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
+    renewals: BTreeMap<SessionId, Option<Moment>>,
+}
+
+/// The same as the engine looks it up.
+struct View<'a> {
+    store: &'a Store,
+    outside: &'a Outside,
+}
+
+impl Lookup for View<'_> {
+    fn slice(&self, head: usize) -> Slice {
+        let settings = &self.outside.settings;
+        let lock_key = settings.prefix.lock_key();
+        let asks = |job: &Job| job.wants.as_deref() == Some(settings.name.as_str());
+        let jobs = || self.store.jobs.iter().cloned();
+        let mut waiting: Vec<_> = jobs().filter(|job| job.in_line() && asks(job)).collect();
+        waiting.sort_by_key(|job| job.place());
+        let mut position = 0..;
+        waiting.retain(|job| position.next() < Some(head) || job.is_impatient());
+        Slice {
+            bound: jobs().filter(|job| job.started_at(&lock_key)).collect(),
+            waiting,
+        }
+    }
+
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let mut jobs = self.store.jobs.iter();
+        jobs.find(|job| job.uid == *uid).cloned()
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        uids.iter().map(|uid| self.workload(uid)).collect()
+    }
+
+    /// Pods may have ended at any time.
+    fn touched(&self) -> BTreeSet<Uid> {
+        let contenders = self.outside.sight().contenders;
+        contenders.into_values().flatten().collect()
+    }
+
+    fn life(&self, session: &SessionId) -> Option<Life> {
+        let outside = self.outside;
+        let alive = outside.consul.is_alive(session);
+        let Some(ttl) = outside.settings.ttl.filter(|_| outside.timed) else {
+            return Some(if alive || outside.away {
+                Life::Endless
+            } else {
+                Life::Gone
+            });
+        };
+        Some(match self.store.renewals.get(session) {
+            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
+            Some(None) => Life::Gone,
+            None => Life::Unknown,
+        })
+    }
+}
+
+/// The present.
+fn now(outside: &Outside) -> Now {
+    Now {
+        moment: outside.now(),
+        time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
+        jitter: 0.0,
+    }
+}
+
+/// Nothing was heard of a call.
+fn unheard() -> consul::Error {
+    consul::Error::Unreachable {
+        message: "it is away".into(),
+        undecided: true,
+    }
+}
+
 impl Operator {
-    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+    /// In a world in which only the order of things counts.
+    pub(super) fn timeless(flaw: Option<Flaw>) -> Self {
         Self {
             flaw,
+            timeless: true,
             ..Self::default()
         }
     }
@@ -86,23 +159,47 @@ impl Operator {
 
     /// Whether it has a session made ahead for this Job.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
-        self.sessions.contains_key(uid)
+        let queue = self.queue.as_ref();
+        queue.is_some_and(|queue| queue.sessions.ahead.contains_key(uid))
     }
 
-    /// Whether it is in the middle of a plan.
+    /// Whether something is still to be carried out.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Tries again what it had given up.
-    pub(super) fn unbar(&mut self) {
-        self.barred.clear();
+    /// When it passes if nothing happens before.
+    pub(super) fn next_timeout(&self) -> Moment {
+        self.queue
+            .as_ref()
+            .map_or(Moment::default(), Queue::next_timeout)
+    }
+
+    /// Whether nothing that has failed is waited for, so that a plan says all that is to be done.
+    pub(super) fn is_undisturbed(&self, outside: &Outside) -> bool {
+        self.queue.as_ref().is_some_and(|queue| {
+            let refusals = queue.writes.refusals.due();
+            let mut paused = refusals.chain(queue.held.proofs.due());
+            queue.reading().is_some()
+                && queue.trouble().is_none()
+                && !queue.is_blocked()
+                && paused.all(|due| due <= outside.now())
+        })
+    }
+
+    /// Something happens that the engine is shown.
+    fn handle(&mut self, outside: &Outside, event: Event) {
+        if let Some(queue) = &mut self.queue {
+            let store = &self.store;
+            queue.handle(event, now(outside), &View { store, outside });
+            self.collect(outside);
+        }
     }
 
     /// The watch brings the Jobs.
     pub(super) fn see_jobs(&mut self, outside: &Outside) {
         let seen = |uid: &Uid, version: &str| {
-            let mut known = self.jobs.iter();
+            let mut known = self.store.jobs.iter();
             let known = known.find(|job| job.uid == *uid && *job.version == *version);
             known.map_or(outside.now(), |job| job.seen)
         };
@@ -111,228 +208,224 @@ impl Operator {
             job.seen = seen(&job.uid, &job.version);
             Some(job)
         });
-        self.jobs = jobs.map(Arc::new).collect();
-        self.busy.clear();
+        self.store.jobs = jobs.map(Arc::new).collect();
+        self.stopped.clear();
     }
 
-    /// The watch brings the prefix, and the keeper finds sessions gone.
+    /// The watch brings the prefix.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
-        if outside.away {
-            self.reading = None;
-            return;
-        }
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
-        let Settings { prefix, mode, .. } = &*outside.settings;
-        self.reading = Some(Reading::new(prefix.clone(), *mode, listing));
-        self.sessions
-            .retain(|_, session| outside.consul.is_alive(session));
+        let news = if outside.away {
+            Err(unheard())
+        } else {
+            Ok(News::from(listing))
+        };
+        self.handle(outside, Event::Listed(news));
     }
 
-    /// The keeper renews the sessions that are due: its own, and those that are found in Consul.
+    /// The sessions that are due are renewed.
     pub(super) fn renew(&mut self, outside: &mut Outside) {
         let (Some(ttl), false) = (outside.settings.ttl, outside.away) else {
             return;
         };
         let now = outside.now();
-        let found = self.reading.iter().flat_map(Reading::contenders);
-        let found = found.map(|(session, _)| session);
-        let found = found.filter(|session| outside.identity(session).is_some());
-        let known: Vec<SessionId> = self.sessions.values().chain(found).cloned().collect();
-        for session in known {
-            let last = self.renewals.get(&session).copied().flatten();
+        let kept = self.queue.iter().flat_map(Queue::sessions);
+        for session in kept {
+            let last = self.store.renewals.get(session).copied().flatten();
             if last.is_some_and(|last| now.since(last) < ttl / 3) {
                 continue;
             }
-            let renewed = outside.consul.is_alive(&session).then_some(now);
+            let renewed = outside.consul.is_alive(session).then_some(now);
             if renewed.is_some() {
                 outside.renewed.insert(session.clone(), now);
             }
-            self.renewals.insert(session, renewed);
+            self.store.renewals.insert(session.clone(), renewed);
         }
     }
 
-    /// What it knows of a session.
-    fn life(&self, outside: &Outside, session: &SessionId) -> Option<Life> {
-        let alive = outside.consul.is_alive(session);
-        if !outside.timed || outside.settings.ttl.is_none() {
-            return Some(if alive || outside.away {
-                Life::Endless
-            } else {
-                Life::Gone
-            });
-        }
-        let ttl = outside.settings.ttl?;
-        Some(match self.renewals.get(session) {
-            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
-            Some(None) => Life::Gone,
-            None => Life::Unknown,
-        })
-    }
-
-    /// Decides, by what it has seen so far.
+    /// Decides, by what it has seen so far. What can be answered without anything changing outside is.
     pub(super) fn decide(&mut self, outside: &Outside) -> Plan {
-        if self.reading.is_none() {
-            self.see_consul(outside);
-        }
-        let reading = self.reading.as_ref();
-        if self.generation != outside.generation {
-            self.generation = outside.generation;
-            self.defence = Defence::default();
-        }
-        if let Some(reading) = reading {
-            self.deaths.observe(reading, outside.now());
-            self.mutex.observe(reading, outside.now());
-            let fair = outside.settings.fair;
-            let turns = self.turns.get_or_insert_with(|| Turns::new(fair));
-            if self.flaw == Some(Flaw::StandsBackForEver) {
-                *turns = Turns::new(fair);
+        self.see_spec(outside);
+        let mut plan = Plan::default();
+        for _ in 0..PROMPT {
+            plan = self.pass(outside);
+            let mut asked = false;
+            while let Some(position) = self.pending.iter().position(Step::changes_nothing) {
+                let Some(Step::Ask { id, call }) = self.pending.remove(position) else {
+                    break;
+                };
+                asked = true;
+                self.answer(outside, id, &call);
             }
-            turns.observe(reading, outside.now());
+            // While a write is under way, what there is to do is not known.
+            if !asked || self.queue.as_ref().is_some_and(Queue::is_blocked) {
+                break;
+            }
         }
-
-        let settings = &outside.settings;
-        let lock_key = settings.prefix.lock_key();
-        let asks = |job: &Job| job.wants.as_deref() == Some(settings.name.as_str());
-        let started_here =
-            |job: &Job| matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
-        let jobs = self.jobs.iter().cloned();
-        let bound: Vec<Arc<Job>> = jobs.clone().filter(|job| started_here(job)).collect();
-        let mut line: Vec<Arc<Job>> = jobs.filter(|job| job.in_line() && asks(job)).collect();
-        line.sort_by_key(|job| job.place());
-        let mut ours = reading.map_or_else(Vec::new, |reading| self.ours(reading, outside));
-        if let Some(flaw) = self.flaw {
-            flaw.distort(&mut ours);
-        }
-        let time = jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default();
-        if let Some(reading) = reading {
-            self.coolings.observe(reading, &ours, outside.now(), time);
-        }
-        let running = |job: &&Job| job.standing == Standing::Running && started_here(job);
-        let running: Vec<&Job> = bound.iter().map(AsRef::as_ref).filter(running).collect();
-        let mut evidence = std::mem::take(&mut self.evidence);
-        let known = |session: &SessionId| self.life(outside, session);
-        evidence.observe(outside.now(), settings, &running, reading, &ours, known);
-        self.evidence = evidence;
-        let reading = self.reading.as_ref();
-        let turns = self.turns.clone().unwrap_or_default();
-        let observed = Observed {
-            now: outside.now(),
-            time,
-            settings: &outside.settings,
-            applied: &outside.applied,
-            defence: self.defence,
-            fenced: self.fenced,
-            reading,
-            deaths: &self.deaths,
-            mutex: &self.mutex,
-            turns: &turns,
-            coolings: &self.coolings,
-            evidence: &self.evidence,
-            ours: &ours,
-            bound: &bound,
-            line: &line,
-            sessions: &self.sessions,
-            busy: &self.busy,
-            barred: &self.barred,
-            immovable: &BTreeSet::new(),
-            closed: false,
-            operations: outside.operations,
-        };
-        let plan = decide(&observed);
-        assert_eq!(decide(&observed), plan, "the same facts give the same plan");
-        check_plan(&observed, &plan);
-        let plan = match self.flaw {
-            Some(flaw) => flaw.spoil(plan),
-            None => plan,
-        };
-        if plan.agreement == Some(Agreement::Agreed) {
-            self.defence.holds(false);
-        }
-        self.fenced &= plan.record.is_none();
-        self.adopt(&plan, outside);
         plan
     }
 
-    fn ours(&self, reading: &Reading, outside: &Outside) -> Vec<Ours> {
-        let ours = reading.contenders().filter_map(|(session, _)| {
-            let identity = outside.identity(session)?;
-            let job = self.jobs.iter().find(|job| job.uid == identity.uid);
-            let mut ours = Ours {
-                session: session.clone(),
-                job: job.cloned(),
-                identity: Arc::new(identity.clone()),
-                pods_gone: false,
-            };
-            let may_start = job.is_some_and(|job| outside.settings.may_start(job));
-            if ours.needs_proof(reading.holds(session), may_start) {
-                prove(&mut ours, outside);
+    /// One pass.
+    fn pass(&mut self, outside: &Outside) -> Plan {
+        let Some(queue) = &mut self.queue else {
+            return Plan::default();
+        };
+        if self.flaw == Some(Flaw::StandsBackForEver) {
+            queue.knowledge.memory.turns = Turns::new(outside.settings.fair);
+        }
+        let store = &self.store;
+        let conclusion = queue.pass(now(outside), &View { store, outside });
+        let plan = queue.plan.clone();
+        let settled = conclusion.settled.filter(|_| conclusion.record.is_none());
+        self.record(outside, conclusion.record);
+        for stop in self.stops(outside).collect::<Vec<_>>() {
+            self.stopped.insert(stop.job.uid.clone());
+            self.pending.push_back(Step::Patch {
+                id: None,
+                patch: Patch::Stop(stop),
+                read: outside.now(),
+                not_after: None,
+            });
+        }
+        self.collect(outside);
+        self.record(
+            outside,
+            settled.map(|limit| limit::settled(&outside.applied, limit)),
+        );
+        plan
+    }
+
+    /// Has limits recorded in the status.
+    fn record(&mut self, outside: &Outside, limits: Option<Vec<u32>>) {
+        let records = |step: &Step| matches!(step, Step::Record { .. });
+        if let Some(limits) = limits
+            && limits != outside.applied
+            && !self.pending.iter().any(records)
+        {
+            let was = outside.applied.clone();
+            self.pending.push_back(Step::Record { was, limits });
+        }
+    }
+
+    /// The engine hears of the spec and of the status.
+    fn see_spec(&mut self, outside: &Outside) {
+        let settings = outside.settings.as_ref();
+        if self.queue.is_none() {
+            let recorded = outside.applied.clone();
+            let mut queue = Queue::new(settings.clone(), recorded, Defence::default());
+            if self.timeless {
+                queue.held.proofs.unheard = Duration::ZERO;
             }
-            Some(ours)
-        });
-        ours.collect()
+            self.queue = Some(queue);
+            self.handle(outside, Event::Reach(Some(outside.operations)));
+        }
+        let changed = self.generation != outside.generation;
+        self.generation = outside.generation;
+        let settings = Box::new(settings.clone());
+        self.handle(outside, Event::Spec { settings, changed });
+        self.handle(outside, Event::Recorded(outside.applied.clone()));
     }
 
     /// The Jobs that run though no grant started them, as far as it has seen.
     pub(super) fn stops(&self, outside: &Outside) -> impl Iterator<Item = Stop> {
-        let asking = self.jobs.iter().filter(|job| {
+        let asking = self.store.jobs.iter().filter(|job| {
+            let busy = self
+                .queue
+                .as_ref()
+                .is_some_and(|queue| queue.is_busy(&job.uid));
             job.wants.as_deref() == Some(outside.settings.name.as_str())
-                && !self.busy.contains(&job.uid)
+                && !busy
+                && !self.stopped.contains(&job.uid)
         });
         asking.filter_map(|job| Stop::of(job))
     }
 
-    /// Lines up what a plan says.
-    fn adopt(&mut self, plan: &Plan, outside: &Outside) {
-        let Plan {
-            record,
-            transaction,
-            starts,
-            suspends,
-            give_backs,
-            renames,
-            skips,
-            sessions,
-            surplus,
-            applied: _,
-            reread,
-            unheld: _,
-            agreement: _,
-            again: _,
-            wake: _,
-            deadline: _,
-            finished: _,
-        } = plan.clone();
-        let read = self.reading.as_ref().map_or(outside.now(), |r| r.sent);
-        let patch = |patch| Step::Patch { patch, read };
-        let write = |limits| Step::Record {
-            was: outside.applied.clone(),
-            limits,
+    /// Lines up what the engine asks for.
+    fn collect(&mut self, outside: &Outside) {
+        let Some(queue) = &mut self.queue else {
+            return;
         };
-        let lock = self.reading.as_ref().map(Reading::lock);
-        let settles = lock.is_some_and(|lock| plan.settles(lock, &outside.settings));
-        let settled = limit::settled(&outside.applied, outside.settings.limit);
-        let settled =
-            (record.is_none() && settles && settled != outside.applied).then_some(settled);
-        let ungranted: Vec<Stop> = self.stops(outside).collect();
-        let given_up = surplus.iter().filter_map(|uid| self.sessions.remove(uid));
-        let steps = ungranted
-            .into_iter()
-            .map(Patch::Stop)
-            .map(patch)
-            .chain(record.into_iter().map(write))
-            .chain(transaction.map(Step::Transact))
-            .chain(starts.into_iter().map(Patch::Start).map(patch))
-            .chain(suspends.into_iter().map(Patch::Suspend).map(patch))
-            .chain(give_backs.into_iter().map(Patch::GiveBack).map(patch))
-            .chain(renames.into_iter().map(Patch::Rename).map(patch))
-            .chain(skips.into_iter().map(Patch::Skip).map(patch))
-            .chain(sessions.into_iter().map(Step::MakeSession))
-            .chain(given_up.map(Step::Destroy))
-            .chain(settled.map(write));
-        self.pending = steps.collect();
-        if reread {
-            self.reading = None;
+        while let Some(action) = queue.next_action() {
+            let read = queue
+                .reading()
+                .map_or(outside.now(), |reading| reading.sent);
+            let step = match action {
+                Action::Call(id, Call::Transact(transaction)) => {
+                    let transaction = (*transaction).clone();
+                    match self.flaw {
+                        Some(flaw) => flaw.spoil(transaction),
+                        None => Some(transaction),
+                    }
+                    .map(|transaction| Step::Transact { id, transaction })
+                }
+                Action::Call(
+                    id,
+                    Call::Write {
+                        write, not_after, ..
+                    },
+                ) => {
+                    let spoiled = self.flaw == Some(Flaw::SuspendsNobody)
+                        && matches!(write, Write::Suspend(_));
+                    (!spoiled).then(|| Step::Patch {
+                        id: Some(id),
+                        patch: write.into(),
+                        read,
+                        not_after,
+                    })
+                }
+                Action::Call(id, Call::CreateSession { name, .. }) => {
+                    Some(Step::MakeSession { id, name })
+                }
+                Action::Call(id, call) => Some(Step::Ask { id, call }),
+                Action::Destroy(session) => Some(Step::Destroy(session)),
+                Action::Adopt(_) | Action::Forget(_) | Action::Report(_) => None,
+            };
+            self.pending.extend(step);
         }
+    }
+
+    /// Answers what can be answered without anything changing outside.
+    fn answer(&mut self, outside: &Outside, id: CallId, call: &Call) {
+        let session = |id: &SessionId| {
+            let identity = outside.consul.identity(id)?;
+            Some(Session {
+                id: id.clone(),
+                name: identity.session_name(),
+                node: "k8s".into(),
+                ttl: None,
+                lock_delay: Duration::ZERO,
+                behavior: Behavior::Delete,
+                create_index: 1,
+            })
+        };
+        let reached = |answer| {
+            if outside.away {
+                Err(unheard())
+            } else {
+                Ok(answer)
+            }
+        };
+        let answer = match call {
+            Call::Read => {
+                let listing = outside.consul.list(&outside.settings.prefix, outside.now());
+                Answer::Listing(reached(()).map(|()| listing))
+            }
+            Call::Resolve(sessions) => {
+                let found = sessions.iter().filter_map(session).collect();
+                Answer::Resolved(reached(()).map(|()| found))
+            }
+            Call::Describe(id) => Answer::Described(reached(()).map(|()| session(id))),
+            Call::Prove(identity) => {
+                let job = outside.jobs.read(&identity.uid, outside.now());
+                let pods = outside.jobs.has_pods(&identity.uid);
+                let pods = pods && self.flaw != Some(Flaw::ReleasesEarly);
+                let left = pods.then(|| "a pod".to_owned());
+                Answer::Proof(Ok((job.map(Arc::new), left.into_iter().collect())))
+            }
+            Call::AskAccess => Answer::Access(Some(true)),
+            Call::Transact(_) | Call::Write { .. } | Call::CreateSession { .. } => return,
+        };
+        self.handle(outside, Event::Answered(id, answer));
     }
 
     /// Does the next thing, and says whether it was done as planned.
@@ -348,57 +441,60 @@ impl Operator {
                 let unchanged = outside.applied == was;
                 if unchanged {
                     outside.applied = limits;
-                } else {
-                    self.start_over();
                 }
+                self.handle(outside, Event::Recorded(outside.applied.clone()));
                 unchanged
             }
-            Step::Transact(transaction) => {
+            Step::Transact { id, transaction } => {
+                let sent = outside.now();
                 let answer = done.then(|| outside.transact(&transaction, self.generation));
                 let went_through = matches!(answer, Some(Ok(_))) && !lost;
-                match answer {
-                    Some(Ok(answer)) if !lost => {
-                        self.went_through(outside, &transaction, &answer);
-                    }
-                    Some(Err(Refused { rests: true })) if !lost => {
-                        self.mutex.delay(outside.now(), 0.0);
-                        self.start_over();
-                    }
-                    _ => self.start_over(),
-                }
+                let result = match answer {
+                    Some(Ok(entries)) if !lost => Ok(entries),
+                    Some(Err(refused)) if !lost => Err(refusal(&refused)),
+                    _ => Err(unheard()),
+                };
+                let answer = Answer::Transacted { sent, result };
+                self.handle(outside, Event::Answered(id, answer));
                 if !done {
                     outside.late.push((transaction, self.generation));
                 }
                 went_through
             }
-            Step::Patch { patch, read } => {
-                let answer = done.then(|| outside.patch(&patch, read, self.deposed));
-                if lost {
-                    self.pending.push_front(Step::Patch { patch, read });
-                    return false;
+            Step::Patch {
+                id,
+                patch,
+                read,
+                not_after,
+            } => {
+                let late = not_after.is_some_and(|not_after| not_after <= outside.now());
+                let sent = done && !late;
+                let answer = sent.then(|| outside.patch(&patch, read, self.deposed));
+                let seen = outside.jobs.read(&patch.target().uid, outside.now());
+                let written = match answer {
+                    _ if late => Written::NotSent,
+                    _ if lost => Written::Unanswered("it is away".into()),
+                    Some(requests::Answer::Done) => Written::Done,
+                    Some(requests::Answer::Conflict) => Written::Outdated(seen.map(Arc::new)),
+                    Some(requests::Answer::Refused) | None => Written::Refused {
+                        message: "no".into(),
+                        forbidden: false,
+                    },
+                };
+                if let Some(id) = id {
+                    self.handle(outside, Event::Answered(id, Answer::Written(written)));
                 }
-                let uid = &patch.target().uid;
-                self.busy.insert(uid.clone());
-                if answer == Some(Answer::Refused) {
-                    self.barred.insert(uid.clone());
-                }
-                answer == Some(Answer::Done)
+                answer == Some(requests::Answer::Done) && !lost
             }
-            Step::MakeSession(target) => {
-                let name = outside.settings.identity(&target).session_name();
-                if done {
-                    let session = outside.consul.make_session(&name);
-                    if outside.timed {
-                        outside.renewed.insert(session.clone(), outside.now());
-                    }
-                    if !lost {
-                        if outside.timed {
-                            let renewed = Some(outside.now());
-                            self.renewals.insert(session.clone(), renewed);
-                        }
-                        self.sessions.insert(target.uid, session);
-                    }
+            Step::MakeSession { id, name } => {
+                let made = done.then(|| outside.consul.make_session(&name));
+                if let Some(session) = made.as_ref().filter(|_| outside.timed) {
+                    outside.renewed.insert(session.clone(), outside.now());
+                    let renewed = Some(outside.now());
+                    self.store.renewals.insert(session.clone(), renewed);
                 }
+                let made = made.filter(|_| !lost).ok_or_else(unheard);
+                self.handle(outside, Event::Answered(id, Answer::SessionMade(made)));
                 !lost
             }
             Step::Destroy(session) => {
@@ -407,53 +503,35 @@ impl Operator {
                 }
                 !away
             }
+            Step::Ask { id, call } => {
+                self.answer(outside, id, &call);
+                true
+            }
         }
-    }
-
-    fn went_through(
-        &mut self,
-        outside: &Outside,
-        transaction: &Transaction,
-        answer: &[consul_client::Entry],
-    ) {
-        let read = outside.now();
-        let reading = self.reading.take();
-        self.reading = reading.map(|r| r.after(&transaction.operations, answer, read));
-        self.fenced |= transaction.writes_lock();
-        if transaction.limit.is_some() {
-            self.defence.holds(transaction.enforced);
-        }
-        for grant in &transaction.grants {
-            self.sessions.remove(&grant.job.uid);
-            self.mutex.took(&grant.session, read);
-        }
-        let starts = transaction.starts(answer);
-        for start in starts.into_iter().rev() {
-            let patch = Patch::Start(start);
-            self.pending.push_front(Step::Patch { patch, read });
-        }
-        let released = transaction.releases.iter();
-        self.pending
-            .extend(released.map(|release| Step::Destroy(release.session.clone())));
-    }
-
-    /// What was decided on is not so any more.
-    fn start_over(&mut self) {
-        self.reading = None;
-        self.pending.clear();
     }
 }
 
-/// A GET of the Job and a LIST of its pods.
-fn prove(ours: &mut Ours, outside: &Outside) {
-    let uid = &ours.identity.uid;
-    let unchanged = match (outside.jobs.read(uid, outside.now()), &ours.job) {
-        (None, _) => {
-            ours.job = None;
-            true
-        }
-        (Some(job), Some(known)) => job.version == known.version,
-        (Some(_), None) => false,
+/// What Consul says of a transaction that it refuses.
+fn refusal(refused: &Refused) -> consul::Error {
+    let what = if refused.rests {
+        "can't be locked due to lock delay"
+    } else {
+        "index is stale"
     };
-    ours.pods_gone = unchanged && !outside.jobs.has_pods(uid);
+    consul::Error::Conflict(vec![OpError {
+        operation: 0,
+        what: what.into(),
+    }])
+}
+
+impl From<Write> for Patch {
+    fn from(write: Write) -> Self {
+        match write {
+            Write::Start(start) => Self::Start(start),
+            Write::Suspend(suspend) => Self::Suspend(suspend),
+            Write::GiveBack(give_back) => Self::GiveBack(give_back),
+            Write::Rename(rename) => Self::Rename(rename),
+            Write::Skip(skip) => Self::Skip(skip),
+        }
+    }
 }

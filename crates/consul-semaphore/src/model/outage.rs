@@ -110,9 +110,8 @@ impl Days {
         }
         self.operator.renew(&mut self.outside);
         let now = self.outside.now();
-        let due = |moment: Option<Moment>| moment.is_some_and(|moment| moment <= now);
         let round = self.outside.seconds.is_multiple_of(ROUND);
-        if round || due(self.plan.wake) || due(self.plan.deadline) {
+        if round || self.operator.next_timeout() <= now {
             self.pass();
         }
         self.check();
@@ -227,7 +226,6 @@ impl Days {
     fn settle(&mut self) {
         self.outside.away = false;
         self.outside.jobs.allow_all();
-        self.operator.unbar();
         self.pass();
         for _ in 0..4 * TTL {
             self.outside.by_others(|outside| outside.jobs.settle());

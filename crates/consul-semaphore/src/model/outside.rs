@@ -167,6 +167,9 @@ impl Outside {
             self.observer.started(start, &self.sight(), read);
             self.started.push(start.job.uid.clone());
         }
+        if let (Answer::Done, Patch::GiveBack(give_back)) = (answer, patch) {
+            self.observer.gave_back(&give_back.session);
+        }
         if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
             self.observer.skipped(&skip.job.uid);
         }

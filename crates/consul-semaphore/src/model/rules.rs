@@ -11,7 +11,12 @@ use consul_client::Op;
 use super::sight::Body;
 
 /// Checks a plan.
-pub(super) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
+pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
+    assert_eq!(
+        crate::decide(observed),
+        *plan,
+        "the same facts give the same plan"
+    );
     check_patches(observed, plan);
     check_skips(observed, plan);
     if let Some(transaction) = &plan.transaction {

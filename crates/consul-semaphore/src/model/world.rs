@@ -202,14 +202,16 @@ impl World {
         self.outside.jobs.clock += i64::try_from(seconds).unwrap_or(0);
     }
 
-    /// A whole pass, with everything seen and nothing going wrong.
-    fn pass(&mut self) -> Plan {
+    /// A whole pass, with everything seen and nothing going wrong; says what was decided, and whether there
+    /// was anything to do.
+    fn pass(&mut self) -> (Plan, bool) {
         self.finish_plan();
         self.operator.see_jobs(&self.outside);
         self.operator.see_consul(&self.outside);
         let plan = self.operator.decide(&self.outside);
+        let busy = self.operator.is_busy();
         self.finish_plan();
-        plan
+        (plan, busy)
     }
 
     fn finish_plan(&mut self) {
@@ -224,7 +226,6 @@ impl World {
     pub(super) fn settle(&mut self) -> Plan {
         self.stragglers.clear();
         self.outside.jobs.allow_all();
-        self.operator.unbar();
         self.finish_plan();
         let mut plan = Plan::default();
         let passes = PASSES + 2 * self.outside.jobs.objects().count();
@@ -234,13 +235,15 @@ impl World {
             self.finish_plan();
             self.operator.see_jobs(&self.outside);
             let stops = self.operator.stops(&self.outside).next().is_some();
-            plan = self.pass();
-            if plan.is_at_rest() && !stops {
+            let busy;
+            (plan, busy) = self.pass();
+            let undisturbed = self.operator.is_undisturbed(&self.outside);
+            if plan.is_at_rest() && !stops && !busy && undisturbed {
                 check_at_rest(&self.outside, &plan);
                 return plan;
             }
-            if let Some(wake) = plan.wake {
-                let left = wake.since(self.outside.now());
+            if plan.wake.is_some() || !undisturbed {
+                let left = self.operator.next_timeout().since(self.outside.now());
                 self.tick(left.as_secs());
             }
         }

@@ -147,7 +147,7 @@ impl State {
         for (number, process) in self.processes.iter().enumerate() {
             if let Some(step) = process.operator.next_step() {
                 actions.push(Action::Step(number, Delivery::Good));
-                let call = matches!(step, Step::Transact(_) | Step::Patch { .. });
+                let call = matches!(step, Step::Transact { .. } | Step::Patch { .. });
                 for (fault, delivery) in [
                     (Fault::LostAnswer, Delivery::Unanswered),
                     (Fault::LateCall, Delivery::Late),

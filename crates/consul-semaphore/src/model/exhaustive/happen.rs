@@ -26,7 +26,7 @@ impl State {
                 self.faults -= 1;
                 let flaw = self.processes[number].operator.flaw();
                 let process = Arc::make_mut(&mut self.processes[number]);
-                process.operator = Operator::new(flaw);
+                process.operator = Operator::timeless(flaw);
                 process.operator.see_jobs(&self.sites[process.site]);
             }
             Action::Land(position) => {

@@ -117,7 +117,7 @@ impl State {
         let process = |site: &usize| {
             Arc::new(Process {
                 site: *site,
-                operator: Operator::new(setup.flaw),
+                operator: Operator::timeless(setup.flaw),
                 read: Moment::default(),
                 clean: true,
                 lost: BTreeMap::new(),
@@ -309,7 +309,7 @@ impl State {
             return false;
         };
         match step {
-            Step::MakeSession(_) => true,
+            Step::MakeSession { .. } => true,
             Step::Destroy(session) => {
                 let key = outside.settings.prefix.contender_key(session);
                 self.landing.is_empty() && outside.consul.get(&key).is_none()

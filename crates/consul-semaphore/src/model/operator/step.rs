@@ -1,30 +1,61 @@
-//! The calls of a plan.
+//! What is still to be carried out.
 
 use super::super::{outside::Outside, requests::Patch};
-use crate::plan::{Target, Transaction};
+use crate::{
+    engine::{Call, CallId},
+    plan::Transaction,
+};
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// A call that a plan asks for.
+/// A call that the engine asks for, or that follows from what a pass came to.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Step {
-    Record { was: Vec<u32>, limits: Vec<u32> },
-    Transact(Transaction),
-    Patch { patch: Patch, read: Moment },
-    MakeSession(Target),
+    Record {
+        was: Vec<u32>,
+        limits: Vec<u32>,
+    },
+    Transact {
+        id: CallId,
+        transaction: Transaction,
+    },
+    Patch {
+        /// `None` for one of which the engine knows nothing.
+        id: Option<CallId>,
+        patch: Patch,
+        read: Moment,
+        not_after: Option<Moment>,
+    },
+    MakeSession {
+        id: CallId,
+        name: String,
+    },
     Destroy(SessionId),
+    /// A question, which changes nothing.
+    Ask {
+        id: CallId,
+        call: Call,
+    },
 }
 
 impl Step {
+    /// Whether it is a question.
+    pub(in super::super) fn changes_nothing(&self) -> bool {
+        matches!(self, Self::Ask { .. })
+    }
+
     /// The call arrives once more, or late; nobody waits for its answer.
     pub(in super::super) fn land(&self, outside: &mut Outside) {
         match self {
-            Self::Transact(transaction) => {
+            Self::Transact { transaction, .. } => {
                 let _nobody_hears = outside.transact(transaction, outside.generation);
             }
-            Self::Patch { patch, read } => {
+            Self::Patch { patch, read, .. } => {
                 outside.patch(patch, *read, false);
             }
-            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => {}
+            Self::Record { .. }
+            | Self::MakeSession { .. }
+            | Self::Destroy(_)
+            | Self::Ask { .. } => {}
         }
     }
 
@@ -33,19 +64,24 @@ impl Step {
     pub(in super::super) fn comes_too_late(&self, outside: &Outside) -> bool {
         let consul = &outside.consul;
         match self {
-            Self::Transact(transaction) => transaction.operations.iter().any(|op| match op {
-                Op::Cas { key, index, .. } | Op::CheckIndex { key, index } => {
-                    let now = consul.get(key).map_or(0, |entry| entry.modify_index);
-                    *index != 0 && *index != now
-                }
-                Op::Lock { session, .. } => !consul.is_alive(session),
-                _ => false,
-            }),
+            Self::Transact { transaction, .. } => {
+                transaction.operations.iter().any(|op| match op {
+                    Op::Cas { key, index, .. } | Op::CheckIndex { key, index } => {
+                        let now = consul.get(key).map_or(0, |entry| entry.modify_index);
+                        *index != 0 && *index != now
+                    }
+                    Op::Lock { session, .. } => !consul.is_alive(session),
+                    _ => false,
+                })
+            }
             Self::Patch { patch, .. } => {
                 let target = patch.target();
                 !outside.jobs.is_at(&target.uid, &target.version)
             }
-            Self::Record { .. } | Self::MakeSession(_) | Self::Destroy(_) => false,
+            Self::Record { .. }
+            | Self::MakeSession { .. }
+            | Self::Destroy(_)
+            | Self::Ask { .. } => false,
         }
     }
 }

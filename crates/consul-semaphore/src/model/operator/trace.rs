@@ -3,7 +3,8 @@
 use super::super::{canon::Canon, outside::Outside, requests::Patch};
 use super::{Operator, Step};
 use crate::{
-    Job, LimitPolicy, Lock, Reading,
+    Identity, Job, LimitPolicy, Lock, Reading,
+    engine::Memory,
     plan::{Target, Transaction},
 };
 use consul_client::Op;
@@ -16,47 +17,39 @@ impl Operator {
         looks_again: bool,
         canon: &mut Canon<'_>,
     ) {
-        let Self {
-            flaw: _,
-            sessions,
-            renewals: _,
-            // It is about mutexes, and counts nothing of a semaphore.
-            mutex: _,
-            deaths,
-            turns,
-            coolings,
-            evidence,
-            barred,
-            busy,
-            jobs,
-            reading,
-            defence,
-            fenced,
-            generation: _,
-            pending,
-            deposed,
-        } = self;
+        canon.word(&(self.deposed, self.pending.len()));
+        let Some(queue) = &self.queue else {
+            return canon.word(&'-');
+        };
         let settings = &outside.settings;
         let now = canon.now();
-        canon.word(&(deposed, pending.len()));
+        let withheld = queue.withheld_now(now);
         for uid in canon.jobs() {
-            canon.some_session(sessions.get(uid));
-            canon.word(&barred.contains(uid));
+            canon.some_session(queue.sessions.ahead.get(uid));
+            canon.word(&(withheld(uid), queue.writes.refusals.history(uid)));
+            canon.word(&self.stopped.contains(uid));
             let job = outside.jobs.read(uid, now);
-            let deadline = job.and_then(|job| evidence.deadline(settings, &job));
+            let deadline = job.and_then(|job| queue.held.evidence.deadline(settings, &job));
             canon.word(&deadline.map(|deadline| deadline <= now));
         }
-        for step in pending {
+        for step in &self.pending {
             step.trace(outside, canon);
         }
+        canon.sessions(queue.sessions());
+        let trouble = queue.trouble();
+        let trouble = trouble.map(|trouble| (trouble.writing, trouble.setback.attempts()));
+        canon.word(&(queue.is_blocked(), trouble));
+        let (defence, fenced) = queue.defended();
         // Both are about limits that are being moved, or fought over.
         if outside.applied != [settings.limit] {
-            canon.word(fenced);
+            canon.word(&fenced);
         }
         if settings.policy == LimitPolicy::Enforce {
-            canon.word(defence);
+            canon.word(&defence);
         }
-        if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+        let Memory { deaths, turns, .. } = &queue.knowledge.memory;
+        let fair = settings.fair.is_some();
+        if fair {
             canon.word(&turns.is_free());
         }
         // Only a holder can be found dead, now or when it is back.
@@ -65,23 +58,26 @@ impl Operator {
             let may_hold = outside.consul.is_alive(&session) || outside.is_in_holders(&session);
             let since = deaths.since(&session).filter(|_| may_hold);
             canon.word(&since.map(due));
-            if let Some(turns) = turns.as_ref().filter(|_| settings.fair.is_some()) {
+            if fair {
                 canon.word(&turns.ends(&session).map(|ends| ends <= now));
                 canon.word(&turns.is_forgotten(&session, now));
                 if let Some(index) = turns.index(&session) {
                     canon.index(&settings.prefix.contender_key(&session), index);
                 }
             }
-            canon.word(&coolings.end(&session).map(|end| end <= now));
+            let cools = queue.held.coolings.end(&session);
+            canon.word(&cools.map(|end| end <= now));
         }
+        let reading = queue.reading();
         if looks_again {
-            for job in jobs {
-                canon.word(&busy.contains(&job.uid));
-                trace_job(job, reading.as_ref(), outside, canon);
+            for job in &self.store.jobs {
+                trace_job(job, reading, outside, canon);
             }
-            if let Some(reading) = reading {
-                trace_reading(reading, outside, canon);
-            }
+        }
+        // Whose turn it is follows also from what a transaction leaves of it.
+        let kept = looks_again || (fair && queue.is_blocked());
+        if let Some(reading) = reading.filter(|_| kept) {
+            trace_reading(reading, outside, canon);
         }
     }
 }
@@ -128,8 +124,8 @@ impl Step {
     pub(in super::super) fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
         match self {
             Self::Record { was, limits } => canon.word(&('r', was, limits)),
-            Self::Transact(transaction) => trace_transaction(transaction, outside, canon),
-            Self::Patch { patch, read } => {
+            Self::Transact { transaction, .. } => trace_transaction(transaction, outside, canon),
+            Self::Patch { patch, read, .. } => {
                 trace_target(patch.target(), outside, canon);
                 match patch {
                     Patch::Start(start) => {
@@ -152,10 +148,12 @@ impl Step {
                     }
                 }
             }
-            Self::MakeSession(target) => {
+            Self::MakeSession { name, .. } => {
                 canon.word(&'m');
-                trace_target(target, outside, canon);
+                let identity = Identity::parse(name);
+                canon.word(&identity.and_then(|identity| canon.number(&identity.uid)));
             }
+            Self::Ask { call, .. } => canon.word(&('a', std::mem::discriminant(call))),
             Self::Destroy(session) => {
                 canon.word(&'d');
                 canon.session(session);

@@ -1,0 +1,168 @@
+//! Who holds slots that others were given: what Consul knows of their sessions, for people to read.
+//! Nothing is decided by it but how long a workload waits to be told before it is deleted.
+
+use std::collections::BTreeMap;
+
+use super::Now;
+use crate::{Reading, holding::Setback};
+use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one_line};
+
+/// How much of a session's name is shown.
+const LONGEST: usize = 256;
+
+/// Of how many holders it is asked who they are: as many as a status lists.
+const LISTED: usize = 20;
+
+/// What Consul said of a session.
+#[derive(Clone, Debug)]
+enum Known {
+    /// It is being asked; after this failure, if there was one.
+    Asked(Option<Setback>),
+    /// It gave no answer, and is asked again when that is due.
+    Failed(Setback),
+    /// This is what it is called; `None` where there is nothing to be known.
+    Name(Option<String>),
+}
+
+/// What is known of the sessions of others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ForeignHolders(BTreeMap<SessionId, Known>);
+
+impl ForeignHolders {
+    /// The name and the node of a session, if Consul has said.
+    pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
+        match self.0.get(session)? {
+            Known::Name(name) => name.as_deref(),
+            Known::Asked(_) | Known::Failed(_) => None,
+        }
+    }
+
+    /// When Consul is to be asked again about one of whom it gave no answer.
+    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
+        self.0.values().filter_map(|known| match known {
+            Known::Failed(setback) => Some(setback.until),
+            Known::Asked(_) | Known::Name(_) => None,
+        })
+    }
+
+    /// Forgets all who hold no slot any more.
+    pub(super) fn retain(&mut self, reading: &Reading) {
+        self.0.retain(|session, _| reading.holds(session));
+    }
+
+    /// Whether Consul is to be asked about this one now, which is noted.
+    pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
+        let before = match self.0.get(session) {
+            None if self.0.len() >= LISTED => return false,
+            None => None,
+            Some(Known::Failed(setback)) if setback.until <= now => Some(*setback),
+            Some(_) => return false,
+        };
+        self.0.insert(session.clone(), Known::Asked(before));
+        true
+    }
+
+    /// Whether Consul is being asked who it is.
+    pub(super) fn is_asked(&self, session: &SessionId) -> bool {
+        matches!(self.0.get(session), Some(Known::Asked(_)))
+    }
+
+    /// Takes note of an answer. That of one who holds nothing any more is forgotten at the next pass.
+    pub(super) fn answered(
+        &mut self,
+        id: SessionId,
+        answer: Result<Option<Session>, consul::Error>,
+        now: Now,
+    ) {
+        let known = match (answer, self.0.remove(&id)) {
+            (Ok(session), _) => Known::Name(session.as_ref().map(describe)),
+            (Err(_), Some(name @ Known::Name(_))) => name,
+            (Err(_), before) => {
+                let before = match before {
+                    Some(Known::Asked(Some(setback)) | Known::Failed(setback)) => Some(setback),
+                    _ => None,
+                };
+                Known::Failed(Setback::with_jitter(
+                    before.as_ref(),
+                    now.moment,
+                    now.jitter,
+                ))
+            }
+        };
+        self.0.insert(id, known);
+    }
+}
+
+/// Both are of others' choice.
+fn describe(session: &Session) -> String {
+    let text = match session.name.as_str() {
+        "" => format!("on {}", session.node),
+        name => format!("{name} on {}", session.node),
+    };
+    one_line(&text, LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consul_client::Behavior;
+
+    const NOW: Now = Now {
+        moment: Moment::END,
+        time: jiff::Timestamp::UNIX_EPOCH,
+        jitter: 0.5,
+    };
+
+    fn session(name: &str) -> Session {
+        Session {
+            id: "s".into(),
+            name: name.into(),
+            node: "web-1".into(),
+            ttl: None,
+            lock_delay: std::time::Duration::ZERO,
+            behavior: Behavior::Release,
+            create_index: 1,
+        }
+    }
+
+    #[test]
+    fn a_holder_is_known_by_its_sessions_name_and_node() {
+        let mut holders = ForeignHolders::default();
+        let id: SessionId = "s".into();
+        assert_eq!(holders.name(&id), None);
+        assert!(holders.is_to_ask(&id, NOW.moment));
+        assert!(!holders.is_to_ask(&id, NOW.moment), "once");
+        holders.answered(id.clone(), Ok(Some(session("Consul lock\nforged"))), NOW);
+        let name = holders.name(&id).unwrap();
+        assert!(
+            name.ends_with(" on web-1") && !name.contains('\n'),
+            "{name}"
+        );
+        holders.answered(id.clone(), Err(consul::Error::Gone), NOW);
+        assert!(holders.name(&id).is_some(), "it was asked twice at once");
+        holders.answered(id.clone(), Ok(Some(session(""))), NOW);
+        assert_eq!(holders.name(&id), Some("on web-1"));
+        holders.answered(id.clone(), Ok(None), NOW);
+        assert_eq!(holders.name(&id), None, "it may not be read");
+        assert!(!holders.is_to_ask(&id, Moment::END), "that is known");
+    }
+
+    #[test]
+    fn where_no_answer_came_it_is_asked_again_after_a_pause() {
+        let mut holders = ForeignHolders::default();
+        let id: SessionId = "s".into();
+        let early = Now {
+            moment: Moment::default(),
+            ..NOW
+        };
+        for _ in 0..2 {
+            assert!(holders.is_to_ask(&id, Moment::END));
+            holders.answered(id.clone(), Err(consul::Error::Gone), early);
+            assert!(!holders.is_to_ask(&id, early.moment), "not at once");
+            assert!(holders.due().next().is_some());
+        }
+        assert!(holders.is_to_ask(&id, Moment::END));
+        holders.answered(id.clone(), Ok(Some(session("db"))), early);
+        assert_eq!(holders.name(&id), Some("db on web-1"));
+    }
+}

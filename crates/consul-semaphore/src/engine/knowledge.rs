@@ -1,0 +1,292 @@
+//! What is known of a prefix in Consul, and what is in the way of knowing more.
+
+use std::time::Duration;
+
+use super::Now;
+use crate::{
+    Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns,
+    evidence::LATE,
+    holding::{News, OwnWrites, Setback},
+    plan::Transaction,
+};
+use consul_client::{self as consul, Entry, Listing, clock::Moment};
+
+/// How many keys may have been written here that no listing shows: then the watch has brought nothing for
+/// very long, and the prefix is read beside it.
+const UNLISTED: usize = 10_000;
+
+/// Why Consul can't be used now.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// What it said last, or what was in the way of asking it.
+    pub error: consul::Error,
+    /// Since when there has been trouble of any kind.
+    pub since: Moment,
+    /// Whether reading works, and only writing does not.
+    pub(crate) writing: bool,
+    /// When it is tried again.
+    pub(crate) setback: Setback,
+}
+
+/// What is known of a prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Knowledge {
+    prefix: Prefix,
+    mode: Mode,
+    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    pub(crate) reading: Option<Reading>,
+    listed: Listed,
+    own_writes: OwnWrites,
+    /// Whether the watch failed last. It goes on by itself, and what it brings is for all who share it: beside
+    /// it nobody reads the prefix on his own.
+    watch_failed: bool,
+    pub(crate) trouble: Option<Trouble>,
+    /// What follows from one reading after another.
+    pub(crate) memory: Memory,
+    /// How often in a row somebody else was faster, and until when the prefix is not read again for that.
+    conflicts: u32,
+    pub(crate) quiet_until: Option<Moment>,
+    /// Whether Consul's index went back.
+    pub(crate) went_back: bool,
+    /// When a running workload is to be suspended if nothing is heard of its slot.
+    pub(crate) deadline: Option<Moment>,
+}
+
+/// What follows from one reading after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    /// When dead holders were first seen dead.
+    pub(crate) deaths: Deaths,
+    /// What its key does not say of a mutex.
+    pub(crate) mutex: MutexMemory,
+    /// Whose turn it is among those who wait.
+    pub(crate) turns: Turns,
+}
+
+/// Where in Consul's history a listing is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    index: u64,
+    received: Moment,
+}
+
+impl Knowledge {
+    /// Nothing is known of this prefix yet.
+    pub(super) fn new(prefix: Prefix, mode: Mode, turns: Turns) -> Self {
+        Self {
+            prefix,
+            mode,
+            reading: None,
+            listed: Listed::default(),
+            own_writes: OwnWrites::default(),
+            watch_failed: false,
+            trouble: None,
+            memory: Memory {
+                deaths: Deaths::default(),
+                mutex: MutexMemory::default(),
+                turns,
+            },
+            conflicts: 0,
+            quiet_until: None,
+            went_back: false,
+            deadline: None,
+        }
+    }
+
+    /// Takes what the watch brought, unless what is known is newer.
+    pub(super) fn listed(&mut self, brought: Result<News, consul::Error>, now: Now) {
+        let news = match brought {
+            Ok(news) => news,
+            Err(error) => {
+                self.watch_failed = true;
+                return self.read_failed(error, now);
+            }
+        };
+        self.watch_failed = false;
+        // A prefix's index also goes back by itself, when Consul forgets what was deleted. What was asked
+        // after the last answer is newer for sure.
+        let newer = news.index >= self.listed.index || news.sent > self.listed.received;
+        if !newer && !news.reset {
+            return;
+        }
+        if news.reset {
+            self.went_back = true;
+            self.own_writes.clear();
+        }
+        if let Some(known) = &mut self.reading
+            && known.shows(&news.entries)
+        {
+            known.confirm(news.sent);
+            self.note_listing(news.index, news.sent, now);
+            return self.reading_works();
+        }
+        self.accept(
+            Listing {
+                entries: news.entries.to_vec(),
+                index: news.index,
+                sent: news.sent,
+                reset: news.reset,
+            },
+            now,
+        );
+    }
+
+    /// Whether the prefix is to be read, because nothing is known of it and nothing is in the way.
+    pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
+        let quiet = self.quiet_until.is_some_and(|until| until > now);
+        self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
+    }
+
+    /// Has the prefix read again before anything else is decided on it.
+    pub(super) fn invalidate(&mut self) {
+        self.reading = None;
+    }
+
+    /// Takes a listing over. What it does not show yet of what was written here stays as it is known: a prefix
+    /// with thousands of holders is written to more often than it can be listed.
+    pub(super) fn accept(&mut self, listing: Listing, now: Now) {
+        self.note_listing(listing.index, listing.sent, now);
+        let mut reading = Reading::new(self.prefix.clone(), self.mode, listing);
+        if !self.own_writes.is_empty() {
+            let Some(known) = &self.reading else {
+                // What was written is not known any more: only a later listing can tell.
+                return;
+            };
+            reading = reading.with_own(known, self.own_writes.keys());
+        }
+        self.know(reading, now.moment);
+        self.reading_works();
+    }
+
+    fn note_listing(&mut self, index: u64, sent: Moment, now: Now) {
+        self.own_writes.listed(index, sent);
+        self.listed = Listed {
+            index,
+            received: now.moment,
+        };
+    }
+
+    fn reading_works(&mut self) {
+        self.trouble.take_if(|trouble| !trouble.writing);
+    }
+
+    /// Takes over what a transaction of ours wrote that was sent then.
+    pub(super) fn committed(
+        &mut self,
+        transaction: &Transaction,
+        answer: &[Entry],
+        sent: Moment,
+        now: Now,
+    ) {
+        self.conflicts = 0;
+        self.writing_works();
+        for grant in &transaction.grants {
+            self.memory.mutex.took(&grant.session, now.moment);
+        }
+        if let Some(reading) = self.reading.take() {
+            let keys = transaction.written_keys();
+            self.own_writes.add(keys, answer, now.moment);
+            self.know(
+                reading.after(&transaction.operations, answer, sent),
+                now.moment,
+            );
+        }
+        if self.own_writes.len() > UNLISTED {
+            self.invalidate();
+        }
+    }
+
+    /// Goes by this from now on.
+    fn know(&mut self, reading: Reading, now: Moment) {
+        let Memory {
+            deaths,
+            mutex,
+            turns,
+        } = &mut self.memory;
+        deaths.observe(&reading, now);
+        mutex.observe(&reading, now);
+        turns.observe(&reading, now);
+        self.reading = Some(reading);
+    }
+
+    /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row.
+    /// It stays short: each of these times somebody had what he wanted, so nobody feeds a storm, and whoever
+    /// pauses for long never gets a slot beside programs that ask again at once.
+    pub(super) fn outrun(&mut self, now: Now) {
+        self.invalidate();
+        self.conflicts = self.conflicts.saturating_add(1);
+        let longest = Duration::from_millis(5) * self.conflicts.min(4);
+        self.quiet_until = Some(now.moment + longest.mul_f64(now.jitter));
+    }
+
+    /// The mutex rests, because its last holder died: it is tried again after a pause.
+    pub(super) fn delayed(&mut self, now: Now) {
+        self.memory.mutex.delay(now.moment, now.jitter);
+    }
+
+    /// The prefix, or what belongs to it, can't be read.
+    pub(super) fn read_failed(&mut self, error: consul::Error, now: Now) {
+        // Nothing is granted in doubt.
+        self.invalidate();
+        self.failed(error, false, now);
+    }
+
+    /// A write failed. If it may have been done all the same, that is looked up, not guessed.
+    pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
+        if error.may_have_been_applied() {
+            self.invalidate();
+        }
+        self.failed(error, true, now);
+    }
+
+    fn failed(&mut self, error: consul::Error, writing: bool, now: Now) {
+        let before = self.trouble.as_ref();
+        self.trouble = Some(Trouble {
+            error,
+            since: before.map_or(now.moment, |before| before.since),
+            writing,
+            setback: Setback::with_jitter(
+                before.map(|before| &before.setback),
+                now.moment,
+                now.jitter,
+            ),
+        });
+    }
+
+    /// Consul can be written to again, or nothing is left to write.
+    pub(super) fn writing_works(&mut self) {
+        self.trouble.take_if(|trouble| trouble.writing);
+    }
+
+    /// There is another way to Consul: what was in the way before may not be any more.
+    pub(super) fn start_anew(&mut self) {
+        self.invalidate();
+        self.trouble = None;
+    }
+
+    /// Doubts what is known if this process, or its machine, has slept past the time when a running workload
+    /// was to be suspended: whatever comes now was asked before. What is asked now has `patience` to be answered.
+    pub(super) fn detect_sleep(&mut self, now: Moment, patience: Duration) {
+        if self.deadline.is_some_and(|deadline| deadline + LATE < now) {
+            self.invalidate();
+            self.deadline = Some(now + patience);
+        }
+    }
+
+    /// Whether there is nothing that anybody takes part in, or that says who does.
+    pub(super) fn is_unused(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| {
+            let lock = matches!(
+                reading.lock(),
+                Lock::Semaphore { .. } | Lock::Mutex { index: 1.., .. }
+            );
+            !lock && reading.contenders().next().is_none()
+        })
+    }
+
+    /// Whether Consul is left in peace for now.
+    pub(super) fn is_blocked(&self, now: Moment) -> bool {
+        let trouble = self.trouble.as_ref();
+        trouble.is_some_and(|trouble| trouble.setback.until > now)
+    }
+}

@@ -1,0 +1,313 @@
+//! Proofs that no pod of a workload is left. Until there is one it counts as if pods were left; an API server
+//! that gives no answer delays nothing but the slots that depend on it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Now;
+use crate::{Identity, Job, Ours, Standing, holding::Setback};
+use consul_client::{SessionId, clock::Moment, id::IdMap};
+
+/// How long it is believed that pods are left while nothing is heard of them.
+const PROVE_AGAIN: Duration = Duration::from_secs(5);
+
+/// The same after one of them has ended: many end at once.
+const PROVE_SOON: Duration = Duration::from_millis(250);
+
+/// For how long after a start it proves nothing that there are no pods: the Job controller may make them yet,
+/// from a Job that it saw before it was suspended or deleted again.
+pub(crate) const UNHEARD: Duration = Duration::from_secs(5);
+
+/// After how long pods that are left over are warned of.
+const OVERDUE: Duration = Duration::from_secs(90);
+
+/// How many workloads are asked about at once.
+const CONCURRENCY: usize = 16;
+
+/// What is asked: about the workload of a contender that a reading shows, at the version that is known then.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) session: SessionId,
+    pub(super) identity: Arc<Identity>,
+    version: Option<Arc<str>>,
+    asked: Moment,
+}
+
+/// What was asked about a workload, and answered.
+#[derive(Clone, Debug)]
+struct Proof {
+    /// The version of the workload that it was asked for.
+    of: Option<Arc<str>>,
+    job: Option<Arc<Job>>,
+    /// The pods that are left; or that there was no answer.
+    pods: Result<Vec<String>, Setback>,
+    first: Moment,
+    taken: Moment,
+    /// From when on it counts that there are no pods.
+    counts: Moment,
+    /// Whether one of the pods has ended since.
+    touched: bool,
+    warned: bool,
+}
+
+impl Proof {
+    /// When it is to be taken again.
+    fn due(&self) -> Option<Moment> {
+        let again = match &self.pods {
+            Err(setback) => setback.until,
+            Ok(pods) if pods.is_empty() => self.counts,
+            _ if self.touched => self.taken + PROVE_SOON,
+            _ => self.taken + PROVE_AGAIN,
+        };
+        (!self.pods_gone()).then_some(again)
+    }
+
+    fn pods_gone(&self) -> bool {
+        self.taken >= self.counts && self.pods.as_ref().is_ok_and(Vec::is_empty)
+    }
+
+    fn is_current(&self, ours: &Ours, now: Moment) -> bool {
+        let version = ours.job.as_ref().map(|job| &job.version);
+        self.of.as_ref() == version && self.due().is_none_or(|due| due > now)
+    }
+}
+
+/// What is to be said of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Remark {
+    /// Pods that should have ended long ago.
+    Overdue(Vec<String>),
+    /// For the first time there was no answer, for this reason.
+    Unknown(String),
+}
+
+/// The proofs that were brought, and those that are asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Proofs {
+    brought: IdMap<SessionId, Proof>,
+    /// The contenders that are asked about, and whether a pod of each has ended since.
+    asking: IdMap<SessionId, bool>,
+    /// Since when the workloads of our contenders are known to have been started.
+    starts: IdMap<SessionId, Moment>,
+    /// [`UNHEARD`]; the exhaustive search has no time for it.
+    pub(crate) unheard: Duration,
+}
+
+impl Default for Proofs {
+    fn default() -> Self {
+        Self {
+            brought: IdMap::default(),
+            asking: IdMap::default(),
+            starts: IdMap::default(),
+            unheard: UNHEARD,
+        }
+    }
+}
+
+impl Proofs {
+    /// When one is to be brought again.
+    pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
+        self.brought.values().filter_map(Proof::due)
+    }
+
+    /// Forgets what was proved for a contender.
+    pub(super) fn forget(&mut self, session: &SessionId) {
+        self.brought.remove(session);
+    }
+
+    /// Forgets what is known of all contenders but these `ours`, of which `is_there` tells.
+    pub(super) fn retain(&mut self, ours: usize, is_there: impl Fn(&SessionId) -> bool) {
+        self.brought.retain(|session, _| is_there(session));
+        // A session has one start, so those that are gone are forgotten many at once.
+        if self.starts.len() > 2 * ours {
+            self.starts.retain(|session, _| is_there(session));
+        }
+    }
+
+    /// A pod of this contender's workload has ended.
+    pub(super) fn touch(&mut self, session: &SessionId) {
+        if let Some(proof) = self.brought.get_mut(session) {
+            proof.touched = true;
+        }
+        if let Some(touched) = self.asking.get_mut(session) {
+            *touched = true;
+        }
+    }
+
+    /// Notes since when workloads are known to have been started, which may have been a moment before. Of one
+    /// that is gone before it was seen started, that is now.
+    pub(super) fn note_starts(&mut self, ours: &[Ours], now: Moment) {
+        for contender in ours {
+            let session = &contender.session;
+            let started = contender.job.as_ref().is_none_or(|job| {
+                job.standing == Standing::Deleting || job.held_by().any(|held| held == session)
+            });
+            if started && !self.starts.contains_key(session) {
+                self.starts.insert(session.clone(), now);
+            }
+        }
+    }
+
+    /// Takes a proof into account, or says what to ask.
+    pub(super) fn apply(&mut self, contender: &mut Ours, now: Moment) -> Option<Question> {
+        let session = &contender.session;
+        match self.brought.get(session) {
+            Some(proof) if proof.is_current(contender, now) => {
+                contender.job.clone_from(&proof.job);
+                contender.pods_gone = proof.pods_gone();
+                None
+            }
+            _ if self.asking.len() < CONCURRENCY && !self.asking.contains_key(session) => {
+                self.asking.insert(session.clone(), false);
+                Some(Question {
+                    session: session.clone(),
+                    identity: contender.identity.clone(),
+                    version: contender.job.as_ref().map(|job| job.version.clone()),
+                    asked: now,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes note of an answer; `known` is the workload as it is known without it.
+    pub(super) fn answered(
+        &mut self,
+        question: Question,
+        answer: Result<(Option<Arc<Job>>, Vec<String>), String>,
+        known: Option<Arc<Job>>,
+        now: Now,
+    ) -> Option<Remark> {
+        let Question {
+            session,
+            version,
+            asked,
+            ..
+        } = question;
+        let touched = self.asking.remove(&session) == Some(true);
+        let before = self.brought.remove(&session);
+        let unanswered = before
+            .as_ref()
+            .and_then(|before| before.pods.as_ref().err());
+        let mut remark = None;
+        let (job, pods) = match answer {
+            Ok((job, pods)) => (job, Ok(pods)),
+            Err(why) => {
+                if unanswered.is_none() {
+                    remark = Some(Remark::Unknown(why));
+                }
+                (
+                    known,
+                    Err(Setback::with_jitter(unanswered, now.moment, now.jitter)),
+                )
+            }
+        };
+        let start = self.starts.get(&session);
+        let mut proof = Proof {
+            of: version,
+            job,
+            pods,
+            first: before.as_ref().map_or(asked, |before| before.first),
+            taken: asked,
+            counts: start.map_or(asked, |start| *start + self.unheard),
+            touched,
+            warned: before.is_some_and(|before| before.warned),
+        };
+        if let Ok(pods) = &proof.pods
+            && !pods.is_empty()
+            && !proof.warned
+            && proof.taken.since(proof.first) >= OVERDUE
+        {
+            remark = Some(Remark::Overdue(pods.clone()));
+            proof.warned = true;
+        }
+        self.brought.insert(session, proof);
+        remark
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn at(second: u64) -> Now {
+        Now {
+            moment: Moment::from_boot(Duration::from_secs(second)),
+            time: jiff::Timestamp::UNIX_EPOCH,
+            jitter: 0.0,
+        }
+    }
+
+    fn ask(proofs: &mut Proofs, contender: &Ours, now: Now) -> Option<Question> {
+        proofs.apply(&mut contender.clone(), now.moment)
+    }
+
+    #[test]
+    fn that_there_are_no_pods_counts_once_the_job_controller_must_have_heard_of_the_start() {
+        let mut proofs = Proofs::default();
+        let mut gone = samples::ours("s", None);
+        proofs.note_starts(std::slice::from_ref(&gone), at(10).moment);
+        let early = ask(&mut proofs, &gone, at(11)).unwrap();
+        proofs.answered(early, Ok((None, Vec::new())), None, at(12));
+        assert_eq!(proofs.due().next(), Some(at(15).moment));
+        assert!(proofs.apply(&mut gone, at(13).moment).is_none());
+        assert!(!gone.pods_gone);
+        let late = ask(&mut proofs, &gone, at(15)).unwrap();
+        proofs.answered(late, Ok((None, Vec::new())), None, at(16));
+        assert!(proofs.apply(&mut gone, at(16).moment).is_none());
+        assert!(gone.pods_gone);
+        assert_eq!(proofs.due().next(), None);
+    }
+
+    #[test]
+    fn a_contender_is_asked_about_once_at_a_time_and_not_all_of_them_at_once() {
+        let mut proofs = Proofs::default();
+        let contender = |number: usize| samples::ours(&format!("s{number}"), None);
+        let mut asked = Vec::new();
+        for number in 0..CONCURRENCY {
+            asked.extend(ask(&mut proofs, &contender(number), at(10)));
+            assert!(ask(&mut proofs, &contender(number), at(10)).is_none());
+        }
+        assert_eq!(asked.len(), CONCURRENCY);
+        assert!(ask(&mut proofs, &contender(CONCURRENCY), at(10)).is_none());
+        // A pod that ends meanwhile may be in the answer yet.
+        let first = asked.remove(0);
+        proofs.touch(&first.session);
+        proofs.answered(first, Ok((None, vec!["a".into()])), None, at(11));
+        assert_eq!(proofs.due().next(), Some(at(10).moment + PROVE_SOON));
+        assert!(ask(&mut proofs, &contender(CONCURRENCY), at(11)).is_some());
+    }
+
+    #[test]
+    fn who_gives_no_answer_is_asked_ever_less_often() {
+        let mut proofs = Proofs::default();
+        let gone = samples::ours("s", None);
+        let mut now = at(100);
+        let mut pauses = Vec::new();
+        for round in 0..12 {
+            let question = ask(&mut proofs, &gone, now).expect("it is due");
+            let remark = proofs.answered(question, Err("away".into()), None, now);
+            assert_eq!(remark.is_some(), round == 0, "it is said once");
+            let due = proofs.due().next().unwrap();
+            pauses.push(due.since(now.moment));
+            assert!(ask(&mut proofs, &gone, now).is_none());
+            now.moment = due;
+        }
+        assert!(pauses.iter().all(|pause| !pause.is_zero()), "{pauses:?}");
+        assert!(*pauses.last().unwrap() > 2 * PROVE_AGAIN, "{pauses:?}");
+    }
+
+    #[test]
+    fn pods_that_stay_are_warned_of_once() {
+        let mut proofs = Proofs::default();
+        let gone = samples::ours("s", None);
+        let mut remarks = Vec::new();
+        for second in [0, 60, 100, 200] {
+            let question = ask(&mut proofs, &gone, at(second)).expect("it is due");
+            let pods = Ok((None, vec!["a on node n".into()]));
+            remarks.push(proofs.answered(question, pods, None, at(second)));
+        }
+        let overdue = Some(Remark::Overdue(vec!["a on node n".into()]));
+        assert_eq!(remarks, [None, None, overdue, None]);
+    }
+}

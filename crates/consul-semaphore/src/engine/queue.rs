@@ -1,0 +1,1155 @@
+//! One lock key: the one place where its slots are granted and released.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Owner, Trouble,
+    holders::ForeignHolders,
+    knowledge::{Knowledge, Memory},
+    message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
+    proofs::{self, Proofs, Remark},
+    refusals::{Refusals, Withheld},
+    sessions::Sessions,
+};
+use crate::{
+    AHEAD, Agreement, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, Lock,
+    Observed, Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
+    evidence::tenure,
+    holding::{IDLE, News, SOONEST},
+    plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
+};
+use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
+
+/// When to try again what waits for something that wakes nobody.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How many more of those in the queue are looked at than need be: as many may come in before those that
+/// sessions were made ahead for, and these are kept.
+const SPARE: usize = 8;
+
+/// What a call to Consul may take, however soon a running workload is to be suspended: less than what would
+/// make the next pass believe that it has slept.
+const LEAST: Duration = Duration::from_millis(500);
+
+/// How long a write to a workload may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the caller keeps anyway, and the engine looks up: a store of workloads, and of sessions.
+pub trait Lookup {
+    /// The workloads that this queue started, and the first so many of those that wait in it.
+    fn slice(&self, head: usize) -> Slice;
+    /// A workload, whichever semaphore it asks for.
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>>;
+    /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>>;
+    /// The workloads of which a pod has ended since this was last asked.
+    fn touched(&self) -> BTreeSet<Uid>;
+    /// What is known of a session that is renewed by this process, for whichever queue.
+    fn life(&self, session: &SessionId) -> Option<Life>;
+}
+
+/// The workloads that a pass is about.
+#[derive(Clone, Debug, Default)]
+pub struct Slice {
+    /// Those that were started here and have not ended.
+    pub bound: Vec<Arc<Job>>,
+    /// The head of the queue, in order, and some of those behind it that are not to wait.
+    pub waiting: Vec<Arc<Job>>,
+}
+
+/// What a pass came to.
+#[derive(Clone, Debug, Default)]
+pub struct Conclusion {
+    /// What `status.appliedLimits` must be before the limit can be written to Consul.
+    pub record: Option<Vec<u32>>,
+    /// How the limits are; `None` while `.lock` can't be read.
+    pub agreement: Option<Agreement>,
+    /// Whether the semaphore is being deleted and nothing of it is left in Consul.
+    pub finished: bool,
+    /// The running workloads that go on without a slot.
+    pub unheld: Vec<Target>,
+    /// Whether no workload here runs in a slot, or may have one.
+    pub nothing_held: bool,
+    /// The limit, if nothing in Consul follows from another one of ours.
+    pub settled: Option<u32>,
+    /// Whether nobody waits, nobody holds, and nothing is left to do.
+    pub idle: bool,
+}
+
+/// The state of one lock key.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    settings: Settings,
+    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    operations: Option<usize>,
+    limits: Limits,
+    pub(crate) knowledge: Knowledge,
+    pub(crate) sessions: Sessions,
+    pub(crate) held: Held,
+    pub(crate) writes: Writes,
+    calls: Calls,
+    holders: ForeignHolders,
+    next: Moment,
+    #[cfg(test)]
+    pub(crate) plan: Plan,
+}
+
+/// What is known of the limit.
+#[derive(Clone, Debug, Default)]
+struct Limits {
+    /// `status.appliedLimits`: the limits that are ours.
+    recorded: Vec<u32>,
+    /// What became of the limit since the spec last changed.
+    defence: Defence,
+    /// Whether `.lock` was written since a limit was last recorded as ours.
+    fenced: bool,
+}
+
+/// What is known of the slots that are held, and of those that cool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) evidence: Evidence,
+    pub(crate) coolings: Coolings,
+    pub(crate) proofs: Proofs,
+    /// The running workloads of which it was said that they go on without a slot.
+    unheld: BTreeSet<Uid>,
+    /// The greatest fencing token that was seen.
+    fencing_token: Option<u64>,
+}
+
+/// The writes to workloads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writes {
+    /// The workloads that are being written to.
+    pub(crate) busy: BTreeSet<Uid>,
+    pub(crate) refusals: Refusals,
+    /// When one that could not be sent is tried again.
+    again: Option<Moment>,
+}
+
+/// The calls that are under way, and what is to be done next.
+#[derive(Clone, Debug, Default)]
+struct Calls {
+    last: u64,
+    /// The one that must be answered before anything else is decided by what Consul says.
+    blocking: Option<Blocking>,
+    /// What the watch brought meanwhile.
+    news: Option<Result<News, consul::Error>>,
+    /// The others.
+    others: BTreeMap<CallId, Pending>,
+    actions: VecDeque<Action>,
+}
+
+/// A call that is waited for.
+#[derive(Clone, Debug)]
+struct Blocking {
+    id: CallId,
+    what: Blocks,
+    /// When it is taken for lost: a running workload must be suspended unless something is heard of its slot.
+    until: Option<Moment>,
+}
+
+#[derive(Clone, Debug)]
+enum Blocks {
+    Read,
+    Transact(Arc<Transaction>),
+    Resolve(Vec<SessionId>),
+}
+
+/// A call that nothing else waits for.
+#[derive(Clone, Debug)]
+enum Pending {
+    Session(Target),
+    Describe(SessionId),
+    Write(Write),
+    Proof(proofs::Question),
+    Access,
+}
+
+impl Calls {
+    fn number(&mut self) -> CallId {
+        self.last += 1;
+        CallId(self.last)
+    }
+
+    fn block(&mut self, what: Blocks, call: Call, until: Option<Moment>) {
+        let id = self.number();
+        self.blocking = Some(Blocking { id, what, until });
+        self.actions.push_back(Action::Call(id, call));
+    }
+
+    fn ask(&mut self, pending: Pending, call: Call) {
+        let id = self.number();
+        self.others.insert(id, pending);
+        self.actions.push_back(Action::Call(id, call));
+    }
+
+    fn report(&mut self, outcome: Outcome) {
+        self.actions.push_back(Action::Report(outcome));
+    }
+
+    /// Keeps what the watch brought for when nothing blocks any more: only the last of it counts, but for that
+    /// the index went back.
+    fn put_off(&mut self, mut news: Result<News, consul::Error>) {
+        if let (Ok(news), Some(Ok(before))) = (&mut news, &self.news) {
+            news.reset |= before.reset;
+        }
+        self.news = Some(news);
+    }
+}
+
+/// The facts of a pass, owned.
+struct Facts {
+    now: Now,
+    /// Whether Consul's entries are known, whose they are, and that no write is under way.
+    certain: bool,
+    ours: Vec<Ours>,
+    slice: Slice,
+    withheld: Withheld,
+}
+
+impl Facts {
+    fn observed<'a>(&'a self, queue: &'a Queue) -> Observed<'a> {
+        let Memory {
+            deaths,
+            mutex,
+            turns,
+        } = &queue.knowledge.memory;
+        Observed {
+            now: self.now.moment,
+            time: self.now.time,
+            settings: &queue.settings,
+            applied: &queue.limits.recorded,
+            defence: queue.limits.defence,
+            fenced: queue.limits.fenced,
+            reading: queue.knowledge.reading.as_ref().filter(|_| self.certain),
+            deaths,
+            mutex,
+            turns,
+            evidence: &queue.held.evidence,
+            coolings: &queue.held.coolings,
+            ours: &self.ours,
+            bound: &self.slice.bound,
+            line: &self.slice.waiting,
+            sessions: &queue.sessions.ahead,
+            busy: &self.withheld.busy,
+            barred: &self.withheld.barred,
+            immovable: &self.withheld.immovable,
+            closed: queue.writes.refusals.is_closed(self.now.moment),
+            operations: queue.operations.unwrap_or(0),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ours.is_empty() && self.slice.bound.is_empty() && self.slice.waiting.is_empty()
+    }
+
+    /// Whether a workload that was started in a slot has pods, or may have.
+    fn any_runs(&self) -> bool {
+        self.slice.bound.iter().any(|job| {
+            job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
+        })
+    }
+}
+
+/// What others are shown.
+impl Queue {
+    /// What it goes by.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    pub fn reading(&self) -> Option<&Reading> {
+        self.knowledge.reading.as_ref()
+    }
+
+    /// What is in the way of using Consul, if anything is.
+    pub fn trouble(&self) -> Option<&Trouble> {
+        self.knowledge.trouble.as_ref()
+    }
+
+    /// For whom a contender's session was made, as far as that is known.
+    pub fn owner(&self, session: &SessionId) -> Option<&Owner> {
+        self.sessions.owners.get(session)
+    }
+
+    /// The name and the node of another program's session, if Consul has said.
+    pub fn holder_name(&self, session: &SessionId) -> Option<&str> {
+        self.holders.name(session)
+    }
+
+    /// When the slots of workloads that are done are free.
+    pub fn coolings(&self) -> &Coolings {
+        &self.held.coolings
+    }
+
+    /// The sessions that are renewed for it.
+    pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        self.sessions.kept.iter()
+    }
+
+    /// Whether a workload is being written to.
+    pub fn is_busy(&self, uid: &Uid) -> bool {
+        self.writes.busy.contains(uid)
+    }
+
+    /// What the API server said when it refused one start after another.
+    pub fn refusal(&self) -> Option<&str> {
+        self.writes.refusals.message()
+    }
+
+    /// The greatest fencing token that was seen.
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.held.fencing_token
+    }
+
+    /// Whether Consul's index went back.
+    pub fn went_back(&self) -> bool {
+        self.knowledge.went_back
+    }
+
+    /// Whether an answer of Consul's is waited for before anything else is decided by what it says.
+    pub fn is_blocked(&self) -> bool {
+        self.calls.blocking.is_some()
+    }
+
+    /// What is to be done next.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.calls.actions.pop_front()
+    }
+
+    /// When there is to be another pass, if nothing happens before.
+    pub fn next_timeout(&self) -> Moment {
+        self.next
+    }
+}
+
+/// What happens.
+impl Queue {
+    /// Nothing is known yet, and there is no way to Consul.
+    pub fn new(settings: Settings, recorded: Vec<u32>, defence: Defence) -> Self {
+        let turns = Turns::new(settings.fair);
+        Self {
+            knowledge: Knowledge::new(settings.prefix.clone(), settings.mode, turns),
+            settings,
+            operations: None,
+            limits: Limits {
+                recorded,
+                defence,
+                fenced: false,
+            },
+            sessions: Sessions::default(),
+            held: Held::default(),
+            writes: Writes::default(),
+            calls: Calls::default(),
+            holders: ForeignHolders::default(),
+            next: Moment::default(),
+            #[cfg(test)]
+            plan: Plan::default(),
+        }
+    }
+
+    /// Takes note of something that happened. What follows from it is decided by the next pass, but for starts:
+    /// they go out at once.
+    pub fn handle(&mut self, event: Event, now: Now, lookup: &impl Lookup) {
+        match event {
+            Event::Spec { settings, changed } => {
+                self.settings = *settings;
+                if changed {
+                    self.limits.defence = Defence::default();
+                }
+            }
+            Event::Recorded(limits) => self.limits.recorded = limits,
+            Event::Reach(operations) => {
+                self.operations = operations;
+                self.knowledge.start_anew();
+                self.calls.blocking = None;
+            }
+            Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
+            Event::Listed(news) if self.calls.blocking.is_some() => self.calls.put_off(news),
+            Event::Listed(news) => self.knowledge.listed(news, now),
+            Event::Abandoned => self.abandon_sessions(),
+            Event::Answered(id, answer) => self.answered(id, answer, now, lookup),
+        }
+    }
+
+    fn abandon_sessions(&mut self) {
+        for session in std::mem::take(&mut self.sessions).kept {
+            self.calls.actions.push_back(Action::Forget(session));
+        }
+    }
+
+    fn answered(&mut self, id: CallId, answer: Answer, now: Now, lookup: &impl Lookup) {
+        if let Some(blocking) = self.calls.blocking.take_if(|blocking| blocking.id == id) {
+            match (blocking.what, answer) {
+                (Blocks::Read, Answer::Listing(Ok(listing))) => self.knowledge.accept(listing, now),
+                (Blocks::Resolve(sessions), Answer::Resolved(Ok(found))) => {
+                    self.resolved(sessions, found);
+                }
+                (_, Answer::Listing(Err(error)) | Answer::Resolved(Err(error))) => {
+                    self.knowledge.read_failed(error, now);
+                }
+                (Blocks::Transact(transaction), Answer::Transacted { sent, result }) => {
+                    self.transacted(&transaction, sent, result, now, lookup);
+                }
+                _ => self.knowledge.invalidate(),
+            }
+            return self.catch_up(now);
+        }
+        match (self.calls.others.remove(&id), answer) {
+            (Some(Pending::Session(job)), Answer::SessionMade(made)) => {
+                self.session_made(&job, made, now);
+            }
+            (Some(Pending::Describe(session)), Answer::Described(answer)) => {
+                self.holders.answered(session, answer, now);
+            }
+            (Some(Pending::Write(write)), Answer::Written(written)) => {
+                self.written(write, written, now, lookup);
+            }
+            (Some(Pending::Proof(question)), Answer::Proof(answer)) => {
+                self.proved(question, answer, now, lookup);
+            }
+            (Some(Pending::Access), Answer::Access(may_write)) => {
+                self.writes.refusals.answered(may_write, now);
+            }
+            // Nobody waits for it any more. The session, if it is one, has nobody to end it.
+            (_, Answer::SessionMade(Ok(session))) if !self.sessions.kept.contains(&session) => {
+                self.calls.actions.push_back(Action::Destroy(session));
+            }
+            _ => {}
+        }
+    }
+
+    /// Nothing blocks any more: what the watch brought meanwhile is heard.
+    fn catch_up(&mut self, now: Now) {
+        if let Some(news) = self.calls.news.take() {
+            self.knowledge.listed(news, now);
+        }
+    }
+
+    fn resolved(&mut self, asked: Vec<SessionId>, found: Vec<Session>) {
+        let names: BTreeMap<_, _> = found
+            .into_iter()
+            .map(|session| (session.id, session.name))
+            .collect();
+        for session in asked {
+            let identity = names.get(&session).and_then(|name| Identity::parse(name));
+            let owner = match identity {
+                Some(identity) if self.settings.owns(&identity) => Owner::Own(Arc::new(identity)),
+                Some(identity) if *identity.cluster == *self.settings.cluster.id => {
+                    Owner::Neighbour
+                }
+                _ => Owner::Foreign,
+            };
+            self.sessions.owners.insert(session, owner);
+        }
+    }
+
+    fn transacted(
+        &mut self,
+        transaction: &Transaction,
+        sent: Moment,
+        result: Result<Vec<Entry>, consul::Error>,
+        now: Now,
+        lookup: &impl Lookup,
+    ) {
+        let too_long = transaction.operations.len() > self.operations.unwrap_or(0);
+        match result {
+            Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
+            // Nobody was faster, and what is known of the key is still so.
+            Err(consul::Error::Conflict(errors)) if errors.iter().all(OpError::is_lock_delay) => {
+                self.knowledge.delayed(now);
+                self.drop_gone(transaction, &errors);
+            }
+            Err(consul::Error::Conflict(errors)) => {
+                self.knowledge.outrun(now);
+                self.drop_gone(transaction, &errors);
+            }
+            // There are fewer at once from now on.
+            Err(consul::Error::TooLarge(_)) if too_long => {}
+            Err(error) => self.knowledge.write_failed(error, now),
+        }
+    }
+
+    /// Forgets the sessions that a refused transaction found gone, before their renewal did.
+    fn drop_gone(&mut self, transaction: &Transaction, errors: &[OpError]) {
+        for session in transaction.gone_sessions(errors) {
+            if self.sessions.remove(session) {
+                let forget = Action::Forget(session.clone());
+                self.calls.actions.push_back(forget);
+            }
+        }
+    }
+
+    fn committed(
+        &mut self,
+        transaction: &Transaction,
+        answer: &[Entry],
+        sent: Moment,
+        now: Now,
+        lookup: &impl Lookup,
+    ) {
+        let moved = self.leaves_behind(transaction);
+        let releases: Vec<_> = transaction
+            .releases
+            .iter()
+            .map(|release| self.release_of(release))
+            .collect();
+        self.knowledge.committed(transaction, answer, sent, now);
+        self.limits.fenced |= transaction.writes_lock();
+        // Before all that others do not wait for.
+        for start in transaction.starts(answer) {
+            self.start(start, now, lookup);
+        }
+        for (release, outcome) in transaction.releases.iter().zip(releases) {
+            self.held.proofs.forget(&release.session);
+            self.end_session(&release.session);
+            if release.held {
+                self.calls.report(outcome);
+            }
+        }
+        let coolings = transaction.coolings.iter().cloned().map(Outcome::Cools);
+        let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);
+        for outcome in coolings.chain(prunes) {
+            self.calls.report(outcome);
+        }
+        if let Some(limit) = transaction.limit {
+            let enforced = transaction.enforced;
+            self.limits.defence.holds(enforced);
+            self.calls.report(Outcome::LimitWritten { limit, enforced });
+        }
+        if let Some(moved) = moved {
+            self.calls.report(Outcome::LimitMoved(moved));
+        }
+        for (_, slot) in transaction.slots(answer) {
+            self.note_token(slot.fencing_token());
+        }
+        for grant in &transaction.grants {
+            self.granted(grant);
+        }
+    }
+
+    fn note_token(&mut self, token: u64) {
+        self.held.fencing_token = self.held.fencing_token.max(Some(token));
+    }
+
+    fn granted(&mut self, grant: &Grant) {
+        self.sessions.ahead.remove(&grant.job.uid);
+        let at = self.body(&grant.session).map(|body| body.time);
+        let lost = !grant.starts && !self.held.unheld.contains(&grant.job.uid);
+        let grant = grant.clone();
+        self.calls.report(Outcome::Granted { grant, at, lost });
+    }
+
+    /// What a contender says of itself.
+    fn body(&self, session: &SessionId) -> Option<ContenderBody> {
+        let reading = self.knowledge.reading.as_ref()?;
+        ContenderBody::read(&reading.contender(session)?.value)
+    }
+
+    /// What there is to say of a release, while its contender is still there.
+    fn release_of(&self, release: &Release) -> Outcome {
+        let body = self.body(&release.session);
+        Outcome::Released {
+            release: release.clone(),
+            granted: body.as_ref().map(|body| body.time),
+            done: body.as_ref().and_then(done),
+        }
+    }
+
+    /// Whom a transaction leaves behind that moves the limit: they find the limit that they go by no more.
+    fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
+        let (to, reading) = (transaction.limit?, self.knowledge.reading.as_ref()?);
+        let Lock::Semaphore { body, .. } = reading.lock() else {
+            return None;
+        };
+        let foreign =
+            |session| !matches!(self.owner(session), Some(Owner::Own(_) | Owner::Neighbour));
+        let others = reading.contenders().filter(|(id, _)| foreign(id)).count();
+        let from = body.limit();
+        (others > 0 && from != to).then_some(Moved { from, to, others })
+    }
+
+    fn session_made(&mut self, job: &Target, made: Result<SessionId, consul::Error>, now: Now) {
+        self.sessions.making.remove(&job.uid);
+        let id = match made {
+            Ok(id) => id,
+            Err(error) => return self.knowledge.write_failed(error, now),
+        };
+        self.knowledge.writing_works();
+        let own = Owner::Own(Arc::new(self.settings.identity(job)));
+        self.sessions.owners.insert(id.clone(), own);
+        self.sessions.kept.insert(id.clone());
+        if let Some(other) = self.sessions.ahead.insert(job.uid.clone(), id) {
+            self.end_session(&other);
+        }
+    }
+
+    /// Stops renewing a session and ends it.
+    fn end_session(&mut self, session: &SessionId) {
+        if self.sessions.remove(session) {
+            let destroy = Action::Destroy(session.clone());
+            self.calls.actions.push_back(destroy);
+        }
+    }
+
+    fn written(&mut self, write: Write, written: Written, now: Now, lookup: &impl Lookup) {
+        let (job, refusals) = (write.target().clone(), &mut self.writes.refusals);
+        self.writes.busy.remove(&job.uid);
+        match written {
+            Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
+                refusals.outrun(&job.uid, now);
+            }
+            Written::Done | Written::Outdated(_) => {
+                refusals.done(&write);
+                self.calls.report(Outcome::Written(write));
+            }
+            Written::NotSent => self.retry_soon(now),
+            Written::Refused { message, forbidden } => {
+                if matches!(write, Write::Start(_)) {
+                    refusals.start_refused(message.clone(), forbidden, now);
+                }
+                refusals.failed(&write, true, now);
+                self.calls.report(Outcome::Refused { job, message });
+            }
+            Written::Unanswered(why) => {
+                refusals.failed(&write, false, now);
+                self.calls.report(Outcome::Unanswered { job, why });
+            }
+        }
+        self.writes.refusals.retain(|uid| {
+            let job = lookup.workload(uid);
+            job.is_some_and(|job| !matches!(job.standing, Standing::Finished { .. }))
+        });
+    }
+
+    fn proved(
+        &mut self,
+        question: proofs::Question,
+        answer: Result<(Option<Arc<Job>>, Vec<String>), String>,
+        now: Now,
+        lookup: &impl Lookup,
+    ) {
+        let identity = question.identity.clone();
+        let known = lookup.workload(&identity.uid);
+        let remark = self.held.proofs.answered(question, answer, known, now);
+        self.calls.report(match remark {
+            None => return,
+            Some(Remark::Overdue(pods)) => Outcome::PodsRemain { identity, pods },
+            Some(Remark::Unknown(why)) => Outcome::PodsUnknown { identity, why },
+        });
+    }
+}
+
+/// A pass: observe, decide, apply.
+impl Queue {
+    /// Decides what follows from all that is known, and says what it came to. The actions are next.
+    pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
+        self.writes.again = None;
+        let facts = self.observe(now, lookup);
+        let observed = facts.observed(self);
+        let plan = decide(&observed);
+        #[cfg(test)]
+        {
+            crate::model::check_plan(&observed, &plan);
+            self.plan = plan.clone();
+        }
+        self.knowledge.deadline = plan.deadline;
+        self.apply(&plan, now, lookup);
+        self.next = self.next_time(&plan, now);
+        self.conclude(&facts, plan, lookup)
+    }
+
+    /// Gathers the facts, and asks for those that are missing.
+    fn observe(&mut self, now: Now, lookup: &impl Lookup) -> Facts {
+        self.give_up(now);
+        self.knowledge
+            .detect_sleep(now.moment, self.settings.patience());
+        for session in self.sessions.forget_dead(lookup) {
+            self.calls.actions.push_back(Action::Forget(session));
+        }
+        if self.calls.blocking.is_none() {
+            self.look(now, lookup);
+        }
+        let certain = self.calls.blocking.is_none() && self.knowledge.reading.is_some();
+        let withheld = self.withheld(now);
+        let mut ours = Vec::new();
+        if certain {
+            self.adopt(lookup);
+            self.describe_holders(now);
+            ours = self.ours(&withheld, now, lookup);
+            if let Some(reading) = &self.knowledge.reading {
+                let coolings = &mut self.held.coolings;
+                coolings.observe(reading, &ours, now.moment, now.time);
+            }
+        }
+        if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
+            self.calls.ask(Pending::Access, Call::AskAccess);
+        }
+        let slice = lookup.slice(self.head(&ours, &withheld));
+        self.update_evidence(now, &slice.bound, certain, &ours, lookup);
+        Facts {
+            now,
+            certain,
+            ours,
+            slice,
+            withheld,
+        }
+    }
+
+    /// Takes a call for lost of which nothing was heard until a running workload must be suspended. If it was
+    /// a write it may have been done, which is looked up.
+    fn give_up(&mut self, now: Now) {
+        let overdue =
+            |blocking: &mut Blocking| blocking.until.is_some_and(|until| until <= now.moment);
+        let Some(blocking) = self.calls.blocking.take_if(overdue) else {
+            return;
+        };
+        let error = consul::Error::Unreachable {
+            message: "no answer before a running Job must be suspended".into(),
+            undecided: true,
+        };
+        match blocking.what {
+            Blocks::Read | Blocks::Resolve(_) => self.knowledge.read_failed(error, now),
+            Blocks::Transact(_) => self.knowledge.write_failed(error, now),
+        }
+        self.catch_up(now);
+    }
+
+    /// Until when a call is waited for that blocks.
+    fn patience_for_calls(&self, now: Now) -> Option<Moment> {
+        let deadline = self.knowledge.deadline?;
+        Some(deadline.max(now.moment + LEAST))
+    }
+
+    /// Has read what is not known of the prefix, and of whose the contenders are.
+    fn look(&mut self, now: Now, lookup: &impl Lookup) {
+        let until = self.patience_for_calls(now);
+        if let Some(reading) = &self.knowledge.reading
+            && self.sessions.outlive(reading, lookup)
+        {
+            // The watch has not brought yet what a renewal was told.
+            self.knowledge.invalidate();
+        }
+        let Some(reading) = &self.knowledge.reading else {
+            if self.operations.is_some() && self.knowledge.is_to_be_read(now.moment) {
+                self.calls.block(Blocks::Read, Call::Read, until);
+            }
+            return;
+        };
+        let unknown = self.sessions.unknown(reading);
+        if !unknown.is_empty() && self.operations.is_some() {
+            let call = Call::Resolve(unknown.clone());
+            self.calls.block(Blocks::Resolve(unknown), call, until);
+        }
+    }
+
+    /// Renews the sessions of our contenders that are not renewed yet: after a start, before anything else is
+    /// done. Those whose contender is gone are ended.
+    fn adopt(&mut self, lookup: &impl Lookup) {
+        let Some(reading) = &self.knowledge.reading else {
+            return;
+        };
+        let found = self.sessions.found(reading);
+        let gone = self.sessions.without_contender(reading);
+        let gone: Vec<_> = gone
+            .into_iter()
+            .map(|session| (reading.is_named(&session), session))
+            .collect();
+        for (session, identity) in found {
+            self.sessions.kept.insert(session.clone());
+            let adopt = Action::Adopt(session.clone());
+            self.calls.actions.push_back(adopt);
+            self.calls.report(Outcome::Adopted { identity, session });
+        }
+        for (named, session) in gone {
+            self.end_session(&session);
+            self.report_if_given_back(session, named, lookup);
+        }
+    }
+
+    /// Reports a slot that was given back by a transaction whose answer was lost, or by somebody's hand. One
+    /// that only waited had nothing to give back, and one that has pods or was suspended because its slot was
+    /// lost gave nothing back.
+    fn report_if_given_back(&mut self, session: SessionId, named: bool, lookup: &impl Lookup) {
+        let Some(Owner::Own(identity)) = self.owner(&session).cloned() else {
+            return;
+        };
+        let job = lookup.workload(&identity.uid);
+        let started_by_it = |job: &Arc<Job>| job.held_by().any(|by| *by == session);
+        let held = named || job.as_ref().is_some_and(started_by_it);
+        let lost = |job: &Arc<Job>| {
+            job.lost() || matches!(job.standing, Standing::Running | Standing::Stopping)
+        };
+        if !held || job.as_ref().is_some_and(lost) {
+            return;
+        }
+        let ended = job.filter(|job| job.has_ended());
+        self.calls.report(Outcome::Released {
+            release: Release {
+                identity,
+                session,
+                held: true,
+            },
+            granted: ended.and_then(|job| Timestamp::from_second(job.since).ok()),
+            done: None,
+        });
+    }
+
+    /// Asks who the holders are of whom Consul has not said.
+    fn describe_holders(&mut self, now: Now) {
+        let Some(reading) = &self.knowledge.reading else {
+            return;
+        };
+        self.holders.retain(reading);
+        let foreign = |session: &&SessionId| {
+            reading.holds(session) && self.sessions.owners.get(*session) == Some(&Owner::Foreign)
+        };
+        let contenders = reading.contenders().map(|(session, _)| session);
+        for session in contenders.filter(foreign) {
+            if self.holders.is_to_ask(session, now.moment) {
+                let call = Call::Describe(session.clone());
+                self.calls.ask(Pending::Describe(session.clone()), call);
+            }
+        }
+    }
+
+    /// Our contenders, each with its workload, and with a proof where what happens to it depends on one.
+    fn ours(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> Vec<Ours> {
+        let Some(reading) = &self.knowledge.reading else {
+            return Vec::new();
+        };
+        let contenders = reading.contenders().map(|(session, _)| session);
+        let own = contenders.filter_map(|session| match self.sessions.owners.get(session) {
+            Some(Owner::Own(identity)) => Some((session, identity)),
+            _ => None,
+        });
+        let own: Vec<_> = own.collect();
+        let uids: Vec<_> = own.iter().map(|(_, identity)| &identity.uid).collect();
+        let jobs = lookup.contending(&uids);
+        let own = own.into_iter().zip(jobs);
+        let ours = own.map(|((session, identity), job)| Ours {
+            session: session.clone(),
+            identity: identity.clone(),
+            job,
+            pods_gone: false,
+        });
+        let mut ours: Vec<Ours> = ours.collect();
+        let proofs = &mut self.held.proofs;
+        proofs.retain(ours.len(), |session| reading.contender(session).is_some());
+        let touched = lookup.touched();
+        for contender in &ours {
+            if touched.contains(&contender.identity.uid) {
+                proofs.touch(&contender.session);
+            }
+        }
+        proofs.note_starts(&ours, now.moment);
+        let mut questions = Vec::new();
+        for contender in &mut ours {
+            let job = contender.job.as_ref();
+            let may_start = job.is_some_and(|job| self.settings.may_start(job))
+                && !withheld.immovable.contains(&contender.identity.uid);
+            if contender.needs_proof(reading.holds(&contender.session), may_start) {
+                questions.extend(proofs.apply(contender, now.moment));
+            }
+        }
+        for question in questions {
+            let call = Call::Prove(question.identity.clone());
+            self.calls.ask(Pending::Proof(question), call);
+        }
+        ours
+    }
+
+    /// How many of those in the queue this pass looks at: all who may be granted a slot at once, those for whom
+    /// sessions are made ahead, and as many as may have to be passed by.
+    fn head(&self, ours: &[Ours], withheld: &Withheld) -> usize {
+        let waiting = |ours: &&Ours| ours.job.as_ref().is_some_and(|job| job.in_line());
+        let passed =
+            ours.iter().filter(waiting).count() + withheld.busy.len() + withheld.barred.len();
+        let limit = usize::try_from(self.settings.limit).unwrap_or(usize::MAX);
+        limit.min(self.operations.unwrap_or(0)) + limit.min(AHEAD) + passed + SPARE
+    }
+
+    /// The workloads that are left alone for now, or can't be started.
+    fn withheld(&self, now: Now) -> Withheld {
+        let mut withheld = self.writes.refusals.withheld(now.moment);
+        withheld.busy.extend(self.writes.busy.iter().cloned());
+        withheld
+    }
+
+    fn asks_access(&self) -> bool {
+        let mut pending = self.calls.others.values();
+        pending.any(|pending| matches!(pending, Pending::Access))
+    }
+
+    /// Brings the evidence for the slots of running workloads up to date.
+    fn update_evidence(
+        &mut self,
+        now: Now,
+        bound: &[Arc<Job>],
+        certain: bool,
+        ours: &[Ours],
+        lookup: &impl Lookup,
+    ) {
+        let lock_key = self.settings.prefix.lock_key();
+        let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
+        let running: Vec<&Job> = bound.iter().map(AsRef::as_ref).filter(runs).collect();
+        let reading = self.knowledge.reading.as_ref().filter(|_| certain);
+        let evidence = &mut self.held.evidence;
+        evidence.observe(
+            now.moment,
+            &self.settings,
+            &running,
+            reading,
+            ours,
+            |session| lookup.life(session),
+        );
+    }
+
+    /// Does what was decided. While Consul is left in peace, only workloads are written to.
+    fn apply(&mut self, plan: &Plan, now: Now, lookup: &impl Lookup) {
+        for suspend in &plan.suspends {
+            self.write(Write::Suspend(suspend.clone()), None);
+        }
+        if plan.reread {
+            self.knowledge.invalidate();
+            self.retry_soon(now);
+            return self.look(now, lookup);
+        }
+        let blocked = self.operations.is_none() || self.knowledge.is_blocked(now.moment);
+        if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
+            let transaction = Arc::new(transaction.clone());
+            let call = Call::Transact(transaction.clone());
+            let until = self.patience_for_calls(now);
+            self.calls.block(Blocks::Transact(transaction), call, until);
+        }
+        for start in &plan.starts {
+            self.start(start.clone(), now, lookup);
+        }
+        for give_back in &plan.give_backs {
+            self.write(Write::GiveBack(give_back.clone()), None);
+        }
+        for rename in &plan.renames {
+            self.write(Write::Rename(rename.clone()), None);
+        }
+        if !blocked && self.calls.blocking.as_ref().is_none_or(Blocking::writes) {
+            plan.sessions.iter().for_each(|job| self.make_session(job));
+            if plan.transaction.is_none() && self.sessions.making.is_empty() {
+                self.knowledge.writing_works();
+            }
+        }
+        self.skip(&plan.skips);
+        for uid in &plan.surplus {
+            if let Some(session) = self.sessions.ahead.get(uid).cloned() {
+                self.end_session(&session);
+            }
+        }
+        self.report_unheld(&plan.unheld);
+    }
+
+    /// Sends the PATCH that starts a workload, unless the evidence for its slot may end before the PATCH is
+    /// answered, or is so old that the workload would be suspended again.
+    fn start(&mut self, start: Start, now: Now, lookup: &impl Lookup) {
+        self.note_token(start.slot.fencing_token());
+        let job = lookup.workload(&start.job.uid);
+        let grace = job.as_ref().map_or(Duration::ZERO, |job| job.grace);
+        // One that was suspended for want of evidence is not started only to be suspended again: by the time
+        // that the next proof is due it must have been enough.
+        let lost = job.is_some_and(|job| job.lost());
+        let due = if lost { 3 } else { 8 };
+        let enough = |sent: Moment, ttl: Duration| {
+            let end = sent + ttl;
+            let lasts = sent + tenure(ttl, grace) > now.moment + ttl / due;
+            (lasts && end > now.moment + self.write_timeout()).then_some(end)
+        };
+        let reading = self.knowledge.reading.as_ref();
+        let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));
+        let lives = match self.sessions.life(start.slot.session(), lookup) {
+            Some(Life::Renewed { sent, ttl }) => enough(sent, ttl),
+            Some(Life::Endless) => Some(Moment::END),
+            Some(Life::Unknown | Life::Gone) | None => None,
+        };
+        match (seen, lives) {
+            (Some(seen), Some(lives)) => self.write(Write::Start(start), Some(seen.min(lives))),
+            (None, _) => {
+                self.knowledge.invalidate();
+                self.retry_soon(now);
+            }
+            // Its next renewal brings it back.
+            (_, None) => self.retry_soon(now),
+        }
+    }
+
+    /// How long a write to a workload may take: short beside the TTL, so that there is time for it.
+    fn write_timeout(&self) -> Duration {
+        WRITE_TIMEOUT.min(self.settings.span() / 4)
+    }
+
+    /// Begins a write, unless the workload is being written to.
+    fn write(&mut self, write: Write, not_after: Option<Moment>) {
+        if !self.writes.busy.insert(write.target().uid.clone()) {
+            return;
+        }
+        let call = Call::Write {
+            write: write.clone(),
+            timeout: self.write_timeout(),
+            not_after,
+        };
+        self.calls.ask(Pending::Write(write), call);
+    }
+
+    /// Has a session made for a workload, unless that is under way.
+    fn make_session(&mut self, job: &Target) {
+        if !self.sessions.making.insert(job.uid.clone()) {
+            return;
+        }
+        let call = Call::CreateSession {
+            name: self.settings.identity(job).session_name(),
+            ttl: self.settings.ttl,
+            lock_delay: self.settings.session_lock_delay(),
+        };
+        self.calls.ask(Pending::Session(job.clone()), call);
+    }
+
+    /// Has workloads deleted that are not to wait, unless something is wrong with Consul: then they wait.
+    ///
+    /// One is to be told whose contenders say nothing, which can't be told later, when the workload is gone: while
+    /// Consul is being asked for a name, it stays.
+    fn skip(&mut self, skips: &[Skip]) {
+        if self.knowledge.trouble.is_some() {
+            return;
+        }
+        for skip in skips {
+            let mut skip = skip.clone();
+            if let Skipped::Taken { by, .. } = &mut skip.why {
+                if by.iter().any(|taker| self.holders.is_asked(&taker.session)) {
+                    continue;
+                }
+                for taker in by {
+                    let name = self.holders.name(&taker.session);
+                    let name = name.map(ToOwned::to_owned);
+                    taker.holder = taker.holder.take().or(name);
+                }
+            }
+            self.write(Write::Skip(skip), None);
+        }
+    }
+
+    /// Reports once of each running workload without a slot that it goes on.
+    fn report_unheld(&mut self, unheld: &[Target]) {
+        for job in unheld {
+            if !self.held.unheld.contains(&job.uid) {
+                self.calls.report(Outcome::GoesOn(job.clone()));
+            }
+        }
+        self.held.unheld = unheld.iter().map(|job| job.uid.clone()).collect();
+    }
+
+    /// Has something tried again in a while.
+    fn retry_soon(&mut self, now: Now) {
+        self.writes.again = Some(now.moment + SOON);
+        self.next = self.next.min(now.moment + SOON);
+    }
+
+    /// When there is to be another pass: the first of all times that something is due at. What was due by now
+    /// has been seen to.
+    fn next_time(&self, plan: &Plan, now: Now) -> Moment {
+        let now = now.moment;
+        let trouble = self.knowledge.trouble.iter();
+        let blocking = self.calls.blocking.iter();
+        let times = trouble
+            .map(|trouble| trouble.setback.until)
+            .chain(blocking.filter_map(|blocking| blocking.until))
+            .chain(plan.wake)
+            .chain(plan.deadline)
+            .chain(self.writes.again)
+            .chain(self.writes.refusals.due())
+            .chain(self.holders.due())
+            .chain(self.held.proofs.due());
+        let next = times.filter(|time| *time > now).min();
+        let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
+        // Who was outrun tries again before others are through.
+        let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
+        quiet.map_or(next, |quiet| quiet.min(next))
+    }
+
+    fn conclude(&mut self, facts: &Facts, plan: Plan, lookup: &impl Lookup) -> Conclusion {
+        let lock = self.knowledge.reading.as_ref().map(Reading::lock);
+        let settles = lock.is_some_and(|lock| plan.settles(lock, &self.settings));
+        let settled = settles.then_some(self.settings.limit);
+        let Plan {
+            record,
+            agreement,
+            finished,
+            unheld,
+            ..
+        } = plan;
+        if agreement == Some(Agreement::Agreed) {
+            self.limits.defence.holds(false);
+        }
+        self.limits.fenced &= record.is_none();
+        let ahead: BTreeSet<_> = self.sessions.ahead.values().collect();
+        let lives = |session: &SessionId| {
+            let end = lookup.life(session).and_then(Life::end);
+            end.is_some_and(|end| end > facts.now.moment)
+        };
+        let mut kept = self.sessions.kept.iter();
+        let holds = kept.any(|session| !ahead.contains(session) && lives(session));
+        Conclusion {
+            record,
+            agreement,
+            // One that is being made is to be ended first.
+            finished: finished && self.sessions.making.is_empty(),
+            unheld,
+            settled,
+            idle: facts.is_empty()
+                && self.sessions.is_empty()
+                && self.writes.busy.is_empty()
+                && self.calls.blocking.is_none()
+                && self.knowledge.is_unused(),
+            nothing_held: !facts.any_runs() && !holds,
+        }
+    }
+}
+
+impl Blocking {
+    fn writes(&self) -> bool {
+        matches!(self.what, Blocks::Transact(_))
+    }
+}
+
+/// When a workload was done whose slot cooled afterwards.
+fn done(body: &ContenderBody) -> Option<Timestamp> {
+    let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
+    body.cools_until?.checked_sub(cooldown).ok()
+}
+
+/// What counts of it when two states are compared.
+#[cfg(test)]
+impl Queue {
+    /// Which workloads are left alone, can't be started, or can't be changed at all.
+    pub(crate) fn withheld_now(&self, now: Moment) -> impl Fn(&Uid) -> [bool; 3] {
+        let mut withheld = self.writes.refusals.withheld(now);
+        withheld.busy.extend(self.writes.busy.iter().cloned());
+        move |uid| {
+            let Withheld {
+                busy,
+                barred,
+                immovable,
+            } = &withheld;
+            [busy, barred, immovable].map(|set| set.contains(uid))
+        }
+    }
+
+    /// What became of the limit, and whether `.lock` was written since one was recorded.
+    pub(crate) fn defended(&self) -> (Defence, bool) {
+        (self.limits.defence, self.limits.fenced)
+    }
+}

@@ -1,0 +1,399 @@
+//! What the API server refused to have done to Jobs, and what follows from it: for each of them, and
+//! for all when it is about none of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{Now, message::Write};
+use crate::{Uid, holding::Setback};
+use consul_client::clock::Moment;
+
+/// How long the API server may still do what it has not answered: its own bound on a request.
+const UNDECIDED: Duration = Duration::from_mins(1);
+
+/// How long a Job is left alone that can't be changed at all: long beside the time for which it
+/// keeps a slot before that is known.
+const LEFT_ALONE: Duration = Duration::from_mins(10);
+
+/// After how many refusals of starts in a row it is not about the Jobs.
+const IN_A_ROW: u32 = 3;
+
+/// A Job that could not be written to.
+#[derive(Clone, Debug)]
+struct Trouble {
+    setback: Setback,
+    why: Why,
+}
+
+/// Why a write was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// Somebody else had changed the Job.
+    Outrun,
+    /// Nothing was heard of it.
+    Unanswered,
+    Refused(Refused),
+}
+
+impl Why {
+    fn refused(self) -> Option<Refused> {
+        match self {
+            Self::Refused(refused) => Some(refused),
+            Self::Outrun | Self::Unanswered => None,
+        }
+    }
+}
+
+/// What the API server refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// To have the Job started.
+    Start,
+    /// Also to have it told that it gives its slot back, since then.
+    GiveBack(Moment),
+    /// The same for so long that no start which was sent before can be on its way any more, also
+    /// not another replica's.
+    Everything,
+}
+
+impl Refused {
+    /// What is refused now that this write was refused, too.
+    fn after(before: Option<Self>, write: &Write, now: Moment) -> Option<Self> {
+        match (write, before) {
+            (Write::Start(_), _) => Some(Self::Start),
+            (Write::GiveBack(_), Some(Self::Start)) => Some(Self::GiveBack(now)),
+            (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
+                Some(Self::Everything)
+            }
+            (_, before) => before,
+        }
+    }
+}
+
+/// The Jobs that are not written to as they otherwise would be.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Withheld {
+    /// They are being written to, or left alone for now.
+    pub(super) busy: BTreeSet<Uid>,
+    /// They can't be started for now, and give back the slot that they have.
+    pub(super) barred: BTreeSet<Uid>,
+    /// Those of them whose slot goes without their being told, because that is refused, too.
+    pub(super) immovable: BTreeSet<Uid>,
+}
+
+/// No Job is started for now.
+#[derive(Clone, Debug)]
+struct Closed {
+    /// When the next one may be tried, or what forbids all of them is asked about again.
+    setback: Setback,
+    /// What the API server said.
+    message: String,
+    /// Whether the operator may write to no Job: none is tried before it may.
+    forbidden: bool,
+}
+
+/// The Jobs that could not be written to, and whether any can be started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals {
+    troubles: BTreeMap<Uid, Trouble>,
+    /// How many starts were refused in a row.
+    in_a_row: u32,
+    closed: Option<Closed>,
+}
+
+impl Refusals {
+    /// The Jobs that are left alone for now, or can't be started.
+    pub(super) fn withheld(&self, now: Moment) -> Withheld {
+        let mut withheld = Withheld::default();
+        for (uid, trouble) in &self.troubles {
+            let waits = trouble.setback.until > now;
+            match trouble.why.refused() {
+                None | Some(Refused::GiveBack(_)) if waits => {
+                    withheld.busy.insert(uid.clone());
+                }
+                Some(Refused::Start) if waits => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::GiveBack(_)) => {
+                    withheld.barred.insert(uid.clone());
+                }
+                Some(Refused::Everything) if waits => {
+                    withheld.barred.insert(uid.clone());
+                    withheld.immovable.insert(uid.clone());
+                }
+                _ => {}
+            }
+        }
+        withheld
+    }
+
+    /// Whether no Job is started for now, because one after another was refused or all would be.
+    pub(super) fn is_closed(&self, now: Moment) -> bool {
+        let closed = self.closed.as_ref();
+        closed.is_some_and(|closed| closed.forbidden || closed.setback.until > now)
+    }
+
+    /// Whether it is time to ask again if the operator may write to Jobs.
+    pub(super) fn is_to_ask(&self, now: Moment) -> bool {
+        let closed = self.closed.as_ref();
+        closed.is_some_and(|closed| closed.forbidden && closed.setback.until <= now)
+    }
+
+    /// Takes note of the answer. That it might not is held against no Job: once it may, all are as
+    /// they were, in the same order.
+    pub(super) fn answered(&mut self, may_write: Option<bool>, now: Now) {
+        match (may_write, &mut self.closed) {
+            (Some(false), Some(closed)) => {
+                closed.setback =
+                    Setback::with_jitter(Some(&closed.setback), now.moment, now.jitter);
+            }
+            // Nobody can say: a start will show it.
+            (None, Some(closed)) => closed.forbidden = false,
+            (_, closed) => {
+                *closed = None;
+                self.troubles.clear();
+            }
+        }
+    }
+
+    /// What the API server said when it refused one start after another.
+    pub(crate) fn message(&self) -> Option<&str> {
+        let closed = self.closed.as_ref();
+        closed.map(|closed| closed.message.as_str())
+    }
+
+    /// When something is tried again.
+    pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
+        let jobs = self.troubles.values().map(|trouble| trouble.setback.until);
+        jobs.chain(self.closed.iter().map(|closed| closed.setback.until))
+    }
+
+    /// Takes note of a write that was done.
+    pub(super) fn done(&mut self, write: &Write) {
+        let uid = &write.target().uid;
+        match self.troubles.get_mut(uid) {
+            // That it gives its slot back is no reason to start it at once.
+            Some(trouble)
+                if trouble.why.refused().is_some() && matches!(write, Write::GiveBack(_)) =>
+            {
+                trouble.why = Why::Refused(Refused::Start);
+            }
+            _ => drop(self.troubles.remove(uid)),
+        }
+        if matches!(write, Write::Start(_)) {
+            self.in_a_row = 0;
+            self.closed = None;
+        }
+    }
+
+    /// Takes note of a write that came too late: the Job has changed, and what was refused before may not
+    /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
+    pub(super) fn outrun(&mut self, uid: &Uid, now: Now) {
+        let before = self.troubles.remove(uid);
+        let before = before.filter(|before| before.why == Why::Outrun);
+        let setback = Setback::outrun_with_jitter(
+            before.as_ref().map(|before| &before.setback),
+            now.moment,
+            now.jitter,
+        );
+        let why = Why::Outrun;
+        self.troubles.insert(uid.clone(), Trouble { setback, why });
+    }
+
+    /// Forgets all Jobs but these.
+    pub(super) fn retain(&mut self, matters: impl Fn(&Uid) -> bool) {
+        self.troubles.retain(|uid, _| matters(uid));
+    }
+
+    /// Takes note that a start was refused. A refusal of every start is no reason to try them all,
+    /// one after another.
+    pub(super) fn start_refused(&mut self, message: String, forbidden: bool, now: Now) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if forbidden || self.in_a_row >= IN_A_ROW {
+            let before = self.closed.as_ref().map(|closed| &closed.setback);
+            self.closed = Some(Closed {
+                setback: Setback::with_jitter(before, now.moment, now.jitter),
+                message,
+                forbidden,
+            });
+        }
+    }
+
+    /// Takes note of a write that was not done. One that was not refused may be done yet.
+    pub(super) fn failed(&mut self, write: &Write, refused: bool, now: Now) {
+        let before = self.troubles.get(&write.target().uid);
+        let mut setback =
+            Setback::with_jitter(before.map(|before| &before.setback), now.moment, now.jitter);
+        let known = before.and_then(|before| before.why.refused());
+        let refused = match write {
+            write if refused => Refused::after(known, write, now.moment),
+            // Whether it is refused is not known any more.
+            Write::Start(_) => None,
+            _ => known,
+        };
+        if refused == Some(Refused::Everything) {
+            setback.until = now.moment + LEFT_ALONE;
+        }
+        let why = refused.map_or(Why::Unanswered, Why::Refused);
+        let trouble = Trouble { setback, why };
+        self.troubles.insert(write.target().uid.clone(), trouble);
+    }
+}
+
+/// What counts of it when two states are compared.
+#[cfg(test)]
+impl Refusals {
+    /// How often a write to a workload failed, and why it did last; and how many starts were refused in a row.
+    pub(crate) fn history(&self, uid: &Uid) -> impl std::hash::Hash + use<> {
+        let trouble = self.troubles.get(uid);
+        let trouble = trouble.map(|trouble| {
+            let why = match trouble.why {
+                Why::Outrun => 0,
+                Why::Unanswered => 1,
+                Why::Refused(Refused::Start) => 2,
+                Why::Refused(Refused::GiveBack(_)) => 3,
+                Why::Refused(Refused::Everything) => 4,
+            };
+            (trouble.setback.attempts(), why)
+        });
+        (trouble, self.in_a_row, self.closed.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{GiveBack, Target};
+
+    fn at(moment: Moment) -> Now {
+        Now {
+            moment,
+            time: jiff::Timestamp::UNIX_EPOCH,
+            jitter: 0.5,
+        }
+    }
+
+    fn give_back() -> Write {
+        Write::GiveBack(GiveBack {
+            job: Target {
+                name: "a".into(),
+                uid: Uid::from("a"),
+                version: "1".into(),
+            },
+            session: "s".into(),
+            hold: false,
+        })
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
+        let first = Moment::from_boot(Duration::from_secs(100));
+        let again = |before, now| Refused::after(before, &give_back(), now);
+        let told = again(Some(Refused::Start), first);
+        assert_eq!(told, Some(Refused::GiveBack(first)));
+        let later = first + Duration::from_secs(59);
+        assert_eq!(again(told, later), told);
+        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
+        // One that was never refused a start holds its slot for another reason.
+        assert_eq!(again(None, later), None);
+    }
+
+    #[test]
+    fn what_is_withheld_follows_from_what_was_refused() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let withheld = |why, at| {
+            let trouble = Trouble {
+                setback: Setback::after(None, now),
+                why,
+            };
+            let refusals = Refusals {
+                troubles: BTreeMap::from([("a".into(), trouble)]),
+                ..Refusals::default()
+            };
+            let Withheld {
+                busy,
+                barred,
+                immovable,
+            } = refusals.withheld(at);
+            (busy.len(), barred.len(), immovable.len())
+        };
+        let later = now + Duration::from_hours(1);
+        for (why, soon, then) in [
+            (Why::Outrun, (1, 0, 0), (0, 0, 0)),
+            (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
+            (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (Why::Refused(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+        ] {
+            assert_eq!(withheld(why, now), soon, "{why:?}");
+            assert_eq!(withheld(why, later), then, "{why:?}, later");
+        }
+    }
+
+    #[test]
+    fn who_is_outrun_again_and_again_pauses_ever_longer_but_not_the_first_time() {
+        let mut now = Moment::from_boot(Duration::from_secs(100));
+        let uid = Uid::from("a");
+        let mut refusals = Refusals::default();
+        refusals.failed(&give_back(), true, at(now));
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            refusals.outrun(&uid, at(now));
+            let until = refusals.due().max().unwrap();
+            assert_eq!(
+                refusals.withheld(now).busy.contains(&uid),
+                until > now,
+                "it is left alone until then"
+            );
+            assert!(refusals.withheld(until).busy.is_empty());
+            pauses.push(until.since(now));
+            now = until;
+        }
+        assert!(pauses[0].is_zero(), "{pauses:?}");
+        assert!(pauses[1..].iter().all(|pause| !pause.is_zero()));
+        assert!(pauses[11] > Duration::from_secs(1), "{pauses:?}");
+
+        refusals.done(&give_back());
+        refusals.outrun(&uid, at(now));
+        assert!(refusals.withheld(now).busy.is_empty(), "the first again");
+    }
+
+    #[test]
+    fn that_all_starts_are_forbidden_is_held_against_no_job() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let setback = Setback::after(None, now);
+        let why = Why::Refused(Refused::Everything);
+        let mut refusals = Refusals::default();
+        refusals
+            .troubles
+            .insert("a".into(), Trouble { setback, why });
+        refusals.start_refused("no".to_owned(), true, at(now));
+
+        // It is over when the API server says so, however long that takes.
+        let later = now + Duration::from_hours(1);
+        assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
+        refusals.answered(Some(false), at(later));
+        assert!(refusals.is_closed(later) && !refusals.is_to_ask(later));
+        assert!(!refusals.withheld(now).barred.is_empty());
+        refusals.answered(Some(true), at(later));
+        assert!(!refusals.is_closed(later));
+        assert!(refusals.withheld(now).barred.is_empty());
+        assert_eq!(refusals.message(), None);
+    }
+
+    #[test]
+    fn refusals_of_some_jobs_close_nothing_for_long() {
+        let now = Moment::from_boot(Duration::from_secs(100));
+        let mut refusals = Refusals::default();
+        for _ in 1..IN_A_ROW {
+            refusals.start_refused("no".to_owned(), false, at(now));
+            assert!(!refusals.is_closed(now));
+        }
+        refusals.start_refused("no".to_owned(), false, at(now));
+        assert!(refusals.is_closed(now));
+        let later = now + Duration::from_mins(2);
+        assert!(!refusals.is_closed(later) && !refusals.is_to_ask(later));
+    }
+}

@@ -1,0 +1,121 @@
+//! The sessions of a queue: those that hold slots, and those made ahead for the head of the queue.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::Lookup;
+use crate::{Identity, Life, Reading, Uid};
+use consul_client::{
+    SessionId,
+    id::{IdMap, IdSet},
+};
+
+/// For whom a contender's session was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// For this workload, by this queue.
+    Own(Arc<Identity>),
+    /// For another semaphore of this cluster on the same prefix.
+    Neighbour,
+    /// By somebody else.
+    Foreign,
+}
+
+/// What is known of sessions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sessions {
+    /// Those that are renewed for this queue.
+    pub(super) kept: IdSet<SessionId>,
+    /// Those of them that were made ahead, by their workload.
+    pub(crate) ahead: BTreeMap<Uid, SessionId>,
+    /// Workloads that a session is being made for.
+    pub(super) making: BTreeSet<Uid>,
+    /// Whom each contender's session stands for.
+    pub(super) owners: IdMap<SessionId, Owner>,
+}
+
+impl Sessions {
+    /// Whether there are none, and none is being made.
+    pub(super) fn is_empty(&self) -> bool {
+        self.kept.is_empty() && self.making.is_empty()
+    }
+
+    /// What is known of a session that is renewed for this queue.
+    pub(super) fn life(&self, session: &SessionId, lookup: &impl Lookup) -> Option<Life> {
+        let kept = self.kept.contains(session);
+        kept.then(|| lookup.life(session).unwrap_or(Life::Unknown))
+    }
+
+    /// Forgets those made ahead of which Consul says that they are gone; returns them.
+    pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
+        let mut dead = Vec::new();
+        self.ahead.retain(|_, session| {
+            let gone = lookup.life(session) == Some(Life::Gone);
+            let lives = self.kept.contains(session) && !gone;
+            if !lives && self.kept.remove(session) {
+                dead.push(session.clone());
+            }
+            lives
+        });
+        dead
+    }
+
+    /// Whether Consul says that a session is gone whose contender this reading still shows.
+    pub(super) fn outlive(&self, reading: &Reading, lookup: &impl Lookup) -> bool {
+        let gone = |session: &SessionId| self.life(session, lookup) == Some(Life::Gone);
+        reading.contenders().any(|(session, _)| gone(session))
+    }
+
+    /// The contenders of which it is not known whose they are. Whose a session is never changes.
+    pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
+        let Self { owners, kept, .. } = self;
+        // Those that are gone are forgotten many at once.
+        if owners.len() > 2 * kept.len() {
+            owners.retain(|session, _| {
+                reading.contender(session).is_some() || kept.contains(session)
+            });
+        }
+        let sessions = reading.contenders().map(|(session, _)| session);
+        sessions
+            .filter(|session| !owners.contains_key(*session))
+            .cloned()
+            .collect()
+    }
+
+    /// Our contenders that are not renewed yet, as after a start.
+    pub(super) fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
+        let Self {
+            owners,
+            kept,
+            ahead,
+            ..
+        } = self;
+        ahead.retain(|_, session| reading.contender(session).is_none());
+        let own = reading
+            .contenders()
+            .filter_map(|(session, _)| match owners.get(session) {
+                Some(Owner::Own(identity)) => Some((session, identity)),
+                _ => None,
+            });
+        own.filter(|(session, _)| !kept.contains(*session))
+            .map(|(session, identity)| (session.clone(), identity.clone()))
+            .collect()
+    }
+
+    /// Those whose contender is gone: an answer of Consul's was lost, or somebody deleted or freed the key.
+    pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
+        let ahead: BTreeSet<_> = self.ahead.values().collect();
+        let kept = self.kept.iter();
+        kept.filter(|session| !ahead.contains(session) && reading.contender(session).is_none())
+            .cloned()
+            .collect()
+    }
+
+    /// Forgets a session; says whether it was renewed for this queue.
+    pub(super) fn remove(&mut self, session: &SessionId) -> bool {
+        self.ahead.retain(|_, ahead| ahead != session);
+        self.kept.remove(session)
+    }
+}
