@@ -3,9 +3,9 @@
 //! A semaphore has one lock key; a keyed one has one for each key that its Jobs name.
 //!
 //! One Job's way through this room:
-//! `watches` (its events) → `index` (its place in line) → `grantor` (a pass over its lock key:
-//! observe, [`decide`](consul_semaphore::decide()), apply) → `patch` (it is started) → the grantor
-//! again (its pods are gone, its slot is given back).
+//! `watches` (its events) → `index` (its place in line) → `grantor` (a pass of the
+//! [engine](consul_semaphore::engine) over its lock key, and the calls that it asks for) → `patch` (it is
+//! started) → the grantor again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status, the watch
 //! of its prefix, a task for each grantor), `keeper` renews sessions, `events` writes events, `intake`

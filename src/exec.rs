@@ -1,5 +1,5 @@
-//! One process in a slot: what `consul lock` does, around the same [`decide`](consul_semaphore::decide())
-//! as the operator's.
+//! One process in a slot: what `consul lock` does, around the same [engine](consul_semaphore::engine) as the
+//! operator's.
 //!
 //! To the algorithm the process is a Job: idle while it waits, running once it is started, finished when
 //! it has ended. So the order, the limit, who is pruned and what becomes of a lost slot are decided
@@ -8,7 +8,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `contender` | what is waited for, and when |
-//! | `pass` | observe, decide, apply: for the one process |
+//! | `calls` | what the engine asks for, done for the one process |
 //! | `leaving` | how what is held is given back, and what is left behind |
 //! | `process` | the process and its group: started, signalled, ended |
 //! | `guard` | what ends that group when this program can't |
@@ -16,12 +16,12 @@
 //! | `failure` | why there is no exit code of the process's own, and which one there is instead |
 //! | `held` | whether a sequencer is still good |
 
+mod calls;
 mod contender;
 mod failure;
 mod guard;
 mod held;
 mod leaving;
-mod pass;
 mod process;
 mod signals;
 

@@ -6,13 +6,12 @@ use k8s_openapi::api::batch::v1 as batch;
 use tokio::sync::Notify;
 
 use super::{
-    grantor,
     index::{Index, LineRef, SemaphoreRef},
     job::Kept,
 };
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
-use consul_semaphore::{Job, Uid};
+use consul_semaphore::{Job, Uid, engine::head};
 
 /// A Job as a pass sees it; `None` if it has nothing to do with us.
 pub fn read(job: &batch::Job) -> Option<Arc<Job>> {
@@ -49,8 +48,8 @@ impl Queue {
     /// What a pass takes out that can write so many operations: the Jobs that were started, and the head of
     /// the line.
     pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
-        let head = grantor::head(limit, operations, 0);
+        let head = head(limit, operations, 0);
         let slice = self.index.slice(&self.line, head);
-        (slice.bound, slice.line)
+        (slice.bound, slice.waiting)
     }
 }

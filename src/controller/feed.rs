@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 
 use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
-use consul_semaphore::{Key, Prefix, holding::News};
+use consul_semaphore::{Key, Prefix, engine::News};
 
 /// How many calls of Consul the grantors of one semaphore make at once.
 const TURNS: usize = 32;

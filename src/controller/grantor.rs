@@ -1,162 +1,148 @@
-//! The grantor of one lock key: the one place where its slots are granted and released.
+//! The queue of one lock key at work: the engine that decides, and the calls that it asks for.
 //!
-//! It knows nothing of the `ConsulSemaphore` but its [`Settings`]: what it finds out and what it
-//! needs comes back from each pass as a [`Conclusion`]. A pass is
-//! `observe` → [`decide`](consul_semaphore::decide()) → `apply`, as often as there is something to do.
+//! It knows nothing of the `ConsulSemaphore` but its [`Settings`]. It shows the
+//! [engine](consul_semaphore::engine) what happens, has it pass, and carries out what it asks for; what a pass
+//! came to is for whoever is responsible for the semaphore.
 
-mod apply;
-mod observe;
-mod others;
-mod proofs;
-mod refusals;
-mod sessions;
-mod skips;
+mod calls;
+mod outcome;
 mod stages;
-mod strangers;
-mod writes;
+mod tenures;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, task::JoinError};
-
-use self::{observe::Facts, proofs::Proofs};
-pub(super) use self::{
-    others::{Moved, Tenures},
-    sessions::{Sessions, Whose},
-    strangers::Strangers,
-    writes::Writes,
+use tokio::{
+    sync::{Notify, Semaphore},
+    task::JoinSet,
 };
-use super::{Context, feed::Feed, home::Home, index::LineRef};
+
+pub(super) use self::tenures::Tenures;
+use self::{
+    calls::{Done, Means},
+    outcome::Ended,
+};
+use super::{
+    Context,
+    events::Reason,
+    feed::Feed,
+    home::Home,
+    index::{Index, LineRef},
+    job::Kept,
+    keeper::{Keeper, Session},
+    patch::PatchError,
+};
 use crate::telemetry::SemaphoreLabels;
-use consul_client::{SessionId, clock::Moment, id::IdMap};
-use consul_semaphore::{
-    AHEAD, Agreement, Coolings, Defence, Evidence, Life, Plan, Reading, Settings, Turns, Uid,
-    decide,
-    holding::{self, IDLE, SOONEST},
-    plan::Target,
+use consul_client::{
+    SessionId,
+    clock::{self, Moment},
+    id::IdMap,
 };
+use consul_semaphore::{
+    Defence, Job, Life, Settings, Uid,
+    engine::{
+        Action, Answer, CallId, Conclusion, Event, IDLE, Lookup, Moved, Now, Queue, Slice, Write,
+        Written,
+    },
+};
+use consul_semaphore_api::annotations;
 
-/// How many rounds a pass has at the most before others get their turn.
-const ROUNDS: usize = 32;
-
-/// When to try again what waits for something that wakes nobody.
-const SOON: Duration = Duration::from_secs(1);
-
-/// How many more of those in line are looked at than need be: as many may come in before those that
-/// sessions were made ahead for, and these are kept.
-const SPARE: usize = 8;
-
-/// How many of those in line a pass looks at that can write so many operations: all who may be granted a
-/// slot at once, those for whom sessions are made ahead, and as many as may be `passed` by.
-pub(super) fn head(limit: u32, operations: usize, passed: usize) -> usize {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
+/// What the engine looks up.
+struct Stores<'a> {
+    index: &'a Index,
+    keeper: &'a Keeper,
+    reference: &'a LineRef,
 }
 
-/// What a grantor sees of Consul.
-pub(super) type View = holding::View<Home>;
+impl Lookup for Stores<'_> {
+    fn slice(&self, head: usize) -> Slice {
+        self.index.slice(self.reference, head)
+    }
 
-/// What a pass came to.
-#[derive(Debug, Default)]
-pub(super) struct Conclusion {
-    /// The limits that are this semaphore's to move.
-    pub(super) applied: Vec<u32>,
-    /// What these must be in the status before the limit can be written to Consul.
-    pub(super) record: Option<Vec<u32>>,
-    /// How the limits stand; `None` while `.lock` can't be read.
-    pub(super) agreement: Option<Agreement>,
-    /// Whether the semaphore is being deleted and nothing of it is left in Consul.
-    pub(super) finished: bool,
-    /// The running Jobs that go on without a slot.
-    pub(super) unheld: Vec<Target>,
-    /// Whether no Job here runs in a slot, or may have one.
-    pub(super) nothing_held: bool,
-    /// The limit, if nothing stands in Consul that follows from another one of ours.
-    pub(super) settled: Option<u32>,
-    /// Whether nobody waits, nobody holds, and nothing is left to do.
-    pub(super) idle: bool,
-    /// A limit that was moved while others go by the one before.
-    pub(super) moved: Option<Moved>,
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.index.job(uid)
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        self.index.jobs_of(self.reference, uids)
+    }
+
+    fn touched(&self) -> BTreeSet<Uid> {
+        self.index.touched(self.reference)
+    }
+
+    fn life(&self, session: &SessionId) -> Option<Life> {
+        self.keeper.life(session)
+    }
 }
 
-/// The grantor's knowledge.
+/// The queue of one lock key at work.
 pub(super) struct Grantor {
     pub(super) context: Arc<Context>,
     /// Whose slots it grants.
     pub(super) reference: LineRef,
-    pub(super) settings: Settings,
+    pub(super) queue: Queue,
+    pub(super) home: Option<Home>,
+    labels: SemaphoreLabels,
     wake: Arc<Notify>,
-    pub(super) labels: SemaphoreLabels,
-    pub(super) view: View,
+    /// Turns to call Consul, which all queues of a semaphore share.
+    turns: Arc<Semaphore>,
     /// Up to where it has heard of what the watch brought.
     heard: u64,
-    pub(super) sessions: Sessions,
-    pub(super) strangers: Strangers,
+    /// How many operations a transaction may have, as the engine knows it.
+    capacity: Option<usize>,
+    /// The sessions that are renewed for it.
+    kept: IdMap<SessionId, Session>,
+    under_way: JoinSet<(CallId, Done)>,
     pub(super) tenures: Tenures,
-    evidence: Evidence,
-    /// When the slots of Jobs that are done are free.
-    pub(super) coolings: Coolings,
-    proofs: Proofs,
-    /// Since when the Jobs of our contenders are known to have been started.
-    starts: IdMap<SessionId, Moment>,
-    /// The running Jobs of which it was said that they go on without a slot.
-    unheld: BTreeSet<Uid>,
-    pub(super) writes: Writes,
-    /// What became of the limit since the spec last changed.
-    pub(super) defence: Defence,
-    /// Whether `.lock` was written since a limit was last recorded as ours.
-    fenced: bool,
     /// A limit of which it is still to be told that it was moved.
     moved: Option<Moved>,
-    pub(super) fencing_token: Option<u64>,
     /// Whether the waiting Jobs were told that the semaphore goes.
     told: bool,
-    /// When something is to be tried again that wakes nobody.
-    again: Option<Moment>,
-    /// When to look again if nothing happens before.
-    pub(super) next: Moment,
+}
+
+impl Drop for Grantor {
+    /// Sessions made ahead have no contender by which anybody would find them again.
+    fn drop(&mut self) {
+        self.expire_what_is_ahead();
+    }
+}
+
+/// The present.
+fn now() -> Now {
+    Now {
+        moment: Moment::now(),
+        time: clock::time(),
+        jitter: fastrand::f64(),
+    }
 }
 
 impl Grantor {
-    /// Takes up a lock key. `defence` is what is known of its limit.
+    /// Nothing is known yet. `wake` is notified when something has happened that calls for a pass, and `turns` are
+    /// to be had to call Consul.
     pub(super) fn new(
         context: Arc<Context>,
         reference: LineRef,
         settings: Settings,
-        home: Option<Home>,
+        applied: Vec<u32>,
         defence: Defence,
         wake: Arc<Notify>,
+        turns: Arc<Semaphore>,
     ) -> Self {
         Self {
-            view: View::new(
-                reference.to_string(),
-                home,
-                settings.prefix.clone(),
-                settings.mode,
-                Turns::new(settings.fair),
-            ),
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             context,
             reference,
-            settings,
+            queue: Queue::new(settings, applied, defence),
+            home: None,
             wake,
+            turns,
             heard: 0,
-            sessions: Sessions::default(),
-            strangers: Strangers::default(),
+            capacity: None,
+            kept: IdMap::default(),
+            under_way: JoinSet::new(),
             tenures: Tenures::default(),
-            evidence: Evidence::default(),
-            coolings: Coolings::default(),
-            proofs: Proofs::default(),
-            starts: IdMap::default(),
-            unheld: BTreeSet::new(),
-            writes: Writes::default(),
-            defence,
-            fenced: false,
             moved: None,
-            fencing_token: None,
             told: false,
-            again: None,
-            next: Moment::now(),
         }
     }
 
@@ -166,88 +152,99 @@ impl Grantor {
     /// too: so it is up to two waits old. Jobs whose pods end slowly are suspended when their
     /// evidence is half a TTL old, that of the spec or of the shortest session.
     pub(super) fn watch_wait(&self) -> Duration {
-        let sessions = self.sessions.kept.values();
-        let ttls = sessions.filter_map(|session| match session.life() {
-            Life::Renewed { ttl, .. } => Some(ttl),
-            _ => None,
-        });
-        ttls.chain([self.settings.span()]).min().unwrap_or(IDLE) / 5
+        let ttls = self
+            .kept
+            .values()
+            .filter_map(|session| match session.life() {
+                Life::Renewed { ttl, .. } => Some(ttl),
+                _ => None,
+            });
+        let span = self.queue.settings().span();
+        ttls.chain([span]).min().unwrap_or(IDLE) / 5
+    }
+
+    /// Shows the engine something that happened.
+    pub(super) fn handle(&mut self, event: Event) {
+        let stores = Stores {
+            index: &self.context.index,
+            keeper: &self.context.keeper,
+            reference: &self.reference,
+        };
+        self.queue.handle(event, now(), &stores);
+        self.carry_out();
     }
 
     /// Goes another way to Consul from now on, or none. Sessions made before are renewed with the
     /// token that they were made with.
     pub(super) fn move_to(&mut self, home: Option<Home>) {
-        self.view.home = home;
-        self.view.doubt();
-        self.view.trouble = None;
+        self.capacity = home.as_ref().map(|home| home.consul.transaction_capacity());
+        self.home = home;
+        self.handle(Event::Reach(self.capacity));
     }
 
     /// Lets go of all sessions, which leaves them in Consul: nothing more is to be done there.
     pub(super) fn abandon_sessions(&mut self) {
-        self.sessions = Sessions::default();
+        self.expire_what_is_ahead();
+        self.handle(Event::Abandoned);
+    }
+
+    fn expire_what_is_ahead(&mut self) {
+        for session in self.queue.sessions_ahead() {
+            if let Some(session) = self.kept.remove(session) {
+                session.expire();
+            }
+        }
     }
 
     /// Takes what the watch has brought since it was last asked; returns up to where that is.
     pub(super) fn hear(&mut self, feed: &Feed) -> u64 {
-        if let Some(news) = feed.news(&self.settings.key, &mut self.heard) {
-            self.view.hear(news);
+        let key = self.queue.settings().key.clone();
+        if let Some(news) = feed.news(&key, &mut self.heard) {
+            self.handle(Event::Listed(news));
         }
         self.heard
     }
 
     /// Whether it sees what the watch showed last.
     pub(super) fn sees(&self, feed: &Feed) -> bool {
-        let reading = self.view.reading.as_ref();
-        reading.is_some_and(|reading| reading.shows(&feed.entries(&self.settings.key)))
+        let reading = self.queue.reading();
+        reading.is_some_and(|reading| reading.shows(&feed.entries(&self.queue.settings().key)))
     }
 
-    /// Waits until something that a pass began has ended, and takes note of it and of all else that
-    /// has ended by then.
+    /// Waits until a call has ended, and shows the engine that and all else that has ended by then.
     pub(super) async fn progress(&mut self) {
-        tokio::select! {
-            Some(written) = self.writes.under_way.join_next() => {
-                self.settle_write(unwind(written));
-            }
-            Some(made) = self.sessions.made.join_next() => self.settle_session(unwind(made)),
-            Some(told) = self.strangers.asked.join_next() => self.strangers.settle(unwind(told)),
-            Some(proved) = self.proofs.answers.join_next() => self.settle_proof(unwind(proved)),
-            Some(may_write) = self.writes.asked.join_next() => {
-                self.writes.refusals.answered(unwind(may_write), Moment::now());
-            }
-            else => std::future::pending().await,
+        match self.under_way.join_next().await {
+            Some(ended) => self.settle(unwind(ended)),
+            None => std::future::pending().await,
         }
-        while let Some(written) = self.writes.under_way.try_join_next() {
-            self.settle_write(unwind(written));
-        }
-        while let Some(made) = self.sessions.made.try_join_next() {
-            self.settle_session(unwind(made));
-        }
-        while let Some(proved) = self.proofs.answers.try_join_next() {
-            self.settle_proof(unwind(proved));
+        while let Some(ended) = self.under_way.try_join_next() {
+            self.settle(unwind(ended));
         }
     }
 
-    /// One pass: as many rounds of observing, deciding and applying as there is something to do.
-    pub(super) async fn pass(&mut self, applied: &[u32]) -> Conclusion {
+    /// One pass over all that is known.
+    pub(super) fn pass(&mut self) -> Conclusion {
         let started = Moment::now();
-        let mut conclusion = Conclusion {
-            applied: applied.to_vec(),
-            ..Conclusion::default()
-        };
-        for _ in 0..ROUNDS {
-            self.again = None;
-            let facts = self.observe().await;
-            let plan = decide(&facts.observed(self, &conclusion.applied));
-            self.view.deadline = plan.deadline;
-            let again = self.apply(&plan).await;
-            self.next = self.next_time(&plan, facts.now);
-            conclusion = self.conclude(&facts, plan, conclusion);
-            if !again || conclusion.finished {
-                break;
+        if let Some(home) = &self.home {
+            let capacity = home.consul.transaction_capacity();
+            if self.capacity.replace(capacity) != Some(capacity) {
+                self.handle(Event::Capacity(capacity));
             }
-            self.next = Moment::now() + SOONEST;
         }
-        let trouble = self.view.trouble.as_ref();
+        let stores = Stores {
+            index: &self.context.index,
+            keeper: &self.context.keeper,
+            reference: &self.reference,
+        };
+        let conclusion = self.queue.pass(now(), &stores);
+        self.carry_out();
+        if let Some(reading) = self.queue.reading() {
+            self.tenures.observe(reading);
+        }
+        if !self.queue.is_blocked() {
+            self.tell_newcomers();
+        }
+        let trouble = self.queue.trouble();
         let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
         self.context
             .metrics
@@ -255,67 +252,129 @@ impl Grantor {
         conclusion
     }
 
-    fn conclude(&mut self, facts: &Facts, plan: Plan, before: Conclusion) -> Conclusion {
-        let lock = self.view.reading.as_ref().map(Reading::lock);
-        let settles = lock.is_some_and(|lock| plan.settles(lock, &self.settings));
-        let settled = settles.then_some(self.settings.limit);
-        let Plan {
-            applied,
-            record,
-            agreement,
-            finished,
-            unheld,
-            ..
-        } = plan;
-        if agreement == Some(Agreement::Agreed) {
-            self.defence.holds(false);
+    /// Does what the engine asks for.
+    fn carry_out(&mut self) {
+        let mut ended = Ended::new();
+        while let Some(action) = self.queue.next_action() {
+            match action {
+                Action::Call(id, call) => {
+                    let call = self.means().make(call);
+                    self.under_way.spawn(async move { (id, call.await) });
+                }
+                Action::Adopt(session) => self.adopt(session),
+                Action::Destroy(session) => {
+                    if let Some(kept) = self.kept.remove(&session) {
+                        self.context.keeper.destroy(kept.consul(), session);
+                    }
+                }
+                Action::Forget(session) => drop(self.kept.remove(&session)),
+                Action::Report(outcome) => self.tell(outcome, &mut ended),
+            }
         }
-        self.fenced &= record.is_none();
-        let held = |id: &SessionId| !self.sessions.ahead.values().any(|ahead| ahead == id);
-        let lives = |life| Life::end(life).is_some_and(|end| end > facts.now);
-        let mut kept = self.sessions.kept.iter();
-        Conclusion {
-            // What is to be recorded counts once it is.
-            applied: if record.is_some() {
-                before.applied
+    }
+
+    fn means(&self) -> Means {
+        Means {
+            context: self.context.clone(),
+            namespace: self.reference.namespace.clone(),
+            home: self.home.clone(),
+            folder: self.queue.settings().prefix.folder(),
+            turns: self.turns.clone(),
+            wake: self.wake.clone(),
+        }
+    }
+
+    fn adopt(&mut self, session: SessionId) {
+        if let Some(home) = &self.home {
+            let (keeper, wake) = (&self.context.keeper, self.wake.clone());
+            let adopted = keeper.adopt(&home.consul, session.clone(), wake);
+            self.kept.insert(session, adopted);
+        }
+    }
+
+    /// Shows the engine how a call ended.
+    fn settle(&mut self, (id, done): (CallId, Done)) {
+        let answer = match done {
+            Done::Answer(answer) => answer,
+            Done::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
+                self.kept.insert(id.clone(), session);
+                id
+            })),
+            Done::Written(write, written) => Answer::Written(self.written(&write, written)),
+        };
+        self.handle(Event::Answered(id, answer));
+    }
+
+    /// What a write to a Job came to. The Job as it is now is known from then on.
+    fn written(&self, write: &Write, written: Result<Option<Kept>, PatchError>) -> Written {
+        let (index, uid) = (&self.context.index, &write.target().uid);
+        match written {
+            Ok(kept) => {
+                index.written(uid, kept);
+                Written::Done
+            }
+            Err(PatchError::Outdated(kept)) => {
+                let job = kept.as_ref().map(|kept| kept.job.clone());
+                index.reread(uid, kept.map(|kept| *kept));
+                Written::Outdated(job)
+            }
+            Err(PatchError::TooLate) => Written::NotSent,
+            Err(PatchError::Refused { message, forbidden }) => {
+                Written::Refused { message, forbidden }
+            }
+            Err(PatchError::Unanswered(why)) => Written::Unanswered(why),
+        }
+    }
+
+    /// Tells those that came in line, and were not granted a slot at once, that they wait.
+    fn tell_newcomers(&mut self) {
+        let name = self.reference.title();
+        let newcomers = self.context.index.newcomers(&self.reference);
+        self.tell_useless_keys(&newcomers);
+        let (told, reason, note) = if self.queue.settings().terminating {
+            let first = !std::mem::replace(&mut self.told, true);
+            let all = if first {
+                self.context.index.line(&self.reference)
             } else {
-                applied
-            },
-            record,
-            agreement,
-            // One that is being made is to be ended first.
-            finished: finished && self.sessions.is_settled(),
-            unheld,
-            settled,
-            idle: facts.is_empty()
-                && self.sessions.is_empty()
-                && self.writes.is_idle()
-                && self.view.is_unused(),
-            nothing_held: !facts.any_runs()
-                && !kept.any(|(id, session)| held(id) && lives(session.life())),
-            moved: self.moved.take().or(before.moved),
+                newcomers.into_iter().map(|kept| kept.job).collect()
+            };
+            let note = format!(
+                "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
+                 one of that name again"
+            );
+            (all, Reason::NoSemaphore, note)
+        } else {
+            (
+                newcomers.into_iter().map(|kept| kept.job).collect(),
+                Reason::SlotWaiting,
+                format!("in line for a slot of ConsulSemaphore {name}"),
+            )
+        };
+        for job in told.iter().filter(|job| !self.queue.is_busy(&job.uid)) {
+            self.tell_job(&job.name, &job.uid, reason, note.clone());
         }
     }
 
-    fn next_time(&self, plan: &Plan, observed: Moment) -> Moment {
-        let again = self.again.into_iter();
-        let others = again
-            .chain(self.writes.refusals.due())
-            .chain(self.strangers.due())
-            .chain(self.proofs.due());
-        self.view.next_time(plan, others, observed)
-    }
-
-    /// Has something tried again in a while.
-    pub(super) fn retry_soon(&mut self) {
-        let soon = Moment::now() + SOON;
-        self.again = Some(soon);
-        self.next = self.next.min(soon);
+    /// Tells Jobs that name a key of a semaphore which has none.
+    fn tell_useless_keys(&self, newcomers: &[Kept]) {
+        if self.queue.settings().key.is_some() {
+            return;
+        }
+        let names_one = |kept: &&Kept| kept.job.key.is_some() || kept.no_key.is_some();
+        for Kept { job, .. } in newcomers.iter().filter(names_one) {
+            let note = format!(
+                "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
+                 its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
+                annotations::KEY,
+                self.reference.name
+            );
+            self.tell_job(&job.name, &job.uid, Reason::Malformed, note);
+        }
     }
 }
 
 /// The outcome of a task. That one has panicked is a bug, and ends who waits for it, too.
-fn unwind<T>(joined: Result<T, JoinError>) -> T {
+fn unwind<T>(joined: Result<T, tokio::task::JoinError>) -> T {
     match joined {
         Ok(outcome) => outcome,
         Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -28,19 +28,10 @@ pub(super) use self::refs::{LineRef, SemaphoreRef};
 use self::{contenders::Contenders, lists::Lists};
 use super::{job::Kept, reach::Reach};
 use consul_client::{clock::Moment, id::IdMap};
-use consul_semaphore::{Job, Key, Place, Prefix, Standing, Uid};
+use consul_semaphore::{Job, Key, Place, Prefix, Standing, Uid, engine::Slice};
 
 /// How many that are not to wait are looked at behind the head of a line.
 const IMPATIENT: usize = 64;
-
-/// What a grantor takes out of the index for a pass.
-#[derive(Debug, Default)]
-pub(super) struct Slice {
-    /// The Jobs that were started here and have not ended.
-    pub(super) bound: Vec<Arc<Job>>,
-    /// The head of the line, in order, and some of those behind it that are not to wait.
-    pub(super) line: Vec<Arc<Job>>,
-}
 
 /// Who is in a line now.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -324,7 +315,7 @@ impl Index {
         let behind = behind.into_iter().flatten().take(IMPATIENT);
         Slice {
             bound: line.bound.iter().filter_map(job).collect(),
-            line: first
+            waiting: first
                 .into_iter()
                 .chain(behind)
                 .filter_map(|(_, uid)| job(uid))
@@ -396,7 +387,7 @@ impl Index {
 
     /// All who wait in a line, in order.
     pub(super) fn line(&self, line: &LineRef) -> Vec<Arc<Job>> {
-        self.slice(line, usize::MAX).line
+        self.slice(line, usize::MAX).waiting
     }
 
     /// Whether a Job asks for a keyed semaphore and does not say which key.

@@ -40,7 +40,6 @@ use self::{
 use super::{
     Context, events,
     feed::Feed,
-    grantor::Moved,
     home::Home,
     index::{LineRef, SemaphoreRef},
 };
@@ -49,7 +48,7 @@ use crate::{
     telemetry::SemaphoreLabels,
 };
 use consul_client::{self as consul, Listing, WatchOptions, clock::Moment};
-use consul_semaphore::{Defence, Key, Settings, limit};
+use consul_semaphore::{Defence, Key, Settings, engine::Moved, limit};
 use consul_semaphore_api::ConsulSemaphore;
 
 /// When to try again to end what can't be ended yet.

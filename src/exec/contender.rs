@@ -1,18 +1,18 @@
-//! The contender for one process's slot: a grantor with a line of one. What it waits for, and when.
+//! The contender for one process's slot: a queue of one. What it waits for, and when.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::{
     sync::{Notify, mpsc},
+    task::JoinSet,
     time::sleep,
 };
 
-use super::{Failure, Patience, Settings};
+use super::{Failure, Patience, Settings, calls::Done};
 use crate::stderr::Stderr;
 use consul_client::{
     self as consul, Client, Listing, SessionId, WatchOptions,
@@ -20,19 +20,16 @@ use consul_client::{
 };
 use consul_semaphore::OnContention;
 use consul_semaphore::{
-    Agreement, Cluster, Coolings, Evidence, Granted, Job, LimitPolicy, Lock, OnSlotLost, Reading,
-    Standing, Turns, Uid,
+    Agreement, Cluster, Defence, Granted, Job, LimitPolicy, Lock, OnSlotLost, Reading, Standing,
+    engine::{CallId, Conclusion, Event, News, Now, Queue, Write, Written},
     evidence::LATE,
-    holding::{News, Renewal, View},
+    holding::Renewal,
     identity,
     lock::Unreadable,
     plan::{Slot, Suspended, Taker},
     settings,
     turns::WINDOW,
 };
-
-/// When to try again what waits for something that wakes nobody.
-const SOON: Duration = Duration::from_secs(1);
 
 /// How many holders a message names.
 const NAMED: usize = 5;
@@ -49,35 +46,48 @@ pub(super) enum Step {
     Stop(Suspended),
 }
 
+/// What the engine looks up: the process, as the algorithm sees it, and its sessions.
+pub(super) struct Store {
+    pub(super) job: Arc<Job>,
+    /// The sessions that are renewed: one, and while a lost slot is had again two.
+    pub(super) kept: BTreeMap<SessionId, Renewal>,
+}
+
 /// Waits for a slot, holds it and gives it back.
 pub(super) struct Contender {
-    pub(super) settings: settings::Settings,
     /// How long to wait for a slot.
     patience: Patience,
     /// The external node that owns the sessions; `None`: the agent's.
     pub(super) node: Option<String>,
     pub(super) consul: Client,
-    /// The prefix, as it is seen.
-    pub(super) view: View<Client>,
+    pub(super) queue: Queue,
+    pub(super) store: Store,
+    /// What the engine wants done with the process.
+    pub(super) asked: Option<(CallId, Write)>,
+    /// Whether a question was answered on the spot, so that there is more to decide.
+    pub(super) answered: bool,
+    /// What the last pass came to that knew what Consul says.
+    conclusion: Conclusion,
     /// Readings of the prefix, once somebody waits for one.
     readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
-    /// The process, as the algorithm sees it.
-    pub(super) job: Job,
-    pub(super) evidence: Evidence,
-    /// Until when the slot stays held once the process has ended.
-    pub(super) coolings: Coolings,
-    /// The sessions that are renewed: one, and while a lost slot is had again two.
-    pub(super) kept: BTreeMap<SessionId, Renewal>,
-    /// The session that has no contender yet.
-    pub(super) ahead: BTreeMap<Uid, SessionId>,
+    pub(super) under_way: JoinSet<(CallId, Done)>,
+    /// Sessions that are being ended.
+    pub(super) ending: JoinSet<()>,
     /// Notified when something about a session changes.
     pub(super) wake: Arc<Notify>,
-    /// How the limits stand, as far as is known.
-    pub(super) agreement: Option<Agreement>,
     /// Where people are told things.
     pub(super) stderr: Stderr,
     /// What was told, as long as it is so.
     told: BTreeSet<&'static str>,
+}
+
+/// The present.
+fn now() -> Now {
+    Now {
+        moment: Moment::now(),
+        time: clock::time(),
+        jitter: fastrand::f64(),
+    }
 }
 
 impl Contender {
@@ -133,30 +143,64 @@ impl Contender {
             granted: None,
             reported: None,
         };
-        Self {
-            view: View::new(
-                settings.prefix.to_string(),
-                Some(consul.clone()),
-                settings.prefix.clone(),
-                policy.mode,
-                Turns::new(policy.fair),
-            ),
-            settings: policy,
+        // Only what this process asks for is its own: it moves nobody's limit.
+        let mut queue = Queue::new(policy, vec![settings.limit], Defence::default());
+        queue.believe_at_once();
+        let mut contender = Self {
             patience: settings.patience,
             node: settings.node.clone(),
-            consul,
+            queue,
+            store: Store {
+                job: Arc::new(job),
+                kept: BTreeMap::new(),
+            },
+            asked: None,
+            answered: false,
+            conclusion: Conclusion::default(),
             readings: None,
-            job,
-            evidence: Evidence::default(),
-            coolings: Coolings::default(),
-            kept: BTreeMap::new(),
-            ahead: BTreeMap::new(),
-            // One session, or two: each has its turn.
+            under_way: JoinSet::new(),
+            ending: JoinSet::new(),
             wake: Arc::new(Notify::new()),
-            agreement: None,
             stderr,
             told: BTreeSet::new(),
+            consul,
+        };
+        let capacity = contender.consul.transaction_capacity();
+        contender.handle(Event::Reach(Some(capacity)));
+        contender
+    }
+
+    /// Shows the engine something that happened.
+    pub(super) fn handle(&mut self, event: Event) {
+        self.queue.handle(event, now(), &self.store);
+        self.carry_out();
+    }
+
+    /// One pass, and what comes of it.
+    pub(super) fn pass(&mut self) -> Step {
+        self.handle(Event::Capacity(self.consul.transaction_capacity()));
+        let conclusion = self.queue.pass(now(), &self.store);
+        if !self.queue.is_blocked() {
+            self.conclusion = conclusion;
         }
+        self.carry_out();
+        let unheld = "the slot is lost, and there is no other one: the command goes on";
+        let goes_on = !self.conclusion.unheld.is_empty();
+        self.tell("unheld", goes_on.then_some(unheld));
+        let rest = if std::mem::take(&mut self.answered) {
+            Step::Again
+        } else {
+            Step::Rest(self.queue.next_timeout())
+        };
+        self.step().unwrap_or(rest)
+    }
+
+    /// The process has changed.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Job)) {
+        let job = Arc::make_mut(&mut self.store.job);
+        change(job);
+        // What was proved of it before counts no more.
+        job.version = format!("{:?}", Moment::now()).into();
     }
 
     /// Waits for a slot.
@@ -164,13 +208,8 @@ impl Contender {
     /// This and the others may be dropped at any time: what was under way is looked up by the next.
     pub(super) async fn acquire(&mut self) -> Result<Slot, Failure> {
         loop {
-            match self.pass().await {
-                Step::Granted(slot) if self.outlives_the_start(slot.session()) => return Ok(slot),
-                // Its next renewal, and the next reading, bring more.
-                Step::Granted(_) => {
-                    self.view.doubt();
-                    self.something(Moment::now() + SOON).await;
-                }
+            match self.pass() {
+                Step::Granted(slot) => return Ok(slot),
                 Step::Rest(next) => {
                     if let Some(failure) = self.hopeless() {
                         return Err(failure);
@@ -185,17 +224,20 @@ impl Contender {
 
     /// The process runs in this slot.
     pub(super) fn runs(&mut self, slot: &Slot) {
-        self.job.standing = Standing::Running;
-        self.job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
-        self.job.reported = Some(slot.session().clone());
+        self.change(|job| {
+            job.standing = Standing::Running;
+            job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
+            job.reported = Some(slot.session().clone());
+        });
+        self.answer_what_was_asked(Written::Done);
     }
 
     /// Holds the slot while the process runs; returns when the process must end.
     pub(super) async fn hold(&mut self) -> Suspended {
         loop {
-            match self.pass().await {
+            match self.pass() {
                 Step::Stop(why) => {
-                    self.job.standing = Standing::Stopping;
+                    self.change(|job| job.standing = Standing::Stopping);
                     return why;
                 }
                 Step::Rest(next) => {
@@ -212,10 +254,10 @@ impl Contender {
         let Patience::Until(patience) = self.patience else {
             return self.taken();
         };
-        match &self.view.trouble {
+        match self.queue.trouble() {
             Some(trouble) => Failure::of(&trouble.error),
             None => Failure::OutOfPatience {
-                prefix: self.settings.prefix.clone(),
+                prefix: self.queue.settings().prefix.clone(),
                 patience,
                 holders: self.holders(),
             },
@@ -224,13 +266,17 @@ impl Contender {
 
     /// Why there is no use in waiting for a slot, if there is none.
     fn hopeless(&self) -> Option<Failure> {
+        // What is under way may bring one, or tell more.
+        if !self.under_way.is_empty() {
+            return None;
+        }
         let once = self.patience == Patience::None;
-        if let Some(trouble) = &self.view.trouble {
+        if let Some(trouble) = self.queue.trouble() {
             let failure = Failure::of(&trouble.error);
             return (once || matches!(failure, Failure::Refused(_))).then_some(failure);
         }
-        let prefix = &self.settings.prefix;
-        match self.view.reading.as_ref().map(Reading::lock) {
+        let prefix = &self.queue.settings().prefix;
+        match self.queue.reading().map(Reading::lock) {
             // What is left over is removed once it has rested.
             Some(Lock::Unreadable(why)) if !matches!(why, Unreadable::LeftOver { .. }) => {
                 let remedy = match why {
@@ -243,21 +289,22 @@ impl Contender {
             }
             _ => {}
         }
-        if let Some(Agreement::Conflict { theirs }) = self.agreement {
-            let ours = self.settings.limit;
+        if let Some(Agreement::Conflict { theirs }) = self.conclusion.agreement {
+            let ours = self.queue.settings().limit;
             return Some(Failure::Conflict(format!(
                 "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use it must have \
                  the same. Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"
             )));
         }
-        (once && !self.rests()).then(|| self.taken())
+        let seen = self.queue.reading().is_some();
+        (once && seen && !self.rests()).then(|| self.taken())
     }
 
     /// Whether nothing else is in the way of a slot than what somebody who is gone has left, which goes
     /// when it has rested. That is waited for also by who does not wait: where nobody waited for it, it
     /// would never go.
     fn rests(&self) -> bool {
-        let Some(reading) = &self.view.reading else {
+        let Some(reading) = self.queue.reading() else {
             return false;
         };
         match reading.lock() {
@@ -272,14 +319,14 @@ impl Contender {
 
     fn taken(&self) -> Failure {
         Failure::Taken {
-            prefix: self.settings.prefix.clone(),
+            prefix: self.queue.settings().prefix.clone(),
             holders: self.holders(),
         }
     }
 
     /// Who holds the slots, for people.
     fn holders(&self) -> String {
-        let Some(reading) = &self.view.reading else {
+        let Some(reading) = self.queue.reading() else {
             return "nobody knows who holds them".to_owned();
         };
         let (limit, holders): (_, Vec<_>) = match reading.lock() {
@@ -304,17 +351,17 @@ impl Contender {
     }
 
     fn tell_waiting(&mut self) {
-        let prefix = &self.settings.prefix;
+        let prefix = &self.queue.settings().prefix;
         let text = format!("waiting for a slot of {prefix}");
         let rest = format!("waiting until what is left at {prefix} has rested");
-        let (works, rests) = (self.view.trouble.is_none(), self.rests());
+        let (works, rests) = (self.queue.trouble().is_none(), self.rests());
         self.tell("rest", rests.then_some(rest));
         self.tell("waiting", (works && !rests).then_some(text));
         self.tell_trouble("waiting");
     }
 
     fn tell_trouble(&mut self, meanwhile: &str) {
-        let trouble = self.view.trouble.as_ref();
+        let trouble = self.queue.trouble();
         let text = trouble.map(|trouble| format!("{}; {meanwhile}", trouble.error));
         self.tell("trouble", text.as_ref());
     }
@@ -335,20 +382,25 @@ impl Contender {
     /// the session does.
     pub(super) async fn something(&mut self, next: Moment) {
         let mut left = next.since(Moment::now());
-        if self.job.granted.is_some() {
+        if self.store.job.granted.is_some() {
             left = left.min(LATE);
         }
-        let wait = self.settings.span() / 5;
+        let wait = self.queue.settings().span() / 5;
         let readings = self.readings.get_or_insert_with(|| {
             let options = WatchOptions {
                 wait,
                 ..WatchOptions::default()
             };
             self.consul
-                .readings(&self.settings.prefix.folder(), options)
+                .readings(&self.queue.settings().prefix.folder(), options)
         });
         tokio::select! {
-            Some(listing) = readings.recv() => self.view.hear(listing.map(News::from)),
+            Some(listing) = readings.recv() => self.handle(Event::Listed(listing.map(News::from))),
+            Some(ended) = self.under_way.join_next() => match ended {
+                Ok(ended) => self.settle(ended),
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+            Some(_) = self.ending.join_next() => {}
             () = self.wake.notified() => {}
             () = sleep(left) => {}
         }

@@ -20,6 +20,7 @@
 //! - `message`: events, actions, calls and their answers, outcomes
 //! - `queue`: the state of one lock key, and a pass over it
 //! - `knowledge`: what is known of the prefix, and what is in the way of knowing more
+//! - `own_writes`: what was written, until a listing shows it
 //! - `sessions`: the sessions that hold slots, and those made ahead
 //! - `proofs`: that no pod of a workload is left
 //! - `refusals`: what the API server refused, and what follows from that
@@ -28,6 +29,7 @@
 mod holders;
 mod knowledge;
 mod message;
+mod own_writes;
 mod proofs;
 mod queue;
 mod refusals;
@@ -38,7 +40,7 @@ pub(crate) use self::knowledge::Memory;
 
 pub use self::{
     knowledge::Trouble,
-    message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
-    queue::{Conclusion, Lookup, Queue, Slice},
+    message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
+    queue::{Conclusion, IDLE, Lookup, Queue, Slice, head},
     sessions::Owner,
 };

@@ -5,28 +5,55 @@
 //! and its contender bear. So whoever leads, and however often the operator was restarted meanwhile, the
 //! trace is the same.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use super::Grantor;
 use crate::telemetry::{Span, SpanRef};
-use consul_client::{SessionId, clock};
-use consul_semaphore::{
-    Uid,
-    identity::{ContenderBody, Identity},
-    plan::{Grant, Suspend, Suspended, Target, Transaction},
-};
+use consul_client::SessionId;
+use consul_semaphore::{Settings, Uid};
 
 /// A grant of a slot to a Job.
-struct Passage<'a> {
+pub(super) struct Passage<'a> {
     uid: &'a Uid,
     session: &'a SessionId,
     /// What both its spans say of it.
     attributes: Vec<(&'static str, String)>,
 }
 
+impl<'a> Passage<'a> {
+    /// A grant by the queue of these settings.
+    pub(super) fn new(
+        settings: &Settings,
+        job: &str,
+        uid: &'a Uid,
+        session: &'a SessionId,
+    ) -> Self {
+        let mut attributes = vec![
+            ("k8s.cluster.name", settings.cluster.name.clone()),
+            ("k8s.namespace.name", settings.namespace.clone()),
+            ("k8s.job.name", job.to_owned()),
+            ("k8s.job.uid", uid.to_string()),
+            ("consul_semaphore.name", settings.name.clone()),
+            ("consul_semaphore.lock_key", settings.prefix.lock_key()),
+            ("consul_semaphore.session", session.to_string()),
+        ];
+        let key = settings.key.as_ref();
+        attributes.extend(key.map(|key| ("consul_semaphore.key", key.to_string())));
+        Self {
+            uid,
+            session,
+            attributes,
+        }
+    }
+}
+
 impl Passage<'_> {
     /// It waited from one time to another one; for whom at the end, as far as that is known.
-    fn waiting(self, since: Timestamp, granted: Timestamp, links: Vec<SpanRef>) -> Option<Span> {
+    pub(super) fn waiting(
+        self,
+        since: Timestamp,
+        granted: Timestamp,
+        links: Vec<SpanRef>,
+    ) -> Option<Span> {
         let this = waiting_of(self.uid, self.session)?;
         Some(Span {
             links,
@@ -35,7 +62,7 @@ impl Passage<'_> {
     }
 
     /// It held its slot from one time to another one.
-    fn holding(self, granted: Timestamp, end: Timestamp) -> Option<Span> {
+    pub(super) fn holding(self, granted: Timestamp, end: Timestamp) -> Option<Span> {
         let this = holding_of(self.uid, self.session)?;
         let parent = waiting_of(self.uid, self.session).map(|waiting| waiting.id);
         Some(Span {
@@ -93,133 +120,6 @@ fn halves(number: u128) -> [u64; 2] {
         u64::from_be_bytes(half)
     };
     [half(0), half(8)]
-}
-
-/// When a Job was done whose slot cooled afterwards.
-fn done(body: &ContenderBody) -> Option<Timestamp> {
-    let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
-    body.cools_until?.checked_sub(cooldown).ok()
-}
-
-impl Grantor {
-    /// The slots that a transaction gives back, as their contenders still tell of them. Nothing if nobody
-    /// hears it.
-    pub(super) fn ending(&self, transaction: &Transaction) -> Vec<Span> {
-        if !self.context.traces.are_on() {
-            return Vec::new();
-        }
-        let held = transaction.releases.iter().filter(|release| release.held);
-        let spans = held.filter_map(|release| {
-            let body = self.body(&release.session)?;
-            let passage = self.passage_of(&release.identity, &release.session);
-            let mut span = passage.holding(body.time, body.time)?;
-            span.events
-                .extend(done(&body).map(|time| ("job done", time)));
-            Some(span)
-        });
-        spans.collect()
-    }
-
-    /// Tells of what a transaction ended and granted.
-    pub(super) fn trace(&self, transaction: &Transaction, ending: Vec<Span>) {
-        if !self.context.traces.are_on() {
-            return;
-        }
-        let now = clock::time();
-        let ended: Vec<SpanRef> = ending.iter().map(|span| span.this).collect();
-        for span in ending {
-            let end = now.max(span.start);
-            self.context.traces.tell(Span { end, ..span });
-        }
-        for grant in &transaction.grants {
-            self.trace_grant(grant, now, &ended);
-        }
-    }
-
-    fn trace_grant(&self, grant: &Grant, now: Timestamp, ended: &[SpanRef]) {
-        let Grant {
-            job,
-            session,
-            starts,
-            since,
-        } = grant;
-        let granted = self.body(session).map_or(now, |body| body.time);
-        // One that runs did not wait: it lost its slot, and has another one.
-        let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
-        let links = if *starts { ended.to_vec() } else { Vec::new() };
-        let passage = self.passage(&job.name, &job.uid, session);
-        if let Some(span) = passage.waiting(since.unwrap_or(granted), granted, links) {
-            self.context.traces.tell(span);
-        }
-    }
-
-    /// Tells that the slot of a Job that still runs was lost.
-    pub(super) fn trace_loss(&self, job: &Uid, why: &'static str) {
-        if let Some(job) = self.context.index.job(job)
-            && let Some(session) = job.held_by().next()
-        {
-            self.trace_end(&(&*job).into(), session, job.since, Some(why));
-        }
-    }
-
-    /// Tells that a Job's slot was lost, and the Job suspended.
-    pub(super) fn trace_suspension(&self, suspend: &Suspend) {
-        let why = match suspend.why {
-            Suspended::SlotLost => "the slot was lost; the Job is suspended",
-            Suspended::Unproved => "nothing shows that the slot is held; the Job is suspended",
-        };
-        if let Some(session) = &suspend.session {
-            self.trace_end(&suspend.job, session, suspend.since, Some(why));
-        }
-    }
-
-    /// Tells of a slot whose contender is gone, so that only the Job's status says since when it ran: in
-    /// seconds since 1970.
-    pub(super) fn trace_end(
-        &self,
-        job: &Target,
-        session: &SessionId,
-        since: i64,
-        error: Option<&'static str>,
-    ) {
-        if !self.context.traces.are_on() {
-            return;
-        }
-        let passage = self.passage(&job.name, &job.uid, session);
-        let since = Timestamp::from_second(since).ok();
-        let span = since.and_then(|since| passage.holding(since, clock::time()));
-        if let Some(span) = span {
-            self.context.traces.tell(Span { error, ..span });
-        }
-    }
-
-    fn body(&self, session: &SessionId) -> Option<ContenderBody> {
-        let reading = self.view.reading.as_ref()?;
-        ContenderBody::read(&reading.contender(session)?.value)
-    }
-
-    fn passage_of<'a>(&self, identity: &'a Identity, session: &'a SessionId) -> Passage<'a> {
-        self.passage(&identity.job, &identity.uid, session)
-    }
-
-    fn passage<'a>(&self, job: &str, uid: &'a Uid, session: &'a SessionId) -> Passage<'a> {
-        let mut attributes = vec![
-            ("k8s.cluster.name", self.settings.cluster.name.clone()),
-            ("k8s.namespace.name", self.reference.namespace.to_string()),
-            ("k8s.job.name", job.to_owned()),
-            ("k8s.job.uid", uid.to_string()),
-            ("consul_semaphore.name", self.reference.name.to_string()),
-            ("consul_semaphore.lock_key", self.settings.prefix.lock_key()),
-            ("consul_semaphore.session", session.to_string()),
-        ];
-        let key = self.reference.key.as_ref();
-        attributes.extend(key.map(|key| ("consul_semaphore.key", key.to_string())));
-        Passage {
-            uid,
-            session,
-            attributes,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ fn a_semaphore_changes_hands_with_all_its_jobs() {
     add(&index, "db", "db", false);
     let slice = index.slice(&line("db"), 9);
     assert_eq!(
-        (names(&slice.line), names(&slice.bound)),
+        (names(&slice.waiting), names(&slice.bound)),
         (vec!["waits"], vec!["started"])
     );
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);

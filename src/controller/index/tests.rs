@@ -119,7 +119,7 @@ fn what_means_nothing_to_a_slot_wakes_nobody_and_its_version_is_known() {
     assert!(woken(&wake));
     put(&index, kept("a", |kept| job(kept).version = "11".into()));
     assert!(!woken(&wake));
-    let line = index.slice(&line("db"), 9).line;
+    let line = index.slice(&line("db"), 9).waiting;
     assert_eq!(&*line[0].version, "11");
     let urgent = |kept: &mut Kept| {
         job(kept).version = "12".into();
@@ -146,7 +146,7 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
             }),
         );
     }
-    let line = |head| index.slice(&line("db"), head).line;
+    let line = |head| index.slice(&line("db"), head).waiting;
     assert_eq!(names(&line(1)), ["a", "hasty", "hastier"]);
     assert_eq!(names(&line(3)), ["a", "b", "hasty", "hastier"]);
     assert_eq!(names(&line(9)), ["a", "b", "hasty", "c", "hastier"]);
@@ -172,7 +172,7 @@ fn the_line_is_by_loss_priority_age_and_name() {
         }),
     );
     let slice = index.slice(&line("db"), 4);
-    assert_eq!(names(&slice.line), ["lost", "urgent", "a", "b"]);
+    assert_eq!(names(&slice.waiting), ["lost", "urgent", "a", "b"]);
     assert_eq!(index.line(&line("db")).len(), 5);
 }
 
@@ -196,7 +196,7 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
     assert!(woken(&wake));
     let slice = index.slice(&line("db"), 9);
     assert_eq!(
-        (names(&slice.line), names(&slice.bound)),
+        (names(&slice.waiting), names(&slice.bound)),
         (vec![], vec!["a"])
     );
     index.remove(&"a".into());
@@ -423,7 +423,7 @@ fn finished_jobs_cost_the_grantor_nothing() {
         }),
     );
     let slice = index.slice(&line("db"), 9);
-    assert!(slice.bound.is_empty() && slice.line.is_empty());
+    assert!(slice.bound.is_empty() && slice.waiting.is_empty());
     assert!(index.job(&"a".into()).is_some());
 }
 

@@ -20,7 +20,7 @@ impl Branch {
                 );
                 return (Reason::PermissionDenied, message);
             }
-            let node = self.grantor.view.home.as_ref().map(|home| &*home.node);
+            let node = self.grantor.home.as_ref().map(|home| &*home.node);
             let message = format!(
                 "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
                  write on the node {}",
@@ -30,7 +30,7 @@ impl Branch {
             return (Reason::PermissionDenied, message);
         }
         if matches!(error, consul::Error::TooLarge(_)) {
-            let key = self.grantor.settings.prefix.lock_key();
+            let key = self.grantor.queue.settings().prefix.lock_key();
             let message = format!(
                 "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
                  too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
@@ -41,7 +41,7 @@ impl Branch {
             return (Reason::LockTooLarge, message);
         }
         if matches!(error, consul::Error::AnswerTooLarge(_)) {
-            let folder = self.grantor.settings.prefix.folder();
+            let folder = self.grantor.queue.settings().prefix.folder();
             let message = format!(
                 "{error} where it lists {folder}, which is more than 5000 holders need. Nothing is granted; \
                  running Jobs go on while it can be shown that their slots are held. Delete what is no \

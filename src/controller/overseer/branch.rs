@@ -17,12 +17,16 @@ use super::{
 use crate::controller::{
     Context,
     feed::Feed,
-    grantor::{Conclusion, Grantor, Whose},
+    grantor::Grantor,
     home::Home,
     index::{InLine, LineRef},
 };
 use consul_client::{self as consul, SessionId, clock::Moment};
-use consul_semaphore::{Agreement, Defence, Key, Reading, Settings};
+use consul_semaphore::{
+    Agreement, Defence, Key, Reading, Settings,
+    engine::{Conclusion, Event, Moved, Owner},
+    evidence::LATE,
+};
 use consul_semaphore_api::conditions::Finding;
 
 /// What holds for all keys of a semaphore.
@@ -59,6 +63,8 @@ pub(super) struct Account {
     /// Up to where its grantor had heard of the watch.
     pub(super) heard: u64,
     pub(super) conclusion: Conclusion,
+    /// A limit that was moved while others go by the one before.
+    pub(super) moved: Option<Moved>,
     pub(super) shown: Shown,
     pub(super) in_line: InLine,
     /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
@@ -110,11 +116,12 @@ impl Branch {
             context,
             reference.clone(),
             first.settings_of(reference.key.as_ref()),
-            first.home.clone(),
+            first.applied.clone(),
             defence,
             wake.clone(),
+            feed.turns(),
         );
-        grantor.view.calls = feed.turns();
+        grantor.move_to(first.home.clone());
         Self {
             reference,
             access: first.access.clone(),
@@ -133,16 +140,25 @@ impl Branch {
     /// dropped.
     pub(super) async fn run(mut self, accounts: mpsc::Sender<Account>) {
         self.await_the_watch().await;
+        let (mut known, mut given) = (Conclusion::default(), Moment::now());
         while let Some(pass) = self.passes.begin() {
             let heard = self.grantor.hear(&self.feed);
-            let applied = self.orders.borrow().applied.clone();
-            // What a pass needs is much, and most grantors rest most of the time.
-            let conclusion = Box::pin(self.grantor.pass(&applied)).await;
-            let account = self.account(conclusion, pass, heard);
-            if accounts.send(account).await.is_err() {
-                return;
+            let conclusion = self.grantor.pass();
+            let mut next = self.grantor.queue.next_timeout();
+            let blocked = self.grantor.queue.is_blocked();
+            if !blocked {
+                known = conclusion;
             }
-            let next = self.grantor.next;
+            // While Consul is about to answer, what was known before is told again, and only if that takes long.
+            if blocked && Moment::now() < given + LATE {
+                next = next.min(given + LATE);
+            } else {
+                given = Moment::now();
+                let account = self.account(known.clone(), pass, heard);
+                if accounts.send(account).await.is_err() {
+                    return;
+                }
+            }
             tokio::select! {
                 () = self.wake.notified() => {}
                 changed = self.orders.changed() => {
@@ -160,7 +176,7 @@ impl Branch {
     /// One key of many does not ask for itself what the watch is about to bring for all.
     async fn await_the_watch(&mut self) {
         let keyed = self.reference.key.is_some();
-        while keyed && self.feed.is_silent() && self.grantor.view.home.is_some() {
+        while keyed && self.feed.is_silent() && self.grantor.home.is_some() {
             tokio::select! {
                 () = self.wake.notified() => {}
                 changed = self.orders.changed() => {
@@ -176,11 +192,11 @@ impl Branch {
     /// Does as the overseer says.
     pub(super) fn heed(&mut self) {
         let orders = self.orders.borrow_and_update().clone();
-        if self.generation != orders.generation {
-            self.grantor.defence = Defence::default();
-            self.generation = orders.generation;
-        }
-        self.grantor.settings = orders.settings_of(self.reference.key.as_ref());
+        let changed = self.generation != orders.generation;
+        self.generation = orders.generation;
+        let settings = Box::new(orders.settings_of(self.reference.key.as_ref()));
+        self.grantor.handle(Event::Spec { settings, changed });
+        self.grantor.handle(Event::Recorded(orders.applied.clone()));
         self.access = orders.access.clone();
         if self.moves != orders.moves {
             self.moves = orders.moves;
@@ -192,11 +208,11 @@ impl Branch {
     }
 
     fn account(&mut self, mut conclusion: Conclusion, pass: u64, heard: u64) -> Account {
-        if let Some(reading) = &self.grantor.view.reading {
+        if let Some(reading) = self.grantor.queue.reading() {
             self.shown = self.show(reading);
         }
         let seen = self.grantor.sees(&self.feed);
-        conclusion.idle &= seen;
+        conclusion.idle &= seen && !self.grantor.queue.is_blocked();
         if conclusion.settled.is_some()
             && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
         {
@@ -204,21 +220,23 @@ impl Branch {
             conclusion.agreement = Some(Agreement::Agreed);
         }
         let findings = self.findings(&conclusion);
-        let reading = self.grantor.view.reading.as_ref();
+        let moved = self.grantor.take_moved();
+        let reading = self.grantor.queue.reading();
         let in_line = self.in_line(reading);
         Account {
             key: self.reference.key.clone(),
             pass,
             spec: SpecOf {
                 generation: self.generation,
-                limit: self.grantor.settings.limit,
+                limit: self.grantor.queue.settings().limit,
             },
             heard,
             shown: self.shown.clone(),
             awaits_others: in_line.waiting > 0 && self.depends_on_others(&conclusion, seen),
-            fencing_token: self.grantor.fencing_token,
+            fencing_token: self.grantor.queue.fencing_token(),
             findings,
             in_line,
+            moved,
             obstacle: self.obstacle(),
             left: reading.and_then(finalizer::why_left_to_others),
             wait: self.grantor.watch_wait(),
@@ -234,8 +252,8 @@ impl Branch {
             let lives = |session: &&SessionId| reading.contender(session).is_some();
             held.into_iter().filter(lives)
         });
-        let own = holders.filter_map(|session| match self.grantor.sessions.whose(session) {
-            Some(Whose::Own(identity)) => Some(&identity.uid),
+        let own = holders.filter_map(|session| match self.grantor.queue.owner(session) {
+            Some(Owner::Own(identity)) => Some(&identity.uid),
             _ => None,
         });
         let index = &self.grantor.context.index;
@@ -244,7 +262,7 @@ impl Branch {
 
     /// What is in the way of using Consul.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
-        let trouble = self.grantor.view.trouble.as_ref()?;
+        let trouble = self.grantor.queue.trouble()?;
         Some(Obstacle {
             since: trouble.since,
             nowhere: matches!(trouble.error, consul::Error::Unsupported(_)),

@@ -69,7 +69,7 @@ impl Overseer {
             return;
         };
         let passes = at_work.passes.clone();
-        if let Some(moved) = account.conclusion.moved.take() {
+        if let Some(moved) = account.moved.take() {
             self.tell_moved(moved, key.as_ref());
         }
         self.fencing_token = self.fencing_token.max(account.fencing_token);

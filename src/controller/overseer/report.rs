@@ -4,9 +4,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{Overseer, branch::Branch, reporter::Report};
-use crate::controller::grantor::{Conclusion, Whose};
+
 use consul_client::{SessionId, clock::Moment};
 use consul_semaphore::LimitPolicy;
+use consul_semaphore::engine::{Conclusion, Owner};
 use consul_semaphore::{Agreement, ContenderBody, Job, Lock, Mode, Reading, lock::Unreadable};
 use consul_semaphore_api::{
     ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus,
@@ -90,8 +91,8 @@ impl Branch {
             .map(|session| (session, reading.contender(session)))
             .collect();
         let here = |session| {
-            let whose = self.grantor.sessions.whose(session);
-            matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
+            let owner = self.grantor.queue.owner(session);
+            matches!(owner, Some(Owner::Own(_) | Owner::Neighbour))
         };
         let held_here = holders.iter().filter(|(session, _)| here(session)).count();
         holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.modify_index));
@@ -107,7 +108,12 @@ impl Branch {
             let status = HolderStatus {
                 session: session.to_string(),
                 key: self.reference.key.as_ref().map(ToString::to_string),
-                holder: said.or_else(|| self.grantor.strangers.name(session)),
+                holder: said.or_else(|| {
+                    self.grantor
+                        .queue
+                        .holder_name(session)
+                        .map(ToOwned::to_owned)
+                }),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
                 cools_until: cools_until.and_then(whole_seconds).map(Time),
                 since: since.and_then(whole_seconds).map(Time),
@@ -126,10 +132,10 @@ impl Branch {
     /// is. Where all who take part are ours, their slots become free here first; but since the watch was
     /// last `seen` to show what we wrote, somebody may have come who is to go before the next one.
     pub(super) fn depends_on_others(&self, conclusion: &Conclusion, seen: bool) -> bool {
-        if self.grantor.settings.fair.is_some() && !seen {
+        if self.grantor.queue.settings().fair.is_some() && !seen {
             return true;
         }
-        let Some(reading) = &self.grantor.view.reading else {
+        let Some(reading) = self.grantor.queue.reading() else {
             return true;
         };
         let Some((_, holders)) = slots(reading.lock()) else {
@@ -137,9 +143,9 @@ impl Branch {
         };
         let contenders = reading.contenders().map(|(session, _)| session);
         let mut sessions = holders.into_iter().chain(contenders);
-        let whose = |session| self.grantor.sessions.whose(session);
+        let owner = |session| self.grantor.queue.owner(session);
         conclusion.agreement != Some(Agreement::Agreed)
-            || sessions.any(|session| !matches!(whose(session), Some(Whose::Own(_))))
+            || sessions.any(|session| !matches!(owner(session), Some(Owner::Own(_))))
     }
 
     pub(super) fn findings(&self, conclusion: &Conclusion) -> Vec<Finding> {
@@ -156,7 +162,7 @@ impl Branch {
     fn ready(&self, conclusion: &Conclusion, reachable: &Finding) -> Finding {
         let not =
             |reason, message: String| Finding::new(ConditionType::Ready, false, reason, message);
-        if self.grantor.settings.terminating {
+        if self.grantor.queue.settings().terminating {
             return not(Reason::Terminating, self.terminating());
         }
         if reachable.status != ConditionStatus::True {
@@ -174,12 +180,12 @@ impl Branch {
         if let Some(Agreement::Conflict { theirs }) = conclusion.agreement {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
-        if self.grantor.settings.paused {
+        if self.grantor.queue.settings().paused {
             let message = "spec.paused is true: nothing more is granted; running Jobs go on. Set it to false \
                            to go on granting";
             return not(Reason::Paused, message.into());
         }
-        if let Some(refusal) = self.grantor.writes.refusals.message() {
+        if let Some(refusal) = self.grantor.queue.refusal() {
             let message = format!(
                 "the API server refuses one start after another: {refusal}. Nothing is granted \
                  until it takes one; the operator needs to patch Jobs"
@@ -199,15 +205,15 @@ impl Branch {
         let mut message = "being deleted: nothing more is granted; it goes when the last Job that \
                            holds a slot is done"
             .to_owned();
-        if self.grantor.coolings.count() > 0 {
+        if self.grantor.queue.coolings().count() > 0 {
             message.push_str(", and has cooled: status.holders says until when");
         }
-        let trouble = &self.grantor.view.trouble;
-        let why = trouble.as_ref().map(|trouble| trouble.error.to_string());
+        let trouble = self.grantor.queue.trouble();
+        let why = trouble.map(|trouble| trouble.error.to_string());
         let Some(why) = why.or_else(|| self.access.problem().map(|(_, why)| why)) else {
             return message;
         };
-        let settings = &self.grantor.settings;
+        let settings = &self.grantor.queue.settings();
         let (name, namespace) = (&self.reference.name, &self.reference.namespace);
         let end = if settings.ttl.is_some() {
             format!(
@@ -230,14 +236,14 @@ impl Branch {
         let finding = |status: ConditionStatus, reason, message: String| {
             Finding::new(ConditionType::ConsulReachable, status, reason, message)
         };
-        let (view, problem) = (&self.grantor.view, self.access.problem());
+        let problem = self.access.problem();
         if let Some((reason, message)) = &problem
-            && view.home.is_none()
+            && self.grantor.home.is_none()
         {
             let message = format!("{message}. Nothing is granted");
             return finding(ConditionStatus::Unknown, *reason, message);
         }
-        if let Some(trouble) = &view.trouble {
+        if let Some(trouble) = self.grantor.queue.trouble() {
             let (reason, message) = self.explain(&trouble.error);
             return finding(ConditionStatus::False, reason, message);
         }
@@ -248,11 +254,11 @@ impl Branch {
             );
             return finding(ConditionStatus::True, reason, message);
         }
-        if self.grantor.view.reading.is_none() && self.shown.limit.is_none() {
+        if self.grantor.queue.reading().is_none() && self.shown.limit.is_none() {
             let message = "Consul is being asked".into();
             return finding(ConditionStatus::Unknown, Reason::Starting, message);
         }
-        if self.grantor.view.went_back {
+        if self.grantor.queue.went_back() {
             let message = "Consul's index went back: it lost its data or was restored, and fencing \
                            tokens start again; tell whatever compares them";
             return finding(ConditionStatus::True, Reason::IndexWentBack, message.into());
@@ -265,9 +271,9 @@ impl Branch {
     }
 
     fn limit_agreed(&self, conclusion: &Conclusion) -> Finding {
-        let ours = self.grantor.settings.limit;
+        let ours = self.grantor.queue.settings().limit;
         let (agreed, reason, message) = match conclusion.agreement {
-            Some(Agreement::Agreed) if self.grantor.settings.mode == Mode::Mutex => {
+            Some(Agreement::Agreed) if self.grantor.queue.settings().mode == Mode::Mutex => {
                 let message = "a mutex has one slot, and no limit to agree on".to_owned();
                 (ConditionStatus::True, Reason::LimitsMatch, message)
             }
@@ -289,8 +295,8 @@ impl Branch {
     }
 
     fn lock_conflict(&self, why: &Unreadable) -> String {
-        let key = self.grantor.settings.prefix.lock_key();
-        let (used_as, scripts) = match self.grantor.settings.mode {
+        let key = self.grantor.queue.settings().prefix.lock_key();
+        let (used_as, scripts) = match self.grantor.queue.settings().mode {
             Mode::Semaphore => ("a semaphore", "scripts need `consul lock -n <limit>`"),
             Mode::Mutex => ("a mutex", "scripts need `consul lock` without -n"),
         };
@@ -298,7 +304,7 @@ impl Branch {
             Unreadable::LeftOver { .. } => format!(
                 "Nothing is granted; the key is removed once it has rested for \
                  spec.session.lockDelay, {} s",
-                self.grantor.settings.lock_delay.as_secs()
+                self.grantor.queue.settings().lock_delay.as_secs()
             ),
             Unreadable::Mutex => format!(
                 "Nothing is granted, and it is left as it is; that ends when nobody holds it and it \
@@ -314,8 +320,8 @@ impl Branch {
     }
 
     fn limit_conflict(&self, theirs: u32) -> String {
-        let ours = self.grantor.settings.limit;
-        if self.grantor.settings.policy == LimitPolicy::Enforce {
+        let ours = self.grantor.queue.settings().limit;
+        if self.grantor.queue.settings().policy == LimitPolicy::Enforce {
             return format!(
                 "Consul's limit is {theirs} and spec.limit is {ours}, which was \
                  overwritten every time. Nothing is granted: find out who writes {theirs}; \
@@ -323,7 +329,7 @@ impl Branch {
             );
         }
         let index = &self.grantor.context.index;
-        let lock_key = self.grantor.settings.prefix.lock_key();
+        let lock_key = self.grantor.queue.settings().prefix.lock_key();
         let neighbours = index.neighbours(&self.reference, &lock_key);
         let who = match neighbours.first() {
             Some(neighbour) => format!(
@@ -353,7 +359,7 @@ impl Branch {
         };
         let strays = held.iter().filter(|session| !session.is_genuine()).count();
         let (held, limit) = (number(held.len()), number(limit));
-        if held < limit && self.grantor.view.mutex.is_delayed(Moment::now()) {
+        if held < limit && self.grantor.queue.is_delayed(Moment::now()) {
             let message = "the mutex is free, and Consul's lock-delay of a holder that died runs: \
                            nobody can lock it until then";
             let reason = Reason::AllSlotsHeld;
@@ -365,7 +371,7 @@ impl Branch {
             (false, Reason::AllSlotsHeld)
         };
         let mut message = format!("{held} of {limit} slots are held");
-        match self.grantor.coolings.count() {
+        match self.grantor.queue.coolings().count() {
             0 => {}
             1 => message.push_str(", one of them by a Job of this cluster that is done: it cools"),
             some => {
@@ -382,16 +388,16 @@ impl Branch {
     }
 
     fn lock(&self) -> Option<&Lock> {
-        self.grantor.view.reading.as_ref().map(Reading::lock)
+        self.grantor.queue.reading().map(Reading::lock)
     }
 
     /// What can't be said while `.lock` can't be read.
     fn unknown(&self, condition: ConditionType) -> Finding {
-        let reason = match (&self.grantor.view.trouble, self.lock()) {
+        let reason = match (self.grantor.queue.trouble(), self.lock()) {
             (Some(trouble), _) => self.explain(&trouble.error).0,
             (None, None) if let Some((reason, _)) = self.access.problem() => reason,
             (None, Some(Lock::Unreadable(_))) => Reason::LockConflict,
-            (None, _) if self.grantor.settings.terminating => Reason::Terminating,
+            (None, _) if self.grantor.queue.settings().terminating => Reason::Terminating,
             (None, _) => Reason::Starting,
         };
         let message = match reason {

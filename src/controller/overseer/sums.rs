@@ -122,6 +122,7 @@ impl Sums {
             heard: _,
             fencing_token: _,
             left: _,
+            moved: _,
         } = account;
         let sum = |sum: &mut usize, part: usize| {
             *sum = if more {

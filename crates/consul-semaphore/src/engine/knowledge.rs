@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::Now;
+use super::{News, Now, own_writes::OwnWrites};
 use crate::{
-    Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns,
-    evidence::LATE,
-    holding::{News, OwnWrites, Setback},
+    Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE, holding::Setback,
     plan::Transaction,
 };
 use consul_client::{self as consul, Entry, Listing, clock::Moment};
@@ -288,5 +286,186 @@ impl Knowledge {
     pub(super) fn is_blocked(&self, now: Moment) -> bool {
         let trouble = self.trouble.as_ref();
         trouble.is_some_and(|trouble| trouble.setback.until > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn news(index: u64, sent: Moment) -> News {
+        News {
+            entries: Arc::default(),
+            index,
+            sent,
+            reset: false,
+        }
+    }
+
+    fn known() -> Knowledge {
+        let prefix: Prefix = "p".parse().unwrap();
+        Knowledge::new(prefix, Mode::Semaphore, Turns::default())
+    }
+
+    fn now() -> Now {
+        Now {
+            moment: Moment::now(),
+            time: jiff::Timestamp::UNIX_EPOCH,
+            jitter: 0.0,
+        }
+    }
+
+    #[test]
+    fn a_key_that_api_lock_left_is_in_use_until_it_is_gone() {
+        let mut known = known();
+        known.mode = Mode::Mutex;
+        let left = Entry {
+            key: "p/.lock".into(),
+            value: Vec::new(),
+            flags: 0x2ddc_cbc0_58a5_0c18,
+            session: None,
+            lock_index: 1,
+            create_index: 3,
+            modify_index: 5,
+        };
+        known.listed(
+            Ok(News {
+                entries: vec![left].into(),
+                ..news(9, Moment::now())
+            }),
+            now(),
+        );
+        assert!(!known.is_unused());
+        known.listed(Ok(news(10, Moment::now())), now());
+        assert!(known.is_unused());
+    }
+
+    #[test]
+    fn while_the_watch_fails_nothing_is_read_beside_it() {
+        let mut known = known();
+        known.listed(Err(consul::Error::Gone), now());
+        known.trouble = None;
+        assert!(known.watch_failed);
+        assert!(!known.is_to_be_read(Moment::now()));
+        known.listed(Ok(news(9, Moment::now())), now());
+        assert!(!known.watch_failed && known.reading.is_some());
+    }
+
+    fn key(name: &str, session: Option<&str>, index: u64, value: &str) -> Entry {
+        Entry {
+            key: format!("p/{name}"),
+            value: value.into(),
+            flags: 0xe0f6_9a2b_aa41_4de0,
+            session: session.map(Into::into),
+            lock_index: 1,
+            create_index: index,
+            modify_index: index,
+        }
+    }
+
+    fn lock(index: u64, holders: &str) -> Entry {
+        let body = format!(r#"{{"Limit":9,"Holders":{holders}}}"#);
+        key(".lock", None, index, &body)
+    }
+
+    /// A transaction that grants `new` a slot and releases that of `old`, and its answer.
+    fn hand_over(old: &str, new: &str, index: u64) -> (Transaction, Vec<Entry>) {
+        let body = format!(r#"{{"Limit":9,"Holders":{{"{new}":true}}}}"#);
+        let operations = vec![
+            consul::Op::Lock {
+                key: format!("p/{new}"),
+                value: Vec::new(),
+                flags: 0,
+                session: new.into(),
+            },
+            consul::Op::Cas {
+                key: "p/.lock".into(),
+                value: body.into_bytes(),
+                flags: 0xe0f6_9a2b_aa41_4de0,
+                index: 1,
+            },
+            consul::Op::Delete {
+                key: format!("p/{old}"),
+            },
+        ];
+        let transaction = Transaction {
+            operations,
+            ..Transaction::default()
+        };
+        let answer = vec![
+            key(new, Some(new), index, ""),
+            key(".lock", None, index, ""),
+        ];
+        (transaction, answer)
+    }
+
+    #[test]
+    fn what_others_wrote_is_seen_though_own_writes_are_quicker_than_any_listing() {
+        let mut known = known();
+        let brings = |entries: Vec<Entry>, index, sent| News {
+            entries: entries.into(),
+            ..news(index, sent)
+        };
+        let first = vec![lock(9, r#"{"a":true}"#), key("a", Some("a"), 8, "")];
+        known.listed(Ok(brings(first.clone(), 9, Moment::now())), now());
+        // Each listing was asked for before the last of our writes was answered, and shows none of them.
+        let sent = Moment::now();
+        let (handed_over, answer) = hand_over("a", "b", 20);
+        known.committed(&handed_over, &answer, Moment::now(), now());
+        let late = |more: &[Entry]| [&first, more].concat();
+        known.listed(
+            Ok(brings(late(&[key("f", Some("f"), 15, "")]), 15, sent)),
+            now(),
+        );
+        let seen = |known: &Knowledge| {
+            let reading = known.reading.as_ref().unwrap();
+            let all = reading.contenders().map(|(session, _)| session.to_string());
+            assert!(reading.holds(&"b".into()) && !reading.is_named(&"a".into()));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&known), ["b", "f"], "what was released stays so");
+        // Somebody else's dead contender goes, beside one more of our writes.
+        let sent = Moment::now();
+        let (again, answer) = hand_over("b", "b", 30);
+        let again = Transaction {
+            operations: again.operations[..2].to_vec(),
+            ..again
+        };
+        known.committed(&again, &answer, Moment::now(), now());
+        let shown = vec![lock(20, r#"{"b":true}"#), key("b", Some("b"), 20, "")];
+        known.listed(Ok(brings(shown, 22, sent)), now());
+        assert_eq!(seen(&known), ["b"]);
+        assert_eq!(known.own_writes.len(), 2, "until a listing shows them");
+        let shown = vec![lock(30, r#"{"b":true}"#), key("b", Some("b"), 30, "")];
+        known.listed(Ok(brings(shown, 31, sent)), now());
+        assert_eq!(known.own_writes.len(), 0);
+        assert_eq!(seen(&known), ["b"]);
+    }
+
+    #[test]
+    fn a_listing_that_does_not_show_a_write_tells_nothing_once_the_write_is_in_doubt() {
+        let mut known = known();
+        let sent = Moment::now();
+        known.listed(Ok(news(9, sent)), now());
+        let (handed_over, answer) = hand_over("a", "b", 20);
+        known.committed(&handed_over, &answer, Moment::now(), now());
+        known.invalidate();
+        known.listed(Ok(news(10, sent)), now());
+        assert!(known.reading.is_none());
+        known.listed(Ok(news(20, sent)), now());
+        assert!(known.reading.is_some());
+    }
+
+    #[test]
+    fn a_listing_older_than_the_last_one_undoes_nothing() {
+        let mut known = known();
+        let (first, second) = (Moment::now(), Moment::now());
+        known.listed(Ok(news(9, first)), now());
+        known.listed(Ok(news(8, second)), now());
+        assert_eq!(known.listed.index, 9);
+        known.listed(Ok(news(7, Moment::now() + Duration::from_nanos(1))), now());
+        assert_eq!(known.listed.index, 7, "Consul forgot what was deleted");
     }
 }

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     Identity, Job, Settings,
-    holding::News,
     plan::{Cooling, GiveBack, Grant, Release, Rename, Skip, Start, Suspend, Target, Transaction},
 };
 use consul_client::{self as consul, Entry, Listing, Session, SessionId, clock::Moment};
@@ -48,6 +47,30 @@ pub enum Event {
     /// A call has ended. An answer that nobody waits for is ignored, so that it does no harm if one comes late
     /// or twice.
     Answered(CallId, Answer),
+}
+
+/// What a watch brought of one lock key and the keys beside it.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// What is below the prefix.
+    pub entries: Arc<Vec<Entry>>,
+    /// The index that it was read at.
+    pub index: u64,
+    /// When the request for it was sent.
+    pub sent: Moment,
+    /// Whether the index went back since the answer before.
+    pub reset: bool,
+}
+
+impl From<Listing> for News {
+    fn from(listing: Listing) -> Self {
+        Self {
+            entries: Arc::new(listing.entries),
+            index: listing.index,
+            sent: listing.sent,
+            reset: listing.reset,
+        }
+    }
 }
 
 /// How a call ended. Each call has an answer at some time: one of which nothing was heard has an error.
@@ -117,7 +140,12 @@ pub enum Call {
     /// Reads the prefix.
     Read,
     /// Writes to Consul: all of it or nothing.
-    Transact(Arc<Transaction>),
+    Transact {
+        /// What is written.
+        transaction: Arc<Transaction>,
+        /// It is not sent after this moment: it has been given up by then.
+        not_after: Option<Moment>,
+    },
     /// Asks whose these sessions are. Only those of our own node can be ours.
     Resolve(Vec<SessionId>),
     /// Asks who a holder is, for people.

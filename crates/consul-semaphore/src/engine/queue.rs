@@ -12,7 +12,7 @@ use super::{
     Owner, Trouble,
     holders::ForeignHolders,
     knowledge::{Knowledge, Memory},
-    message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
+    message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
     refusals::{Refusals, Withheld},
     sessions::Sessions,
@@ -20,11 +20,16 @@ use super::{
 use crate::{
     AHEAD, Agreement, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, Lock,
     Observed, Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
-    evidence::tenure,
-    holding::{IDLE, News, SOONEST},
+    evidence::{LATE, tenure},
     plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
+
+/// How long to wait when there is nothing to wait for.
+pub const IDLE: Duration = Duration::from_hours(1);
+
+/// The shortest time between passes that nothing but time has caused.
+const SOONEST: Duration = Duration::from_millis(10);
 
 /// When to try again what waits for something that wakes nobody.
 const SOON: Duration = Duration::from_secs(1);
@@ -95,6 +100,8 @@ pub struct Queue {
     pub(crate) writes: Writes,
     calls: Calls,
     holders: ForeignHolders,
+    /// When it last had a pass over everything.
+    passed: Moment,
     next: Moment,
     #[cfg(test)]
     pub(crate) plan: Plan,
@@ -295,6 +302,27 @@ impl Queue {
         self.sessions.kept.iter()
     }
 
+    /// Those of them that were made ahead, and have no contender yet.
+    pub fn sessions_ahead(&self) -> impl Iterator<Item = &SessionId> {
+        self.sessions.ahead.values()
+    }
+
+    /// Whether a session is being made.
+    pub fn makes_sessions(&self) -> bool {
+        !self.sessions.making.is_empty()
+    }
+
+    /// That nothing of a workload is left is believed at once: there is no Job controller that may still act on
+    /// what it saw before.
+    pub fn believe_at_once(&mut self) {
+        self.held.proofs.unheard = Duration::ZERO;
+    }
+
+    /// Whether it is a mutex that rests, because its last holder died.
+    pub fn is_delayed(&self, now: Moment) -> bool {
+        self.knowledge.memory.mutex.is_delayed(now)
+    }
+
     /// Whether a workload is being written to.
     pub fn is_busy(&self, uid: &Uid) -> bool {
         self.writes.busy.contains(uid)
@@ -350,6 +378,7 @@ impl Queue {
             writes: Writes::default(),
             calls: Calls::default(),
             holders: ForeignHolders::default(),
+            passed: Moment::default(),
             next: Moment::default(),
             #[cfg(test)]
             plan: Plan::default(),
@@ -370,7 +399,7 @@ impl Queue {
             Event::Reach(operations) => {
                 self.operations = operations;
                 self.knowledge.start_anew();
-                self.calls.blocking = None;
+                (self.calls.blocking, self.calls.news) = (None, None);
             }
             Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
             Event::Listed(news) if self.calls.blocking.is_some() => self.calls.put_off(news),
@@ -652,6 +681,10 @@ impl Queue {
 impl Queue {
     /// Decides what follows from all that is known, and says what it came to. The actions are next.
     pub fn pass(&mut self, now: Now, lookup: &impl Lookup) -> Conclusion {
+        if self.is_to_wait(now) {
+            return Conclusion::default();
+        }
+        self.passed = now.moment;
         self.writes.again = None;
         let facts = self.observe(now, lookup);
         let observed = facts.observed(self);
@@ -662,9 +695,27 @@ impl Queue {
             self.plan = plan.clone();
         }
         self.knowledge.deadline = plan.deadline;
-        self.apply(&plan, now, lookup);
+        self.apply(&plan, facts.certain, now, lookup);
         self.next = self.next_time(&plan, now);
         self.conclude(&facts, plan, lookup)
+    }
+
+    /// Whether there is nothing to decide before Consul has answered: thousands of workloads need not be looked
+    /// at for each of them that changes meanwhile. It is never long until they are.
+    fn is_to_wait(&mut self, now: Now) -> bool {
+        let Some(blocking) = &self.calls.blocking else {
+            return false;
+        };
+        let due = [
+            blocking.until,
+            self.knowledge.deadline,
+            Some(self.passed + LATE),
+        ];
+        let next = due.into_iter().flatten().min().unwrap_or(now.moment);
+        if next > now.moment {
+            self.next = next;
+        }
+        next > now.moment
     }
 
     /// Gathers the facts, and asks for those that are missing.
@@ -867,14 +918,12 @@ impl Queue {
         ours
     }
 
-    /// How many of those in the queue this pass looks at: all who may be granted a slot at once, those for whom
-    /// sessions are made ahead, and as many as may have to be passed by.
+    /// How many of those in the queue this pass looks at.
     fn head(&self, ours: &[Ours], withheld: &Withheld) -> usize {
         let waiting = |ours: &&Ours| ours.job.as_ref().is_some_and(|job| job.in_line());
         let passed =
             ours.iter().filter(waiting).count() + withheld.busy.len() + withheld.barred.len();
-        let limit = usize::try_from(self.settings.limit).unwrap_or(usize::MAX);
-        limit.min(self.operations.unwrap_or(0)) + limit.min(AHEAD) + passed + SPARE
+        head(self.settings.limit, self.operations.unwrap_or(0), passed)
     }
 
     /// The workloads that are left alone for now, or can't be started.
@@ -914,7 +963,7 @@ impl Queue {
     }
 
     /// Does what was decided. While Consul is left in peace, only workloads are written to.
-    fn apply(&mut self, plan: &Plan, now: Now, lookup: &impl Lookup) {
+    fn apply(&mut self, plan: &Plan, certain: bool, now: Now, lookup: &impl Lookup) {
         for suspend in &plan.suspends {
             self.write(Write::Suspend(suspend.clone()), None);
         }
@@ -926,8 +975,11 @@ impl Queue {
         let blocked = self.operations.is_none() || self.knowledge.is_blocked(now.moment);
         if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
             let transaction = Arc::new(transaction.clone());
-            let call = Call::Transact(transaction.clone());
             let until = self.patience_for_calls(now);
+            let call = Call::Transact {
+                transaction: transaction.clone(),
+                not_after: until,
+            };
             self.calls.block(Blocks::Transact(transaction), call, until);
         }
         for start in &plan.starts {
@@ -951,7 +1003,7 @@ impl Queue {
                 self.end_session(&session);
             }
         }
-        self.report_unheld(&plan.unheld);
+        self.report_unheld(&plan.unheld, certain);
     }
 
     /// Sends the PATCH that starts a workload, unless the evidence for its slot may end before the PATCH is
@@ -1042,14 +1094,20 @@ impl Queue {
         }
     }
 
-    /// Reports once of each running workload without a slot that it goes on.
-    fn report_unheld(&mut self, unheld: &[Target]) {
+    /// Reports once of each running workload without a slot that it goes on. That one has a slot again is known
+    /// only while Consul's entries are.
+    fn report_unheld(&mut self, unheld: &[Target], certain: bool) {
+        let mut known = std::mem::take(&mut self.held.unheld);
         for job in unheld {
-            if !self.held.unheld.contains(&job.uid) {
+            if !known.contains(&job.uid) {
                 self.calls.report(Outcome::GoesOn(job.clone()));
             }
         }
-        self.held.unheld = unheld.iter().map(|job| job.uid.clone()).collect();
+        if certain {
+            known.clear();
+        }
+        known.extend(unheld.iter().map(|job| job.uid.clone()));
+        self.held.unheld = known;
     }
 
     /// Has something tried again in a while.
@@ -1117,6 +1175,13 @@ impl Queue {
             nothing_held: !facts.any_runs() && !holds,
         }
     }
+}
+
+/// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot
+/// at once, those for whom sessions are made ahead, and as many as may have to be `passed` by.
+pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
 }
 
 impl Blocking {

@@ -21,8 +21,9 @@ use super::{
 };
 use crate::{
     Defence, Job, Life, Plan, Turns, Uid,
-    engine::{Action, Answer, Call, CallId, Event, Lookup, Now, Queue, Slice, Write, Written},
-    holding::News,
+    engine::{
+        Action, Answer, Call, CallId, Event, Lookup, News, Now, Queue, Slice, Write, Written,
+    },
     limit,
     plan::Stop,
 };
@@ -314,7 +315,7 @@ impl Operator {
             let recorded = outside.applied.clone();
             let mut queue = Queue::new(settings.clone(), recorded, Defence::default());
             if self.timeless {
-                queue.held.proofs.unheard = Duration::ZERO;
+                queue.believe_at_once();
             }
             self.queue = Some(queue);
             self.handle(outside, Event::Reach(Some(outside.operations)));
@@ -350,7 +351,7 @@ impl Operator {
                 .reading()
                 .map_or(outside.now(), |reading| reading.sent);
             let step = match action {
-                Action::Call(id, Call::Transact(transaction)) => {
+                Action::Call(id, Call::Transact { transaction, .. }) => {
                     let transaction = (*transaction).clone();
                     match self.flaw {
                         Some(flaw) => flaw.spoil(transaction),
@@ -423,7 +424,7 @@ impl Operator {
                 Answer::Proof(Ok((job.map(Arc::new), left.into_iter().collect())))
             }
             Call::AskAccess => Answer::Access(Some(true)),
-            Call::Transact(_) | Call::Write { .. } | Call::CreateSession { .. } => return,
+            Call::Transact { .. } | Call::Write { .. } | Call::CreateSession { .. } => return,
         };
         self.handle(outside, Event::Answered(id, answer));
     }

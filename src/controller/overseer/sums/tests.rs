@@ -1,5 +1,6 @@
 use super::*;
-use crate::controller::{grantor::Conclusion, overseer::report::Shown};
+use crate::controller::overseer::report::Shown;
+use consul_semaphore::engine::Conclusion;
 
 /// The account of a key whose slots of limit 1 have been held since these indexes.
 fn account(key: &str, holders: &[u64], ready: (bool, Reason)) -> Account {
@@ -25,6 +26,7 @@ fn account(key: &str, holders: &[u64], ready: (bool, Reason)) -> Account {
             nothing_held: holders.is_empty(),
             ..Conclusion::default()
         },
+        moved: None,
         shown: Shown {
             limit: Some(1),
             held: holders.len(),

@@ -1,13 +1,11 @@
-//! Others on the same lock key: since when they hold, as far as that is seen, and whom a limit that
-//! moves leaves behind. It is told to people, and decides nothing.
+//! Since when the holders hold, as far as that is seen. It is told to people, and decides nothing.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{Grantor, Whose};
 use consul_client::{SessionId, clock, id::IdMap};
-use consul_semaphore::{Lock, Reading, plan::Transaction};
+use consul_semaphore::{Lock, Reading};
 
 /// Since when each holder is known to hold.
 #[derive(Default)]
@@ -40,35 +38,6 @@ impl Tenures {
                 self.since.insert(session.clone(), now);
             }
         }
-    }
-}
-
-/// A limit that was written over another one, and others that go by that other one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Moved {
-    /// The limit before.
-    pub(in crate::controller) from: u32,
-    /// The limit now.
-    pub(in crate::controller) to: u32,
-    /// How many contenders are not of this cluster.
-    pub(in crate::controller) others: usize,
-}
-
-impl Grantor {
-    /// Whom a transaction leaves behind that moves the limit: they find the limit that they go by no
-    /// more. Those of other programs see an error, other operators a conflict.
-    pub(super) fn leaves_behind(&self, transaction: &Transaction) -> Option<Moved> {
-        let (to, reading) = (transaction.limit?, self.view.reading.as_ref()?);
-        let Lock::Semaphore { body, .. } = reading.lock() else {
-            return None;
-        };
-        let foreign = |session| {
-            let whose = self.sessions.whose(session);
-            !matches!(whose, Some(Whose::Own(_) | Whose::Neighbour))
-        };
-        let others = reading.contenders().filter(|(id, _)| foreign(id)).count();
-        let from = body.limit();
-        (others > 0 && from != to).then_some(Moved { from, to, others })
     }
 }
 

@@ -9,7 +9,7 @@ use consul_client::{Entry, clock::Moment};
 /// A listing takes longer the more holders there are, and may be older than writes whose answers came
 /// meanwhile. Where it differs in these keys, what was answered counts.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OwnWrites(BTreeMap<String, Written>);
+pub(super) struct OwnWrites(BTreeMap<String, Written>);
 
 #[derive(Clone, Debug)]
 struct Written {
@@ -20,7 +20,7 @@ struct Written {
 
 impl OwnWrites {
     /// Takes note of a transaction that went through. `answer` has the entries that it wrote.
-    pub(crate) fn add<'a>(
+    pub(super) fn add<'a>(
         &mut self,
         keys: impl Iterator<Item = &'a str>,
         answer: &[Entry],
@@ -33,7 +33,7 @@ impl OwnWrites {
     }
 
     /// Forgets what a listing with this index shows that was sent for at this time.
-    pub(crate) fn listed(&mut self, index: u64, sent: Moment) {
+    pub(super) fn listed(&mut self, index: u64, sent: Moment) {
         self.0.retain(|_, written| {
             let shown = written.index.is_some_and(|written| written <= index);
             !shown && written.answered >= sent
@@ -41,20 +41,20 @@ impl OwnWrites {
     }
 
     /// Consul lost its data, and what was written is gone.
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// How many keys there are.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 }

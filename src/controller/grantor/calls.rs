@@ -1,0 +1,259 @@
+//! The calls that the engine asks for: each is a task of its own, bounded in time, and none waits in line for
+//! another one.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, api::ListParams};
+use serde_json::Value;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::{
+    controller::{
+        Context,
+        call::{CallError, call},
+        home::Home,
+        job::Kept,
+        keeper::{Session, Span},
+        patch::{self, JobWrite, PatchError},
+    },
+    crash::{self, Point},
+};
+use consul_client::{self as consul, SessionId, clock::Moment};
+use consul_semaphore::{
+    Identity, Job,
+    engine::{Answer, Call, Write},
+    plan::{Target, Transaction},
+};
+use consul_semaphore_api::annotations::HOLDER_LABEL;
+
+/// How many sessions are asked about one by one.
+const ASKED_APART: usize = 8;
+
+/// How many of the pods that are left are named.
+const NAMED: u32 = 10;
+
+/// What a call is made with.
+#[derive(Clone)]
+pub(super) struct Means {
+    pub(super) context: Arc<Context>,
+    pub(super) namespace: Arc<str>,
+    /// Where in Consul the queue is; `None` while there is no way there.
+    pub(super) home: Option<Home>,
+    /// All keys below the prefix begin with this.
+    pub(super) folder: String,
+    /// Turns to call Consul, which all queues of a semaphore share.
+    pub(super) turns: Arc<Semaphore>,
+    /// Notified when something about a session changes that is made here.
+    pub(super) wake: Arc<Notify>,
+}
+
+/// How a call ended.
+pub(super) enum Done {
+    /// As the engine is to hear it.
+    Answer(Answer),
+    /// A session was made, and is renewed from now on.
+    Session(Result<(SessionId, Session), consul::Error>),
+    /// A write to a Job, with the Job as it is now.
+    Written(Write, Result<Option<Kept>, PatchError>),
+}
+
+impl Means {
+    /// Makes a call.
+    pub(super) async fn make(self, call: Call) -> Done {
+        let consul = match call {
+            Call::Write {
+                write,
+                timeout,
+                not_after,
+            } => {
+                let written = self.write(&write, timeout, not_after).await;
+                return Done::Written(write, written);
+            }
+            Call::CreateSession {
+                name,
+                ttl,
+                lock_delay,
+            } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
+            Call::Prove(identity) => {
+                let proof = self.prove(&identity).await;
+                Answer::Proof(proof.map_err(|error| error.to_string()))
+            }
+            Call::AskAccess => {
+                Answer::Access(patch::may_write(&self.context.client, &self.namespace).await)
+            }
+            Call::Read => Answer::Listing(
+                self.in_turn(async |home| home.consul.list(&self.folder).await)
+                    .await,
+            ),
+            Call::Transact {
+                transaction,
+                not_after,
+            } => self.transact(&transaction, not_after).await,
+            Call::Resolve(sessions) => Answer::Resolved(
+                self.in_turn(async |home| resolve(home, &sessions).await)
+                    .await,
+            ),
+            Call::Describe(session) => Answer::Described(
+                self.in_turn(async |home| home.consul.session(&session).await)
+                    .await,
+            ),
+        };
+        Done::Answer(consul)
+    }
+
+    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once.
+    async fn in_turn<T>(
+        &self,
+        call: impl AsyncFnOnce(&Home) -> Result<T, consul::Error>,
+    ) -> Result<T, consul::Error> {
+        // Turns are never closed.
+        let _turn = self.turns.acquire().await;
+        match &self.home {
+            Some(home) => call(home).await,
+            None => Err(consul::Error::NotSent("there is no way to Consul".into())),
+        }
+    }
+
+    async fn transact(&self, transaction: &Transaction, not_after: Option<Moment>) -> Answer {
+        if transaction.removes_lock {
+            crash::reach(Point::LockUnused, &self.namespace).await;
+        }
+        let mut sent = Moment::now();
+        let result = self
+            .in_turn(async |home| {
+                sent = Moment::now();
+                if not_after.is_some_and(|not_after| not_after < sent) {
+                    return Err(consul::Error::NotSent("it is too late for it".into()));
+                }
+                home.consul.transaction(&transaction.operations).await
+            })
+            .await;
+        if result.is_ok() {
+            self.crash_after(transaction).await;
+        }
+        Answer::Transacted { sent, result }
+    }
+
+    async fn crash_after(&self, transaction: &Transaction) {
+        let grants = &transaction.grants;
+        for (point, reached) in [
+            (Point::LimitWritten, transaction.limit.is_some()),
+            (Point::Pruned, !transaction.prunes.is_empty()),
+            (Point::Cooling, !transaction.coolings.is_empty()),
+            (Point::Released, !transaction.releases.is_empty()),
+            (Point::Granted, grants.iter().any(|grant| grant.starts)),
+            (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
+        ] {
+            if reached {
+                crash::reach(point, &self.namespace).await;
+            }
+        }
+    }
+
+    async fn create_session(
+        &self,
+        name: String,
+        span: Span,
+    ) -> Result<(SessionId, Session), consul::Error> {
+        let Some(home) = &self.home else {
+            return Err(consul::Error::NotSent("there is no way to Consul".into()));
+        };
+        let keeper = &self.context.keeper;
+        let made = keeper.create(home, name, span, self.wake.clone()).await?;
+        crash::reach(Point::SessionMade, &self.namespace).await;
+        Ok(made)
+    }
+
+    async fn write(
+        &self,
+        write: &Write,
+        timeout: Duration,
+        deadline: Option<Moment>,
+    ) -> Result<Option<Kept>, PatchError> {
+        let (context, namespace, job) = (&self.context, &self.namespace, write.target().clone());
+        let Some((body, point)) = body(write) else {
+            return patch::delete(context, namespace, &job, timeout).await;
+        };
+        let job_write = JobWrite {
+            namespace: namespace.clone(),
+            job,
+            body,
+            timeout,
+            deadline,
+        };
+        let written = patch::write(context, job_write).await?;
+        crash::reach(point, namespace).await;
+        Ok(Some(written))
+    }
+
+    /// The Job as it is now, and the pods of it that are left. Never a cache.
+    async fn prove(
+        &self,
+        identity: &Identity,
+    ) -> Result<(Option<Arc<Job>>, Vec<String>), CallError> {
+        let Identity {
+            namespace,
+            job,
+            uid,
+            ..
+        } = identity;
+        let target = Target {
+            name: job.clone(),
+            uid: uid.clone(),
+            version: Arc::default(),
+        };
+        let found = patch::read(&self.context, namespace, &target).await?;
+        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
+        let left = ListParams::default()
+            .labels(&format!("{HOLDER_LABEL}={uid}"))
+            .fields("status.phase!=Succeeded,status.phase!=Failed")
+            .limit(NAMED);
+        let left = call(pods.list(&left)).await?;
+        let named = left.items.iter().map(|pod| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            format!("{name} on node {}", node.unwrap_or("(none yet)"))
+        });
+        Ok((found.map(|found| found.job), named.collect()))
+    }
+}
+
+/// The merge patch of a write, and the point after it; `None` if the Job is deleted.
+fn body(write: &Write) -> Option<(Value, Point)> {
+    Some(match write {
+        Write::Start(start) => (patch::start(start), Point::Started),
+        Write::Suspend(suspend) => (patch::suspend(suspend), Point::Suspended),
+        Write::GiveBack(give_back) => (patch::give_back(give_back), Point::GivenBack),
+        Write::Rename(rename) => (patch::rename(rename), Point::Renamed),
+        Write::Skip(_) => return None,
+    })
+}
+
+/// Those of these sessions that are there and belong to our node: only they can be ours, and only they can be
+/// told apart by their names. There may be thousands, of all semaphores.
+async fn resolve(
+    home: &Home,
+    sessions: &[SessionId],
+) -> Result<Vec<consul::Session>, consul::Error> {
+    if sessions.len() <= ASKED_APART {
+        match one_by_one(home, sessions).await {
+            // One of them is of another node, which nobody has to let us read.
+            Err(consul::Error::Denied(_)) => {}
+            named => return named,
+        }
+    }
+    home.consul.node_sessions(&home.node).await
+}
+
+async fn one_by_one(
+    home: &Home,
+    sessions: &[SessionId],
+) -> Result<Vec<consul::Session>, consul::Error> {
+    let mut named = Vec::new();
+    for id in sessions {
+        let session = home.consul.session(id).await?;
+        named.extend(session.filter(|session| *session.node == *home.node));
+    }
+    Ok(named)
+}

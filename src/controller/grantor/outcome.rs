@@ -1,0 +1,369 @@
+//! What is told of what happened: the one place where an outcome becomes an event, a log line, a number and a
+//! span. Nothing is decided here.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Grantor, stages::Passage};
+use crate::{controller::events::Reason, telemetry::SpanRef};
+use consul_client::{SessionId, clock};
+use consul_semaphore::{
+    Uid,
+    engine::{Moved, Outcome, Write},
+    plan::{Cooling, Grant, Release, Skip, Skipped, Suspend, Suspended, Target},
+};
+use consul_semaphore_api::annotations::{HOLD, ON_CONTENTION};
+
+/// The spans of the slots that a transaction gave back: those that it grants follow from them.
+pub(super) type Ended = Vec<SpanRef>;
+
+impl Grantor {
+    /// Tells of an outcome. `ended` has what ended in the same transaction before it.
+    pub(super) fn tell(&mut self, outcome: Outcome, ended: &mut Ended) {
+        let semaphore = &self.reference;
+        match outcome {
+            Outcome::Granted { grant, at, lost } => self.tell_grant(&grant, at, lost, ended),
+            Outcome::Written(write) => self.tell_write(&write),
+            Outcome::GoesOn(job) => self.tell_that_it_goes_on(&job),
+            Outcome::Released {
+                release,
+                granted,
+                done,
+            } => self.tell_release(&release, granted, done, ended),
+            Outcome::Cools(cooling) => self.tell_cooling(&cooling),
+            Outcome::Pruned(session) => {
+                let session = session.shown();
+                tracing::info!(%semaphore, %session, "pruned a dead holder");
+            }
+            Outcome::LimitWritten { limit, enforced } => {
+                tracing::info!(%semaphore, limit, enforced, "limit written");
+            }
+            Outcome::LimitMoved(moved) => self.moved = Some(moved),
+            Outcome::Refused { job, message } => {
+                tracing::warn!(job = %job.name, %semaphore, why = %message, "a write was refused");
+                let note = format!("the API server refuses to have this Job changed: {message}");
+                self.tell_job(&job.name, &job.uid, Reason::StartRefused, note);
+            }
+            Outcome::Unanswered { job, why } => {
+                tracing::warn!(job = %job.name, %semaphore, why, "a write is to be repeated");
+            }
+            Outcome::PodsRemain { identity, pods } => {
+                let note = format!(
+                    "the slot of {} is kept because pods of this Job have not ended: {}. If a node \
+                     is lost for good, delete its Node object or force the deletion of the pod",
+                    semaphore.title(),
+                    pods.join(", ")
+                );
+                tracing::warn!(job = %identity.job, %semaphore, "{note}");
+                self.tell_job(&identity.job, &identity.uid, Reason::PodsRemain, note);
+            }
+            Outcome::PodsUnknown { identity, why } => {
+                let job = &identity.job;
+                tracing::warn!(%job, error = %why, "it can't be seen whether pods are left");
+            }
+            Outcome::Adopted { identity, session } => {
+                let job = format_args!("{}/{}", identity.namespace, identity.job);
+                tracing::info!(%job, %semaphore, %session, "adopted");
+            }
+        }
+    }
+
+    fn tell_grant(&self, grant: &Grant, at: Option<Timestamp>, lost: bool, ended: &Ended) {
+        let Grant {
+            job,
+            session,
+            starts,
+            since,
+        } = grant;
+        tracing::info!(
+            job = %format_args!("{}/{}", self.reference.namespace, job.name),
+            semaphore = %self.reference,
+            %session,
+            "granted"
+        );
+        if *starts {
+            let waited = clock::time().as_second().saturating_sub(*since);
+            let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
+            self.context.metrics.granted(&self.labels, waited);
+        } else {
+            if lost {
+                self.context.metrics.lost(&self.labels);
+                self.trace_loss(&job.uid, "the slot was lost; the Job has another one");
+            }
+            let note = format!(
+                "the slot of {} was lost while this Job ran, and it has one again under session \
+                 {session}",
+                self.reference.title()
+            );
+            self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+        }
+        if self.context.traces.are_on() {
+            let granted = at.unwrap_or_else(clock::time);
+            // One that runs did not wait: it lost its slot, and has another one.
+            let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
+            let links = if *starts { ended.clone() } else { Vec::new() };
+            let passage = self.passage(&job.name, &job.uid, session);
+            if let Some(span) = passage.waiting(since.unwrap_or(granted), granted, links) {
+                self.context.traces.tell(span);
+            }
+        }
+    }
+
+    fn tell_release(
+        &self,
+        release: &Release,
+        granted: Option<Timestamp>,
+        done: Option<Timestamp>,
+        ended: &mut Ended,
+    ) {
+        let Release {
+            identity, session, ..
+        } = release;
+        tracing::info!(
+            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            semaphore = %self.reference,
+            %session,
+            "released"
+        );
+        self.context.metrics.released(&self.labels);
+        let note = format!(
+            "gave its slot of {} back (session {session})",
+            self.reference.title()
+        );
+        self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
+        let traced = granted.filter(|_| self.context.traces.are_on());
+        let passage = self.passage(&identity.job, &identity.uid, session);
+        if let Some(granted) = traced
+            && let Some(mut span) = passage.holding(granted, clock::time().max(granted))
+        {
+            span.events.extend(done.map(|time| ("job done", time)));
+            ended.push(span.this);
+            self.context.traces.tell(span);
+        }
+    }
+
+    fn tell_cooling(&self, cooling: &Cooling) {
+        let Cooling {
+            identity,
+            session,
+            until,
+        } = cooling;
+        tracing::info!(
+            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            semaphore = %self.reference,
+            %session,
+            %until,
+            "cools"
+        );
+        let note = format!(
+            "done; its slot of {} stays held until {until:.0}, as spec.cooldown said when it was \
+             granted (session {session})",
+            self.reference.title()
+        );
+        self.tell_job(&identity.job, &identity.uid, Reason::SlotCooling, note);
+    }
+
+    fn tell_that_it_goes_on(&self, job: &Target) {
+        self.context.metrics.lost(&self.labels);
+        self.trace_loss(&job.uid, "the slot was lost; the Job goes on");
+        tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
+        let note = format!(
+            "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
+             it goes on, as spec.onSlotLost says",
+            self.reference.title()
+        );
+        self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+    }
+
+    fn tell_write(&self, write: &Write) {
+        let Target { name, uid, .. } = write.target();
+        let semaphore = self.reference.title();
+        let (reason, note) = match write {
+            Write::Start(start) => {
+                let session = start.slot.session();
+                let note = format!("started in a slot of {semaphore} (session {session})");
+                (Reason::SlotGranted, note)
+            }
+            Write::Suspend(suspend) => {
+                self.context.metrics.lost(&self.labels);
+                (Reason::SlotLost, self.tell_suspension(suspend))
+            }
+            Write::GiveBack(give_back) if give_back.hold => {
+                let note = format!(
+                    "was suspended while it held a slot of {semaphore}: the slot is given back, and \
+                     the Job is on hold until the annotation {HOLD} is removed or the Job is \
+                     unsuspended"
+                );
+                (Reason::PutOnHold, note)
+            }
+            Write::Skip(skip) => return self.tell_skip(skip),
+            Write::GiveBack(_) | Write::Rename(_) => return,
+        };
+        self.tell_job(name, uid, reason, note);
+    }
+
+    fn tell_suspension(&self, suspend: &Suspend) -> String {
+        let (semaphore, job) = (self.reference.title(), &suspend.job);
+        let (said, why, note) = match suspend.why {
+            Suspended::SlotLost => (
+                "slot lost",
+                "the slot was lost; the Job is suspended",
+                format!("its slot of {semaphore} was lost while it ran: suspended, first in line"),
+            ),
+            Suspended::Unproved => (
+                "slot not proved any more",
+                "nothing shows that the slot is held; the Job is suspended",
+                format!(
+                    "nothing has shown for too long that its slot of {semaphore} is still held: \
+                     suspended, first in line"
+                ),
+            ),
+        };
+        tracing::warn!(job = %job.name, semaphore = %self.reference, "{said}");
+        if let Some(session) = &suspend.session {
+            self.trace_end(job, session, suspend.since, why);
+        }
+        note
+    }
+
+    /// Tells the Job that was deleted, and the `CronJob` that made it.
+    fn tell_skip(&self, skip: &Skip) {
+        let Skip { job, cron_job, why } = skip;
+        let why = explain(&self.reference.title(), why);
+        tracing::info!(job = %job.name, semaphore = %self.reference, why, "skipped");
+        let note = format!("deleted, as {ON_CONTENTION} says: {why}");
+        self.tell_job(&job.name, &job.uid, Reason::Skipped, note);
+        if let Some(cron_job) = cron_job {
+            let note = format!("its Job {} was deleted: {why}", job.name);
+            let (events, namespace) = (&self.context.events, &self.reference.namespace);
+            events.cron_job(namespace, cron_job, Reason::Skipped, note);
+        }
+    }
+
+    /// Tells that the slot of a Job that still runs was lost.
+    fn trace_loss(&self, uid: &Uid, why: &'static str) {
+        if let Some(job) = self.context.index.job(uid)
+            && let Some(session) = job.held_by().next()
+        {
+            self.trace_end(&(&*job).into(), session, job.since, why);
+        }
+    }
+
+    /// Tells of a slot whose contender is gone, so that only the Job's status says since when it ran: in
+    /// seconds since 1970.
+    fn trace_end(&self, job: &Target, session: &SessionId, since: i64, error: &'static str) {
+        if !self.context.traces.are_on() {
+            return;
+        }
+        let passage = self.passage(&job.name, &job.uid, session);
+        let since = Timestamp::from_second(since).ok();
+        let span = since.and_then(|since| passage.holding(since, clock::time()));
+        if let Some(mut span) = span {
+            span.error = Some(error);
+            self.context.traces.tell(span);
+        }
+    }
+
+    fn passage<'a>(&self, job: &str, uid: &'a Uid, session: &'a SessionId) -> Passage<'a> {
+        Passage::new(self.queue.settings(), job, uid, session)
+    }
+
+    pub(super) fn tell_job(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
+        self.context
+            .events
+            .job(&self.reference.namespace, name, uid, reason, note);
+    }
+
+    /// A limit that was moved while others go by the one before, if that is still to be told of the semaphore.
+    pub(in crate::controller) fn take_moved(&mut self) -> Option<Moved> {
+        self.moved.take()
+    }
+}
+
+/// Why a Job is not to wait.
+fn explain(semaphore: &str, why: &Skipped) -> String {
+    match why {
+        Skipped::Taken { by, others } => {
+            let by = by.iter().map(|taker| taker.describe(None));
+            let by: Vec<String> = by.collect();
+            let others = match others {
+                0 => String::new(),
+                others => format!("; and {others} more"),
+            };
+            format!(
+                "all slots of {semaphore} are taken: by {}{others}",
+                by.join("; by ")
+            )
+        }
+        Skipped::Late(late) => format!(
+            "it comes {} s after the time that it was scheduled for, which is longer than \
+             spec.cooldown of {semaphore}: another cluster may have done its work, and it would not \
+             show any more",
+            late.as_secs()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consul_semaphore::plan::Taker;
+
+    fn taker(session: &str, holder: Option<&str>) -> Taker {
+        Taker {
+            session: session.into(),
+            holder: holder.map(Into::into),
+            rests: false,
+            cools_until: None,
+        }
+    }
+
+    /// The id of a session.
+    fn id(number: u8) -> String {
+        format!("00000000-0000-4000-8000-{number:012}")
+    }
+
+    #[test]
+    fn it_is_told_who_takes_the_slots() {
+        let cools = Taker {
+            cools_until: Timestamp::from_second(1_767_225_610).ok(),
+            ..taker(&id(1), Some("prod-eu batch/a"))
+        };
+        let rests = Taker {
+            rests: true,
+            ..taker(&id(2), None)
+        };
+        let by = vec![cools, rests, taker(&id(3), Some("backup on web-1"))];
+        let note = explain("db", &Skipped::Taken { by, others: 2 });
+        assert_eq!(
+            note,
+            format!(
+                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot \
+                 cools until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot rests for \
+                 the lock-delay; by backup on web-1 (session {}); and 2 more",
+                id(1),
+                id(2),
+                id(3)
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_no_session_is_not_repeated() {
+        let by = vec![Taker {
+            rests: true,
+            ..taker("x;id>PWNED;#", None)
+        }];
+        let note = explain("db", &Skipped::Taken { by, others: 0 });
+        let rest = "which is dead and whose slot rests for the lock-delay";
+        let expected = format!("all slots of db are taken: by an entry that is no session, {rest}");
+        assert_eq!(note, expected);
+    }
+
+    #[test]
+    fn it_is_told_how_late_a_job_comes() {
+        let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
+        assert!(note.contains("comes 90 s after"), "{note}");
+    }
+}
