@@ -13,7 +13,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, Semaphore},
-    task::JoinSet,
+    task::{AbortHandle, JoinError, JoinSet},
 };
 
 pub(super) use self::tenures::Tenures;
@@ -40,8 +40,8 @@ use consul_client::{
 use consul_semaphore::{
     Defence, Job, Life, Settings, Uid,
     engine::{
-        Action, Answer, CallId, Conclusion, Event, IDLE, Lookup, Moved, Now, Queue, Slice, Write,
-        Written,
+        Action, Answer, Call, CallId, Conclusion, Event, IDLE, Lookup, Moved, Now, Queue, Slice,
+        Write, Written,
     },
 };
 use consul_semaphore_api::annotations;
@@ -93,6 +93,8 @@ pub(super) struct Grantor {
     /// The sessions that are renewed for it.
     kept: IdMap<SessionId, Session>,
     under_way: JoinSet<(CallId, Done)>,
+    /// The call to Consul that the engine waits for.
+    awaited: Option<AbortHandle>,
     pub(super) tenures: Tenures,
     /// A limit of which it is still to be told that it was moved.
     moved: Option<Moved>,
@@ -140,6 +142,7 @@ impl Grantor {
             capacity: None,
             kept: IdMap::default(),
             under_way: JoinSet::new(),
+            awaited: None,
             tenures: Tenures::default(),
             moved: None,
             told: false,
@@ -179,6 +182,10 @@ impl Grantor {
     pub(super) fn move_to(&mut self, home: Option<Home>) {
         self.capacity = home.as_ref().map(|home| home.consul.transaction_capacity());
         self.home = home;
+        // What was to go the way before does not go it any more.
+        if let Some(awaited) = self.awaited.take() {
+            awaited.abort();
+        }
         self.handle(Event::Reach(self.capacity));
     }
 
@@ -214,23 +221,18 @@ impl Grantor {
     /// Waits until a call has ended, and shows the engine that and all else that has ended by then.
     pub(super) async fn progress(&mut self) {
         match self.under_way.join_next().await {
-            Some(ended) => self.settle(unwind(ended)),
+            Some(ended) => self.settle(ended),
             None => std::future::pending().await,
         }
         while let Some(ended) = self.under_way.try_join_next() {
-            self.settle(unwind(ended));
+            self.settle(ended);
         }
     }
 
     /// One pass over all that is known.
     pub(super) fn pass(&mut self) -> Conclusion {
         let started = Moment::now();
-        if let Some(home) = &self.home {
-            let capacity = home.consul.transaction_capacity();
-            if self.capacity.replace(capacity) != Some(capacity) {
-                self.handle(Event::Capacity(capacity));
-            }
-        }
+        self.note_capacity();
         let stores = Stores {
             index: &self.context.index,
             keeper: &self.context.keeper,
@@ -241,15 +243,28 @@ impl Grantor {
         if let Some(reading) = self.queue.reading() {
             self.tenures.observe(reading);
         }
-        if !self.queue.is_blocked() {
-            self.tell_newcomers();
-        }
         let trouble = self.queue.trouble();
-        let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
-        self.context
-            .metrics
-            .pass(Moment::now().since(started), result);
+        // While an answer is waited for there is nothing to decide.
+        if conclusion.certain || (trouble.is_some() && !self.queue.is_blocked()) {
+            let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
+            self.context
+                .metrics
+                .pass(Moment::now().since(started), result);
+        }
         conclusion
+    }
+
+    /// Consul may take fewer operations than was known.
+    fn note_capacity(&mut self) {
+        let capacity = self
+            .home
+            .as_ref()
+            .map(|home| home.consul.transaction_capacity());
+        if let Some(capacity) = capacity
+            && self.capacity.replace(capacity) != Some(capacity)
+        {
+            self.handle(Event::Capacity(capacity));
+        }
     }
 
     /// Does what the engine asks for.
@@ -258,8 +273,15 @@ impl Grantor {
         while let Some(action) = self.queue.next_action() {
             match action {
                 Action::Call(id, call) => {
+                    let blocks = matches!(
+                        call,
+                        Call::Read { .. } | Call::Transact { .. } | Call::Resolve { .. }
+                    );
                     let call = self.means().make(call);
-                    self.under_way.spawn(async move { (id, call.await) });
+                    let task = self.under_way.spawn(async move { (id, call.await) });
+                    if blocks {
+                        self.awaited = Some(task);
+                    }
                 }
                 Action::Adopt(session) => self.adopt(session),
                 Action::Destroy(session) => {
@@ -293,7 +315,14 @@ impl Grantor {
     }
 
     /// Shows the engine how a call ended.
-    fn settle(&mut self, (id, done): (CallId, Done)) {
+    fn settle(&mut self, ended: Result<(CallId, Done), JoinError>) {
+        let (id, done) = match ended {
+            Ok(ended) => ended,
+            // That a task has panicked is a bug, and ends who waits for it, too.
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_aborted) => return,
+        };
+        self.note_capacity();
         let answer = match done {
             Done::Answer(answer) => answer,
             Done::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
@@ -327,7 +356,7 @@ impl Grantor {
     }
 
     /// Tells those that came in line, and were not granted a slot at once, that they wait.
-    fn tell_newcomers(&mut self) {
+    pub(super) fn tell_newcomers(&mut self) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(&self.reference);
         self.tell_useless_keys(&newcomers);
@@ -350,7 +379,8 @@ impl Grantor {
                 format!("in line for a slot of ConsulSemaphore {name}"),
             )
         };
-        for job in told.iter().filter(|job| !self.queue.is_busy(&job.uid)) {
+        let waits = |uid: &Uid| !self.queue.is_busy(uid) && !self.queue.is_granting(uid);
+        for job in told.iter().filter(|job| waits(&job.uid)) {
             self.tell_job(&job.name, &job.uid, reason, note.clone());
         }
     }
@@ -370,13 +400,5 @@ impl Grantor {
             );
             self.tell_job(&job.name, &job.uid, Reason::Malformed, note);
         }
-    }
-}
-
-/// The outcome of a task. That one has panicked is a bug, and ends who waits for it, too.
-fn unwind<T>(joined: Result<T, tokio::task::JoinError>) -> T {
-    match joined {
-        Ok(outcome) => outcome,
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

@@ -93,7 +93,7 @@ impl Contender {
     fn call(&mut self, id: CallId, call: Call) {
         let consul = self.consul.clone();
         match call {
-            Call::Read => {
+            Call::Read { .. } => {
                 let folder = self.queue.settings().prefix.folder();
                 self.under_way.spawn(async move {
                     let listing = consul.list(&folder).await;
@@ -137,7 +137,7 @@ impl Contender {
     /// than itself.
     fn answer(&self, call: &Call) -> Answer {
         match call {
-            Call::Resolve(_) => Answer::Resolved(Ok(Vec::new())),
+            Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::Prove(_) => {
                 // Whoever leaves has no process any more.
@@ -152,6 +152,7 @@ impl Contender {
 
     /// Shows the engine how a call ended.
     pub(super) fn settle(&mut self, (id, done): (CallId, Done)) {
+        self.handle(Event::Capacity(self.consul.transaction_capacity()));
         let answer = match done {
             Done::Answer(answer) => answer,
             Done::Session { sent, ttl, made } => Answer::SessionMade(made.inspect(|id| {
@@ -168,6 +169,15 @@ impl Contender {
     pub(super) fn step(&mut self) -> Option<Step> {
         let (id, write) = self.asked.take()?;
         match write {
+            // It is about to leave, and gives the slot back.
+            Write::Start(_) if self.store.job.standing != Standing::Idle => {
+                self.handle(Event::Answered(id, Answer::Written(Written::NotSent)));
+                Some(Step::Again)
+            }
+            Write::Suspend(_) if self.store.job.standing != Standing::Running => {
+                self.handle(Event::Answered(id, Answer::Written(Written::Done)));
+                Some(Step::Again)
+            }
             Write::Start(start) => {
                 self.asked = Some((id, Write::Start(start.clone())));
                 Some(Step::Granted(start.slot))

@@ -180,7 +180,7 @@ impl Contender {
     pub(super) fn pass(&mut self) -> Step {
         self.handle(Event::Capacity(self.consul.transaction_capacity()));
         let conclusion = self.queue.pass(now(), &self.store);
-        if !self.queue.is_blocked() {
+        if conclusion.certain {
             self.conclusion = conclusion;
         }
         self.carry_out();
@@ -296,7 +296,9 @@ impl Contender {
                  the same. Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"
             )));
         }
-        let seen = self.queue.reading().is_some();
+        // One that is granted already is had when its session has been renewed.
+        let own = |reading: &Reading| self.store.kept.keys().any(|own| reading.holds(own));
+        let seen = self.queue.reading().is_some_and(|reading| !own(reading));
         (once && seen && !self.rests()).then(|| self.taken())
     }
 

@@ -44,7 +44,8 @@ use self::{
     foreign::Style,
     operator::Lost,
     script::{
-        clients, corruption, jobs, limits, mischief, mutex, operator, replicas, rest, script, setup,
+        clients, corruption, disorder, jobs, limits, mischief, mutex, operator, replicas, rest,
+        script, setup,
     },
     world::{Event, Setup, World},
 };
@@ -99,6 +100,17 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
+    /// The same while calls are under way side by side, and are answered in another order, twice, late or not at all.
+    #[test]
+    fn any_order_of_answers_comes_to_rest(
+        setup in setup(),
+        script in script([
+            (6, jobs()), (3, clients()), (1, mischief()), (1, limits()), (6, operator()), (10, disorder()), (1, rest()),
+        ], 250),
+    ) {
+        World::run(&setup, &script).settle();
+    }
+
     /// The same while the limit is changed, in the spec and in Consul.
     #[test]
     fn a_limit_is_moved_by_the_three_way_rule(
@@ -113,8 +125,8 @@ proptest! {
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
-        before in script([(6, jobs()), (2, clients()), (8, operator()), (2, replicas())], 200),
-        after in script([(6, jobs()), (8, operator()), (2, replicas())], 40),
+        before in script([(6, jobs()), (2, clients()), (8, operator()), (4, disorder()), (2, replicas())], 200),
+        after in script([(6, jobs()), (8, operator()), (2, disorder()), (2, replicas())], 40),
     ) {
         let mut world = World::run(&setup, &before);
         world.happen(&Event::Terminate);
@@ -147,7 +159,9 @@ proptest! {
     #[test]
     fn any_script_comes_to_rest_with_a_mutex(
         setup in mutex(),
-        before in script([(6, jobs()), (3, clients()), (1, mischief()), (8, operator()), (1, replicas()), (1, rest())], 200),
+        before in script([
+            (6, jobs()), (3, clients()), (1, mischief()), (8, operator()), (4, disorder()), (1, replicas()), (1, rest()),
+        ], 200),
         corruption in prop::option::weighted(0.3, corruption()),
         after in script([(6, jobs()), (2, clients()), (8, operator())], 60),
     ) {

@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use serde_json::Value;
-use tokio::sync::{Notify, Semaphore};
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
 
 use crate::{
     controller::{
@@ -82,37 +85,55 @@ impl Means {
             Call::AskAccess => {
                 Answer::Access(patch::may_write(&self.context.client, &self.namespace).await)
             }
-            Call::Read => Answer::Listing(
-                self.in_turn(async |home| home.consul.list(&self.folder).await)
+            Call::Read { not_after } => Answer::Listing(
+                self.in_turn(not_after, async |home| home.consul.list(&self.folder).await)
                     .await,
             ),
             Call::Transact {
                 transaction,
                 not_after,
             } => self.transact(&transaction, not_after).await,
-            Call::Resolve(sessions) => Answer::Resolved(
-                self.in_turn(async |home| resolve(home, &sessions).await)
+            Call::Resolve {
+                sessions,
+                not_after,
+            } => Answer::Resolved(
+                self.in_turn(not_after, async |home| resolve(home, &sessions).await)
                     .await,
             ),
             Call::Describe(session) => Answer::Described(
-                self.in_turn(async |home| home.consul.session(&session).await)
+                self.in_turn(None, async |home| home.consul.session(&session).await)
                     .await,
             ),
         };
         Done::Answer(consul)
     }
 
-    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once.
+    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once. What has
+    /// been given up by then is not sent, and what is given up meanwhile takes nobody's turn any longer.
     async fn in_turn<T>(
         &self,
+        not_after: Option<Moment>,
         call: impl AsyncFnOnce(&Home) -> Result<T, consul::Error>,
     ) -> Result<T, consul::Error> {
+        let Some(home) = &self.home else {
+            return Err(consul::Error::NotSent("there is no way to Consul".into()));
+        };
         // Turns are never closed.
         let _turn = self.turns.acquire().await;
-        match &self.home {
-            Some(home) => call(home).await,
-            None => Err(consul::Error::NotSent("there is no way to Consul".into())),
+        let Some(not_after) = not_after else {
+            return call(home).await;
+        };
+        let left = not_after.since(Moment::now());
+        if left.is_zero() {
+            return Err(consul::Error::NotSent("it is too late for it".into()));
         }
+        let given_up = |_| {
+            Err(consul::Error::Unreachable {
+                message: "it was given up".into(),
+                undecided: true,
+            })
+        };
+        timeout(left, call(home)).await.unwrap_or_else(given_up)
     }
 
     async fn transact(&self, transaction: &Transaction, not_after: Option<Moment>) -> Answer {
@@ -121,11 +142,8 @@ impl Means {
         }
         let mut sent = Moment::now();
         let result = self
-            .in_turn(async |home| {
+            .in_turn(not_after, async |home| {
                 sent = Moment::now();
-                if not_after.is_some_and(|not_after| not_after < sent) {
-                    return Err(consul::Error::NotSent("it is too late for it".into()));
-                }
                 home.consul.transaction(&transaction.operations).await
             })
             .await;

@@ -146,7 +146,7 @@ impl Branch {
             let conclusion = self.grantor.pass();
             let mut next = self.grantor.queue.next_timeout();
             let blocked = self.grantor.queue.is_blocked();
-            if !blocked {
+            if conclusion.certain || !blocked {
                 known = conclusion;
             }
             // While Consul is about to answer, what was known before is told again, and only if that takes long.
@@ -154,6 +154,7 @@ impl Branch {
                 next = next.min(given + LATE);
             } else {
                 given = Moment::now();
+                self.grantor.tell_newcomers();
                 let account = self.account(known.clone(), pass, heard);
                 if accounts.send(account).await.is_err() {
                     return;

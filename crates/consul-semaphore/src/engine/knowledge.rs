@@ -108,8 +108,7 @@ impl Knowledge {
             return;
         }
         if news.reset {
-            self.went_back = true;
-            self.own_writes.clear();
+            self.note_reset();
         }
         if let Some(known) = &mut self.reading
             && known.shows(&news.entries)
@@ -127,6 +126,12 @@ impl Knowledge {
             },
             now,
         );
+    }
+
+    /// Consul lost its data, or was restored from a backup.
+    pub(super) fn note_reset(&mut self) {
+        self.went_back = true;
+        self.own_writes.clear();
     }
 
     /// Whether the prefix is to be read, because nothing is known of it and nothing is in the way.
@@ -181,9 +186,10 @@ impl Knowledge {
         for grant in &transaction.grants {
             self.memory.mutex.took(&grant.session, now.moment);
         }
+        // Also when what is known was doubted meanwhile: a listing from before shows none of it.
+        let keys = transaction.written_keys();
+        self.own_writes.add(keys, answer, now.moment);
         if let Some(reading) = self.reading.take() {
-            let keys = transaction.written_keys();
-            self.own_writes.add(keys, answer, now.moment);
             self.know(
                 reading.after(&transaction.operations, answer, sent),
                 now.moment,

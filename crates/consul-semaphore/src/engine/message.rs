@@ -138,16 +138,24 @@ pub enum Action {
 #[derive(Clone, Debug)]
 pub enum Call {
     /// Reads the prefix.
-    Read,
+    Read {
+        /// It has been given up by then.
+        not_after: Option<Moment>,
+    },
     /// Writes to Consul: all of it or nothing.
     Transact {
         /// What is written.
         transaction: Arc<Transaction>,
-        /// It is not sent after this moment: it has been given up by then.
+        /// It has been given up by then, and is not to be sent any more.
         not_after: Option<Moment>,
     },
     /// Asks whose these sessions are. Only those of our own node can be ours.
-    Resolve(Vec<SessionId>),
+    Resolve {
+        /// Which.
+        sessions: Vec<SessionId>,
+        /// It has been given up by then.
+        not_after: Option<Moment>,
+    },
     /// Asks who a holder is, for people.
     Describe(SessionId),
     /// Makes a session.

@@ -71,6 +71,8 @@ pub struct Slice {
 /// What a pass came to.
 #[derive(Clone, Debug, Default)]
 pub struct Conclusion {
+    /// Whether it was known what Consul says; otherwise all else that is said here is of no account.
+    pub certain: bool,
     /// What `status.appliedLimits` must be before the limit can be written to Consul.
     pub record: Option<Vec<u32>>,
     /// How the limits are; `None` while `.lock` can't be read.
@@ -328,6 +330,18 @@ impl Queue {
         self.writes.busy.contains(uid)
     }
 
+    /// Whether a slot is being granted to a workload.
+    pub fn is_granting(&self, uid: &Uid) -> bool {
+        let blocking = self.calls.blocking.as_ref();
+        blocking.is_some_and(|blocking| match &blocking.what {
+            Blocks::Transact(transaction) => {
+                let mut grants = transaction.grants.iter();
+                grants.any(|grant| grant.job.uid == *uid)
+            }
+            Blocks::Read | Blocks::Resolve(_) => false,
+        })
+    }
+
     /// What the API server said when it refused one start after another.
     pub fn refusal(&self) -> Option<&str> {
         self.writes.refusals.message()
@@ -402,7 +416,12 @@ impl Queue {
                 (self.calls.blocking, self.calls.news) = (None, None);
             }
             Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
-            Event::Listed(news) if self.calls.blocking.is_some() => self.calls.put_off(news),
+            Event::Listed(news) if self.calls.blocking.is_some() => {
+                if news.as_ref().is_ok_and(|news| news.reset) {
+                    self.knowledge.note_reset();
+                }
+                self.calls.put_off(news);
+            }
             Event::Listed(news) => self.knowledge.listed(news, now),
             Event::Abandoned => self.abandon_sessions(),
             Event::Answered(id, answer) => self.answered(id, answer, now, lookup),
@@ -410,6 +429,9 @@ impl Queue {
     }
 
     fn abandon_sessions(&mut self) {
+        // One that is being made is ended when it is there.
+        let others = &mut self.calls.others;
+        others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
         for session in std::mem::take(&mut self.sessions).kept {
             self.calls.actions.push_back(Action::Forget(session));
         }
@@ -784,20 +806,24 @@ impl Queue {
     fn look(&mut self, now: Now, lookup: &impl Lookup) {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
-            && self.sessions.outlive(reading, lookup)
+            && self.sessions.outlived(reading, lookup)
         {
             // The watch has not brought yet what a renewal was told.
             self.knowledge.invalidate();
         }
         let Some(reading) = &self.knowledge.reading else {
             if self.operations.is_some() && self.knowledge.is_to_be_read(now.moment) {
-                self.calls.block(Blocks::Read, Call::Read, until);
+                let call = Call::Read { not_after: until };
+                self.calls.block(Blocks::Read, call, until);
             }
             return;
         };
         let unknown = self.sessions.unknown(reading);
         if !unknown.is_empty() && self.operations.is_some() {
-            let call = Call::Resolve(unknown.clone());
+            let call = Call::Resolve {
+                sessions: unknown.clone(),
+                not_after: until,
+            };
             self.calls.block(Blocks::Resolve(unknown), call, until);
         }
     }
@@ -991,7 +1017,7 @@ impl Queue {
         for rename in &plan.renames {
             self.write(Write::Rename(rename.clone()), None);
         }
-        if !blocked && self.calls.blocking.as_ref().is_none_or(Blocking::writes) {
+        if certain && !blocked {
             plan.sessions.iter().for_each(|job| self.make_session(job));
             if plan.transaction.is_none() && self.sessions.making.is_empty() {
                 self.knowledge.writing_works();
@@ -1161,6 +1187,7 @@ impl Queue {
         let mut kept = self.sessions.kept.iter();
         let holds = kept.any(|session| !ahead.contains(session) && lives(session));
         Conclusion {
+            certain: facts.certain,
             record,
             agreement,
             // One that is being made is to be ended first.
@@ -1182,12 +1209,6 @@ impl Queue {
 pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     limit.min(operations) + limit.min(AHEAD) + passed + SPARE
-}
-
-impl Blocking {
-    fn writes(&self) -> bool {
-        matches!(self.what, Blocks::Transact(_))
-    }
 }
 
 /// When a workload was done whose slot cooled afterwards.

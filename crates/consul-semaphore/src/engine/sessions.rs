@@ -32,6 +32,8 @@ pub(crate) struct Sessions {
     pub(crate) ahead: BTreeMap<Uid, SessionId>,
     /// Workloads that a session is being made for.
     pub(super) making: BTreeSet<Uid>,
+    /// Those that are gone though a reading showed their contender, which was read again for that.
+    outlived: BTreeSet<SessionId>,
     /// Whom each contender's session stands for.
     pub(super) owners: IdMap<SessionId, Owner>,
 }
@@ -62,10 +64,16 @@ impl Sessions {
         dead
     }
 
-    /// Whether Consul says that a session is gone whose contender this reading still shows.
-    pub(super) fn outlive(&self, reading: &Reading, lookup: &impl Lookup) -> bool {
-        let gone = |session: &SessionId| self.life(session, lookup) == Some(Life::Gone);
-        reading.contenders().any(|(session, _)| gone(session))
+    /// Whether Consul says that a session is gone whose contender this reading still shows. It is said once of
+    /// each.
+    pub(super) fn outlived(&mut self, reading: &Reading, lookup: &impl Lookup) -> bool {
+        self.outlived.retain(|session| self.kept.contains(session));
+        let gone = |session: &&SessionId| self.life(session, lookup) == Some(Life::Gone);
+        let contenders = reading.contenders().map(|(session, _)| session);
+        let gone: Vec<SessionId> = contenders.filter(gone).cloned().collect();
+        let before = self.outlived.len();
+        self.outlived.extend(gone);
+        self.outlived.len() > before
     }
 
     /// The contenders of which it is not known whose they are. Whose a session is never changes.

@@ -29,6 +29,9 @@ use crate::{
 };
 use consul_client::{self as consul, Behavior, OpError, Session, SessionId, clock::Moment};
 
+/// How many answers and listings may come once more.
+const ECHOES: usize = 4;
+
 /// How many passes it may take until nothing more can be answered at once.
 const PROMPT: usize = 20;
 
@@ -55,6 +58,9 @@ pub(super) struct Operator {
     pending: VecDeque<Step>,
     /// Jobs that were stopped and have not been seen since.
     stopped: BTreeSet<Uid>,
+    /// The last answers, and what the watch brought last: each may come once more.
+    answered: VecDeque<(CallId, Answer)>,
+    brought: VecDeque<News>,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
 }
@@ -190,6 +196,10 @@ impl Operator {
 
     /// Something happens that the engine is shown.
     fn handle(&mut self, outside: &Outside, event: Event) {
+        if let (Event::Answered(id, answer), false) = (&event, self.timeless) {
+            self.answered.push_front((*id, answer.clone()));
+            self.answered.truncate(ECHOES);
+        }
         if let Some(queue) = &mut self.queue {
             let store = &self.store;
             queue.handle(event, now(outside), &View { store, outside });
@@ -221,7 +231,27 @@ impl Operator {
         } else {
             Ok(News::from(listing))
         };
+        if let (Ok(news), false) = (&news, self.timeless) {
+            self.brought.push_front(news.clone());
+            self.brought.truncate(ECHOES);
+        }
         self.handle(outside, Event::Listed(news));
+    }
+
+    /// Something that came before comes once more, or late: an answer, or a listing that the watch brought.
+    pub(super) fn echo(&mut self, outside: &Outside, choice: usize) {
+        let answer = self.answered.get(choice / 2).cloned();
+        let listing = self.brought.get(choice / 2).cloned();
+        match (choice % 2, answer, listing) {
+            (0, Some((id, answer)), _) => self.handle(outside, Event::Answered(id, answer)),
+            (1, _, Some(news)) => self.handle(outside, Event::Listed(Ok(news))),
+            _ => {}
+        }
+    }
+
+    /// The watch fails.
+    pub(super) fn lose_the_watch(&mut self, outside: &Outside) {
+        self.handle(outside, Event::Listed(Err(unheard())));
     }
 
     /// The sessions that are due are renewed.
@@ -266,6 +296,12 @@ impl Operator {
         plan
     }
 
+    /// Decides while calls are under way: nothing is answered meanwhile.
+    pub(super) fn decide_at_once(&mut self, outside: &Outside) {
+        self.see_spec(outside);
+        self.pass(outside);
+    }
+
     /// One pass.
     fn pass(&mut self, outside: &Outside) -> Plan {
         let Some(queue) = &mut self.queue else {
@@ -296,16 +332,23 @@ impl Operator {
         plan
     }
 
-    /// Has limits recorded in the status.
+    /// Has limits recorded in the status. One that is not ours any more is so at once; one that is to be ours
+    /// is when that is recorded.
     fn record(&mut self, outside: &Outside, limits: Option<Vec<u32>>) {
-        let records = |step: &Step| matches!(step, Step::Record { .. });
         if let Some(limits) = limits
             && limits != outside.applied
-            && !self.pending.iter().any(records)
+            && !self.is_recording()
         {
             let was = outside.applied.clone();
+            let known = limits.iter().filter(|limit| was.contains(limit));
+            self.handle(outside, Event::Recorded(known.copied().collect()));
             self.pending.push_back(Step::Record { was, limits });
         }
+    }
+
+    fn is_recording(&self) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|step| matches!(step, Step::Record { .. }))
     }
 
     /// The engine hears of the spec and of the status.
@@ -324,7 +367,9 @@ impl Operator {
         self.generation = outside.generation;
         let settings = Box::new(settings.clone());
         self.handle(outside, Event::Spec { settings, changed });
-        self.handle(outside, Event::Recorded(outside.applied.clone()));
+        if !self.is_recording() {
+            self.handle(outside, Event::Recorded(outside.applied.clone()));
+        }
     }
 
     /// The Jobs that run though no grant started them, as far as it has seen.
@@ -407,11 +452,11 @@ impl Operator {
             }
         };
         let answer = match call {
-            Call::Read => {
+            Call::Read { .. } => {
                 let listing = outside.consul.list(&outside.settings.prefix, outside.now());
                 Answer::Listing(reached(()).map(|()| listing))
             }
-            Call::Resolve(sessions) => {
+            Call::Resolve { sessions, .. } => {
                 let found = sessions.iter().filter_map(session).collect();
                 Answer::Resolved(reached(()).map(|()| found))
             }
@@ -429,9 +474,32 @@ impl Operator {
         self.handle(outside, Event::Answered(id, answer));
     }
 
+    /// A question has no answer.
+    fn lose(&mut self, outside: &Outside, id: CallId, call: &Call) {
+        let answer = match call {
+            Call::Read { .. } => Answer::Listing(Err(unheard())),
+            Call::Resolve { .. } => Answer::Resolved(Err(unheard())),
+            Call::Describe(_) => Answer::Described(Err(unheard())),
+            Call::Prove(_) => Answer::Proof(Err("it is away".into())),
+            _ => Answer::Access(None),
+        };
+        self.handle(outside, Event::Answered(id, answer));
+    }
+
     /// Does the next thing, and says whether it was done as planned.
     pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) -> bool {
-        let Some(step) = self.pending.pop_front() else {
+        self.act_on(0, outside, lost)
+    }
+
+    /// Does one of the things that are to be done, whichever was to be first.
+    pub(super) fn act_on(
+        &mut self,
+        position: usize,
+        outside: &mut Outside,
+        lost: Option<Lost>,
+    ) -> bool {
+        let position = position % self.pending.len().max(1);
+        let Some(step) = self.pending.remove(position) else {
             return true;
         };
         let away = outside.away && !matches!(step, Step::Record { .. } | Step::Patch { .. });
@@ -503,6 +571,10 @@ impl Operator {
                     outside.destroy(&session);
                 }
                 !away
+            }
+            Step::Ask { id, call } if lost => {
+                self.lose(outside, id, &call);
+                false
             }
             Step::Ask { id, call } => {
                 self.answer(outside, id, &call);

@@ -177,6 +177,21 @@ pub(super) fn operator() -> BoxedStrategy<Event> {
     .boxed()
 }
 
+/// What happens in another order than it was asked for, twice, late or not at all.
+pub(super) fn disorder() -> BoxedStrategy<Event> {
+    let lost = prop_oneof![
+        4 => Just(None),
+        1 => any::<bool>().prop_map(|done| Some(Lost { done })),
+    ];
+    prop_oneof![
+        6 => Just(Event::Decide),
+        6 => (any_one(), lost).prop_map(|(position, lost)| Event::StepOf(position, lost)),
+        2 => any_one().prop_map(Event::Echo),
+        1 => Just(Event::LoseTheWatch),
+    ]
+    .boxed()
+}
+
 /// A replica that goes on for a while after another one has taken over.
 pub(super) fn replicas() -> BoxedStrategy<Event> {
     prop_oneof![1 => Just(Event::Depose), 3 => Just(Event::Straggle)].boxed()

@@ -85,6 +85,14 @@ pub(super) enum Event {
     SeeJobs,
     SeeConsul,
     Step(Option<Lost>),
+    /// It does one of the things that are to be done, whichever was to be first.
+    StepOf(usize, Option<Lost>),
+    /// It decides while calls are under way.
+    Decide,
+    /// An answer or a listing comes once more, or late.
+    Echo(usize),
+    /// The watch fails.
+    LoseTheWatch,
     Pass,
     Crash,
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
@@ -163,6 +171,12 @@ impl World {
             Event::Step(_) => {
                 self.operator.decide(&self.outside);
             }
+            Event::StepOf(position, lost) => {
+                self.operator.act_on(*position, &mut self.outside, *lost);
+            }
+            Event::Decide => self.operator.decide_at_once(&self.outside),
+            Event::Echo(choice) => self.operator.echo(&self.outside, *choice),
+            Event::LoseTheWatch => self.operator.lose_the_watch(&self.outside),
             Event::Pass => {
                 self.pass();
             }
