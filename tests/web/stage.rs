@@ -1,6 +1,10 @@
 //! Operators with the page, and those who look at it.
 
 use testbed::{Bed, Namespace, Operator};
+use tokio::sync::Mutex;
+
+/// Of two that apply a file for the first time at once, one is told that it is there already.
+static APPLYING: Mutex<()> = Mutex::const_new(());
 
 /// An address of loopback that nobody else is given, also while its replica is away.
 pub(crate) fn free_address() -> String {
@@ -24,7 +28,9 @@ pub(crate) async fn replica<const N: usize>(
 /// Gives the operator what docs/web.md says it needs.
 pub(crate) async fn may_review(bed: &Bed) {
     let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
+    let alone = APPLYING.lock().await;
     bed.kubectl(["apply", "-f", files[0], "-f", files[1]]).await;
+    drop(alone);
     let operator = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
     for what in [
         "tokenreviews.authentication.k8s.io",

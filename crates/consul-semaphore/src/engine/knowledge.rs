@@ -297,9 +297,18 @@ impl Knowledge {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    };
 
     use super::*;
+
+    /// Later than every moment before.
+    fn tick() -> Moment {
+        static SECONDS: AtomicU64 = AtomicU64::new(1);
+        Moment::from_boot(Duration::from_secs(SECONDS.fetch_add(1, Ordering::Relaxed)))
+    }
 
     fn news(index: u64, sent: Moment) -> News {
         News {
@@ -317,7 +326,7 @@ mod tests {
 
     fn now() -> Now {
         Now {
-            moment: Moment::now(),
+            moment: tick(),
             time: jiff::Timestamp::UNIX_EPOCH,
             jitter: 0.0,
         }
@@ -339,12 +348,12 @@ mod tests {
         known.listed(
             Ok(News {
                 entries: vec![left].into(),
-                ..news(9, Moment::now())
+                ..news(9, tick())
             }),
             now(),
         );
         assert!(!known.is_unused());
-        known.listed(Ok(news(10, Moment::now())), now());
+        known.listed(Ok(news(10, tick())), now());
         assert!(known.is_unused());
     }
 
@@ -354,8 +363,8 @@ mod tests {
         known.listed(Err(consul::Error::Gone), now());
         known.trouble = None;
         assert!(known.watch_failed);
-        assert!(!known.is_to_be_read(Moment::now()));
-        known.listed(Ok(news(9, Moment::now())), now());
+        assert!(!known.is_to_be_read(tick()));
+        known.listed(Ok(news(9, tick())), now());
         assert!(!known.watch_failed && known.reading.is_some());
     }
 
@@ -415,11 +424,11 @@ mod tests {
             ..news(index, sent)
         };
         let first = vec![lock(9, r#"{"a":true}"#), key("a", Some("a"), 8, "")];
-        known.listed(Ok(brings(first.clone(), 9, Moment::now())), now());
+        known.listed(Ok(brings(first.clone(), 9, tick())), now());
         // Each listing was asked for before the last of our writes was answered, and shows none of them.
-        let sent = Moment::now();
+        let sent = tick();
         let (handed_over, answer) = hand_over("a", "b", 20);
-        known.committed(&handed_over, &answer, Moment::now(), now());
+        known.committed(&handed_over, &answer, tick(), now());
         let late = |more: &[Entry]| [&first, more].concat();
         known.listed(
             Ok(brings(late(&[key("f", Some("f"), 15, "")]), 15, sent)),
@@ -433,13 +442,13 @@ mod tests {
         };
         assert_eq!(seen(&known), ["b", "f"], "what was released stays so");
         // Somebody else's dead contender goes, beside one more of our writes.
-        let sent = Moment::now();
+        let sent = tick();
         let (again, answer) = hand_over("b", "b", 30);
         let again = Transaction {
             operations: again.operations[..2].to_vec(),
             ..again
         };
-        known.committed(&again, &answer, Moment::now(), now());
+        known.committed(&again, &answer, tick(), now());
         let shown = vec![lock(20, r#"{"b":true}"#), key("b", Some("b"), 20, "")];
         known.listed(Ok(brings(shown, 22, sent)), now());
         assert_eq!(seen(&known), ["b"]);
@@ -453,10 +462,10 @@ mod tests {
     #[test]
     fn a_listing_that_does_not_show_a_write_tells_nothing_once_the_write_is_in_doubt() {
         let mut known = known();
-        let sent = Moment::now();
+        let sent = tick();
         known.listed(Ok(news(9, sent)), now());
         let (handed_over, answer) = hand_over("a", "b", 20);
-        known.committed(&handed_over, &answer, Moment::now(), now());
+        known.committed(&handed_over, &answer, tick(), now());
         known.invalidate();
         known.listed(Ok(news(10, sent)), now());
         assert!(known.reading.is_none());
@@ -467,11 +476,11 @@ mod tests {
     #[test]
     fn a_listing_older_than_the_last_one_undoes_nothing() {
         let mut known = known();
-        let (first, second) = (Moment::now(), Moment::now());
+        let (first, second) = (tick(), tick());
         known.listed(Ok(news(9, first)), now());
         known.listed(Ok(news(8, second)), now());
         assert_eq!(known.listed.index, 9);
-        known.listed(Ok(news(7, Moment::now() + Duration::from_nanos(1))), now());
+        known.listed(Ok(news(7, tick() + Duration::from_nanos(1))), now());
         assert_eq!(known.listed.index, 7, "Consul forgot what was deleted");
     }
 }

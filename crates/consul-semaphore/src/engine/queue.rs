@@ -594,7 +594,8 @@ impl Queue {
     fn granted(&mut self, grant: &Grant) {
         self.sessions.ahead.remove(&grant.job.uid);
         let at = self.body(&grant.session).map(|body| body.time);
-        let lost = !grant.starts && !self.held.unheld.contains(&grant.job.uid);
+        let reported = self.held.unheld.remove(&grant.job.uid);
+        let lost = !grant.starts && !reported;
         let grant = grant.clone();
         self.calls.report(Outcome::Granted { grant, at, lost });
     }
@@ -1029,7 +1030,7 @@ impl Queue {
                 self.end_session(&session);
             }
         }
-        self.report_unheld(&plan.unheld, certain);
+        self.report_unheld(plan, certain);
     }
 
     /// Sends the PATCH that starts a workload, unless the evidence for its slot may end before the PATCH is
@@ -1121,18 +1122,22 @@ impl Queue {
     }
 
     /// Reports once of each running workload without a slot that it goes on. That one has a slot again is known
-    /// only while Consul's entries are.
-    fn report_unheld(&mut self, unheld: &[Target], certain: bool) {
+    /// when it was granted, and only while Consul's entries are.
+    fn report_unheld(&mut self, plan: &Plan, certain: bool) {
         let mut known = std::mem::take(&mut self.held.unheld);
-        for job in unheld {
+        for job in &plan.unheld {
             if !known.contains(&job.uid) {
                 self.calls.report(Outcome::GoesOn(job.clone()));
             }
         }
         if certain {
-            known.clear();
+            let transaction = plan.transaction.iter();
+            let granted = transaction.flat_map(|transaction| &transaction.grants);
+            let granted = granted.map(|grant| &grant.job);
+            let soon: BTreeSet<&Uid> = granted.chain(&plan.sessions).map(|job| &job.uid).collect();
+            known.retain(|uid| soon.contains(uid));
         }
-        known.extend(unheld.iter().map(|job| job.uid.clone()));
+        known.extend(plan.unheld.iter().map(|job| job.uid.clone()));
         self.held.unheld = known;
     }
 
