@@ -70,6 +70,10 @@ pub struct Slice {
 
 /// What a pass came to.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, each asked for by itself"
+)]
 pub struct Conclusion {
     /// Whether it was known what Consul says; otherwise all else that is said here is of no account.
     pub certain: bool,
