@@ -32,17 +32,14 @@ use super::{
     patch::PatchError,
 };
 use crate::telemetry::SemaphoreLabels;
-use consul_client::{
-    SessionId,
-    clock::{self, Moment},
-    id::IdMap,
-};
+use consul_client::{SessionId, clock::Moment, id::IdMap};
 use consul_semaphore::{
     Defence, Job, Life, Settings, Uid,
     engine::{
-        Action, Answer, Call, CallId, Conclusion, Event, IDLE, Lookup, Moved, Now, Queue, Slice,
-        Write, Written,
+        Action, Answer, Call, CallId, Conclusion, Event, IDLE, Lookup, Moved, Queue, Slice, Write,
+        Written,
     },
+    holding::now,
 };
 use consul_semaphore_api::annotations;
 
@@ -106,15 +103,6 @@ impl Drop for Grantor {
     /// Sessions made ahead have no contender by which anybody would find them again.
     fn drop(&mut self) {
         self.expire_what_is_ahead();
-    }
-}
-
-/// The present.
-fn now() -> Now {
-    Now {
-        moment: Moment::now(),
-        time: clock::time(),
-        jitter: fastrand::f64(),
     }
 }
 

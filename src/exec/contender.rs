@@ -21,9 +21,9 @@ use consul_client::{
 use consul_semaphore::OnContention;
 use consul_semaphore::{
     Agreement, Cluster, Defence, Granted, Job, LimitPolicy, Lock, OnSlotLost, Reading, Standing,
-    engine::{CallId, Conclusion, Event, News, Now, Queue, Write, Written},
+    engine::{CallId, Conclusion, Event, News, Queue, Write, Written},
     evidence::LATE,
-    holding::Renewal,
+    holding::{Renewal, now},
     identity,
     lock::Unreadable,
     plan::{Slot, Suspended, Taker},
@@ -79,15 +79,6 @@ pub(super) struct Contender {
     pub(super) stderr: Stderr,
     /// What was told, as long as it is so.
     told: BTreeSet<&'static str>,
-}
-
-/// The present.
-fn now() -> Now {
-    Now {
-        moment: Moment::now(),
-        time: clock::time(),
-        jitter: fastrand::f64(),
-    }
 }
 
 impl Contender {

@@ -2,9 +2,12 @@
 //!
 //! - `renewal`: a session that is kept alive
 //! - `backoff`: when something that failed is tried again
+//! - `present`: what time it is, for the engine
 
 mod backoff;
+mod present;
 mod renewal;
 
 pub use backoff::{Setback, insist};
+pub use present::now;
 pub use renewal::{KnownLife, Renewal, pauses};

@@ -1,0 +1,13 @@
+//! What the engine is told of the present.
+
+use crate::engine::Now;
+use consul_client::clock::{self, Moment};
+
+/// Both clocks as they are, and a random number.
+pub fn now() -> Now {
+    Now {
+        moment: Moment::now(),
+        time: clock::time(),
+        jitter: fastrand::f64(),
+    }
+}
