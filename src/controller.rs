@@ -1,14 +1,12 @@
-//! The Kubernetes side: watches come in, a grantor for each lock key decides, Jobs are written to.
+//! The Kubernetes side: watches come in, the engine decides, Jobs are written to.
 //!
-//! A semaphore has one lock key; a keyed one has one for each key that its Jobs name.
+//! One Job's path through this module:
+//! `watches` (its events) → `index` (its place in a queue) → `shell` (shows the
+//! [engine](consul_semaphore::engine) what happened, and makes the calls that it asks for) → `patch` (it is
+//! started) → the shell again (its pods are gone, its slot is given back).
 //!
-//! One Job's way through this room:
-//! `watches` (its events) → `index` (its place in line) → `grantor` (a pass of the
-//! [engine](consul_semaphore::engine) over its lock key, and the calls that it asks for) → `patch` (it is
-//! started) → the grantor again (its pods are gone, its slot is given back).
-//!
-//! Beside that: `overseer` is responsible for a `ConsulSemaphore` (spec, finalizer, status, the watch
-//! of its prefix, a task for each grantor), `keeper` renews sessions, `events` writes events, `intake`
+//! Beside that: `semaphore` is what there is of a `ConsulSemaphore` but its slots (finalizer, status, access to Consul,
+//! the watch of its prefix), `keeper` renews sessions, `events` writes events, `intake`
 //! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
 //! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
 //! the token of one that brings its own. `reach` says how far the watches of the API server see, and
@@ -23,20 +21,17 @@ pub mod asker;
 pub mod bench;
 mod call;
 mod events;
-mod feed;
-mod grantor;
 mod greeting;
 mod home;
 mod index;
 mod intake;
 mod job;
 mod keeper;
-mod overseer;
 mod patch;
 mod reach;
-#[cfg(test)]
-mod samples;
 mod secret;
+mod semaphore;
+mod shell;
 mod ungranted;
 mod watches;
 mod watching;
@@ -52,8 +47,8 @@ use self::{call::call, events::Events, index::Index, keeper::Keeper};
 pub(crate) use self::{
     home::{place, tenants_node},
     job::{Kept, Obstacle},
-    overseer::spec::{defence, settings_of},
     secret::take_token,
+    semaphore::spec::{defence, settings_of},
 };
 use crate::{
     admission,

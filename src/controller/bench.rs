@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1 as batch;
-use tokio::sync::Notify;
 
-use super::{
-    index::{Index, LineRef, SemaphoreRef},
-    job::Kept,
-};
+use super::{index::Index, job::Kept};
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
-use consul_semaphore::{Job, Uid, engine::head};
+use consul_semaphore::{
+    Job, Uid,
+    engine::{QueueRef, SemaphoreRef, head},
+};
 
 /// A Job as a pass sees it; `None` if it has nothing to do with us.
 pub fn read(job: &batch::Job) -> Option<Arc<Job>> {
@@ -21,7 +20,7 @@ pub fn read(job: &batch::Job) -> Option<Arc<Job>> {
 /// The line of one semaphore.
 pub struct Queue {
     index: Index,
-    line: LineRef,
+    line: QueueRef,
 }
 
 impl Queue {
@@ -31,10 +30,9 @@ impl Queue {
             namespace: namespace.into(),
             name: semaphore.into(),
         };
-        let line = LineRef::new(&semaphore, None);
+        let line = QueueRef::new(&semaphore, None);
         let index = Index::default();
-        let wake = Some(Arc::new(Notify::new()));
-        index.add_semaphore(semaphore, prefix, false, wake);
+        index.add_semaphore(semaphore, prefix, false, true);
         Self { index, line }
     }
 

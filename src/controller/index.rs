@@ -1,7 +1,7 @@
 //! The Jobs that concern the operator, by the line that they are in: a semaphore's, or one of a keyed
 //! semaphore's, which has one for each key.
 //!
-//! Watch events go in; the grantor of each line is woken and takes out its slice. An event costs
+//! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs
 //! O(log n), and nothing ever looks through all Jobs but a change of the semaphores themselves.
 
 #![expect(
@@ -11,8 +11,8 @@
 
 mod contenders;
 mod lists;
+mod marks;
 mod places;
-mod refs;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,11 +24,13 @@ use parking_lot::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-pub(super) use self::refs::{LineRef, SemaphoreRef};
-use self::{contenders::Contenders, lists::Lists};
+use self::{contenders::Contenders, lists::Lists, marks::Marks};
 use super::{job::Kept, reach::Reach};
 use consul_client::{clock::Moment, id::IdMap};
-use consul_semaphore::{Job, Key, Place, Prefix, Standing, Uid, engine::Slice};
+use consul_semaphore::{
+    Job, Key, Place, Prefix, Standing, Uid,
+    engine::{QueueRef, SemaphoreRef, Slice},
+};
 
 /// How many that are not to wait are looked at behind the head of a line.
 const IMPATIENT: usize = 64;
@@ -64,44 +66,29 @@ struct State {
     ungranted: BTreeSet<Uid>,
     contenders: Contenders,
     lists: Lists,
+    /// The queues that are due a pass.
+    marks: Marks,
 }
 
 struct Semaphore {
     prefix: Prefix,
     keyed: bool,
-    /// Wakes the overseer when there is a new line; `None` for one that another operator looks after.
-    wake: Option<Arc<Notify>>,
+    /// Whether this operator looks after it, and not another one.
+    ours: bool,
     lines: HashMap<Option<Key>, Line>,
-    /// Those of them that came to be since the overseer last asked.
-    fresh: BTreeSet<Option<Key>>,
     /// All who wait, over all lines.
     queue: BTreeMap<Place, Uid>,
 }
 
-impl Semaphore {
-    /// A line, which is made if it is not there.
-    fn line(&mut self, key: &Option<Key>) -> &mut Line {
-        if !self.lines.contains_key(key) {
-            self.fresh.insert(key.clone());
-            if let Some(wake) = &self.wake {
-                wake.notify_one();
-            }
-        }
-        self.lines.entry(key.clone()).or_default()
-    }
-}
-
 #[derive(Default)]
 struct Line {
-    /// Wakes its grantor.
-    wake: Arc<Notify>,
     waiting: BTreeMap<Place, Uid>,
     /// Those of them that are not to wait: they are judged wherever they stand.
     impatient: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
-    /// Jobs that came in line since the grantor last asked.
+    /// Jobs that came in line since this was last asked.
     newcomers: BTreeSet<Uid>,
-    /// Jobs of which a pod has ended since the grantor last asked.
+    /// Jobs of which a pod has ended since this was last asked.
     touched: BTreeSet<Uid>,
 }
 
@@ -190,31 +177,47 @@ impl Index {
             return;
         }
         for line in state.lines_at(&namespace.into(), lock_key) {
-            if let Some(line) = state.line_mut(&line) {
-                line.touched.insert(job.clone());
-                line.wake.notify_one();
+            if let Some(there) = state.line_mut(&line) {
+                there.touched.insert(job.clone());
+                state.marks.mark(line);
             }
         }
     }
 
+    /// Waits until queues are due a pass.
+    pub(super) async fn marked(&self) {
+        let wake = self.state().marks.wake();
+        wake.notified().await;
+    }
+
+    /// The queues that are due a pass, of which nobody has been told yet.
+    pub(super) fn take_marked(&self) -> BTreeSet<QueueRef> {
+        self.state().marks.take()
+    }
+
+    /// A queue is due a pass.
+    pub(super) fn mark(&self, queue: &QueueRef) {
+        self.state().marks.mark(queue.clone());
+    }
+
     /// The other lines in its namespace whose slots stand in this lock key.
-    pub(super) fn neighbours(&self, line: &LineRef, lock_key: &str) -> Vec<LineRef> {
-        let mut there = self.state().lines_at(&line.namespace, lock_key);
+    pub(super) fn neighbours(&self, line: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
+        let namespace = &line.semaphore.namespace;
+        let mut there = self.state().lines_at(namespace, lock_key);
         there.retain(|other| other != line);
         there
     }
 
-    /// A semaphore has an overseer from now on, which is woken by `wake` when there are fresh lines;
-    /// `None`: another operator looks after it.
+    /// There is a semaphore, which this operator looks after if it is `ours`.
     pub(super) fn add_semaphore(
         &self,
         reference: SemaphoreRef,
         prefix: Prefix,
         keyed: bool,
-        wake: Option<Arc<Notify>>,
+        ours: bool,
     ) {
         let mut state = self.state();
-        if wake.is_none() && state.is_others(&reference, &prefix, keyed) {
+        if !ours && state.is_others(&reference, &prefix, keyed) {
             return;
         }
         state.forget_semaphore(&reference);
@@ -223,53 +226,47 @@ impl Index {
             .by_prefix
             .entry((namespace.clone(), prefix.as_str().to_owned()));
         by_prefix.or_default().insert(reference.clone());
-        let ours = wake.is_some();
-        let mut semaphore = Semaphore {
+        let semaphore = Semaphore {
             prefix,
             keyed,
-            wake,
+            ours,
             lines: HashMap::new(),
-            fresh: BTreeSet::new(),
             queue: BTreeMap::new(),
         };
+        state.semaphores.insert(reference.clone(), semaphore);
         if ours && !keyed {
-            semaphore.line(&None);
+            state.line_for(&QueueRef::new(&reference, None));
         }
-        state.semaphores.insert(reference, semaphore);
         self.rearrange(state, &namespace);
     }
 
-    /// The keys of the lines that came to be since this was last asked.
-    pub(super) fn fresh_lines(&self, reference: &SemaphoreRef) -> BTreeSet<Option<Key>> {
-        let mut state = self.state();
-        let semaphore = state.semaphores.get_mut(reference);
-        semaphore
-            .map(|semaphore| std::mem::take(&mut semaphore.fresh))
-            .unwrap_or_default()
-    }
-
-    /// What wakes the grantor of a line, which is there from now on.
-    pub(super) fn open(&self, line: &LineRef) -> Arc<Notify> {
-        let mut state = self.state();
-        let semaphore = state.semaphores.get_mut(&line.semaphore());
-        semaphore.map_or_else(Arc::default, |semaphore| {
-            let wake = semaphore.line(&line.key).wake.clone();
-            semaphore.fresh.remove(&line.key);
-            wake
+    /// The keys of a semaphore that have a line; `None` for one that is not keyed.
+    pub(super) fn keys(&self, reference: &SemaphoreRef) -> Vec<Option<Key>> {
+        let state = self.state();
+        let semaphore = state.semaphores.get(reference);
+        semaphore.map_or_else(Vec::new, |semaphore| {
+            semaphore.lines.keys().cloned().collect()
         })
     }
 
-    /// Forgets a line without Jobs; says whether it had none.
-    pub(super) fn close(&self, line: &LineRef) -> bool {
+    /// A queue is at work from now on: it is marked when something happens that concerns it.
+    pub(super) fn open(&self, line: &QueueRef) {
         let mut state = self.state();
-        let Some(semaphore) = state.semaphores.get_mut(&line.semaphore()) else {
+        if let Some(semaphore) = state.semaphores.get_mut(&line.semaphore) {
+            semaphore.lines.entry(line.key.clone()).or_default();
+        }
+    }
+
+    /// Forgets a line without Jobs; says whether it had none.
+    pub(super) fn close(&self, line: &QueueRef) -> bool {
+        let mut state = self.state();
+        let Some(semaphore) = state.semaphores.get_mut(&line.semaphore) else {
             return true;
         };
         let jobs = semaphore.lines.get(&line.key);
         let empty = jobs.is_none_or(|line| line.waiting.is_empty() && line.bound.is_empty());
         if empty {
             semaphore.lines.remove(&line.key);
-            semaphore.fresh.remove(&line.key);
             state.contenders.forget(line);
         }
         empty
@@ -302,7 +299,7 @@ impl Index {
     }
 
     /// The Jobs of a line: `head` of those that wait, and some of those behind them that are not to wait.
-    pub(super) fn slice(&self, line: &LineRef, head: usize) -> Slice {
+    pub(super) fn slice(&self, line: &QueueRef, head: usize) -> Slice {
         let state = self.state();
         let Some(line) = state.line(line) else {
             return Slice::default();
@@ -329,7 +326,7 @@ impl Index {
     }
 
     /// The Jobs that came in line since this was last asked and that are in it still.
-    pub(super) fn newcomers(&self, reference: &LineRef) -> Vec<Kept> {
+    pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<Kept> {
         let mut state = self.state();
         let Some(line) = state.line_mut(reference) else {
             return Vec::new();
@@ -345,7 +342,7 @@ impl Index {
     }
 
     /// The Jobs of which a pod has ended since this was last asked.
-    pub(super) fn touched(&self, line: &LineRef) -> BTreeSet<Uid> {
+    pub(super) fn touched(&self, line: &QueueRef) -> BTreeSet<Uid> {
         let mut state = self.state();
         let line = state.line_mut(line);
         line.map(|line| std::mem::take(&mut line.touched))
@@ -366,7 +363,7 @@ impl Index {
     /// Who is in a line, where these Jobs hold slots.
     pub(super) fn in_line<'a>(
         &self,
-        line: &LineRef,
+        line: &QueueRef,
         holding: impl Iterator<Item = &'a Uid>,
     ) -> InLine {
         let state = self.state();
@@ -386,7 +383,7 @@ impl Index {
     }
 
     /// All who wait in a line, in order.
-    pub(super) fn line(&self, line: &LineRef) -> Vec<Arc<Job>> {
+    pub(super) fn line(&self, line: &QueueRef) -> Vec<Arc<Job>> {
         self.slice(line, usize::MAX).waiting
     }
 
@@ -397,14 +394,14 @@ impl Index {
         wanted.is_some_and(|semaphore| semaphore.keyed && kept.job.key.is_none())
     }
 
-    /// The Jobs that no grantor looks after, where all semaphores are known.
+    /// The Jobs that no semaphore looks after, where all semaphores are known.
     pub(super) fn strays(&self) -> Vec<Kept> {
         let state = self.state();
         let strays = state.strays.iter().filter_map(|uid| state.placed(uid));
         strays.cloned().collect()
     }
 
-    /// Some of the Jobs that run though no grant started them, whether a grantor looks after them or
+    /// Some of the Jobs that run though no grant started them, whether a semaphore looks after them or
     /// not, where all semaphores are known: at most so many, of those whose turn it is.
     pub(super) fn ungranted(&self, most: usize, its_turn: impl Fn(&Uid) -> bool) -> Vec<Kept> {
         let state = self.state();

@@ -1,4 +1,4 @@
-//! Jobs that no grantor looks after: their semaphore does not exist, their annotations can't be
+//! Jobs that no semaphore looks after: their semaphore does not exist, their annotations can't be
 //! read, or something else manages them. They are told so.
 
 use std::{

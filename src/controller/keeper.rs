@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 
 use backon::BackoffBuilder;
-use tokio::{sync::Notify, task::AbortHandle, time::sleep};
+use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
     controller::{AFTERWARDS, home::Home},
@@ -21,7 +21,7 @@ use consul_client::{
 };
 use consul_semaphore::{
     Life,
-    holding::{KnownLife, Renewal, pauses},
+    holding::{KnownLife, OnChange, Renewal, pauses},
 };
 
 /// The address of our external node: Consul wants one, and nobody connects to it.
@@ -42,8 +42,8 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// The sessions that are kept. One may be kept twice for a moment: by a grantor that is about to go,
-/// and by the one that comes after it.
+/// The sessions that are kept. One may be kept twice for a moment: for a semaphore that is about to go,
+/// and for the one of its name that comes after it.
 type Kept = HashMap<SessionId, Vec<KnownLife>>;
 
 /// What is renewed on when the lead is lost, until somebody leads again. To renew a session changes
@@ -78,11 +78,6 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// What is known of it.
-    pub(super) fn life(&self) -> Life {
-        self.renewal.life()
-    }
-
     /// Nothing depends on it: when the lead is lost it expires. Nobody would adopt it.
     pub(super) fn expire(mut self) {
         self.matters = false;
@@ -153,14 +148,14 @@ impl Keeper {
         }
     }
 
-    /// Makes a session of this name, on the node of this home, and keeps it. `wake` is notified when
+    /// Makes a session of this name, on the node of this home, and keeps it. `on_change` is called when
     /// something about the session changes.
     pub(super) async fn create(
         &self,
         home: &Home,
         name: String,
         Span { ttl, lock_delay }: Span,
-        wake: Arc<Notify>,
+        on_change: OnChange,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
@@ -182,13 +177,13 @@ impl Keeper {
         }
         let (id, sent) = created?;
         let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
-        let session = self.keep(&home.consul, id.clone(), life, wake);
+        let session = self.keep(&home.consul, id.clone(), life, on_change);
         Ok((id, session))
     }
 
     /// Keeps a session that was found: its first renewal is sent at once.
-    pub(super) fn adopt(&self, consul: &Client, id: SessionId, wake: Arc<Notify>) -> Session {
-        self.keep(consul, id, Life::Unknown, wake)
+    pub(super) fn adopt(&self, consul: &Client, id: SessionId, on_change: OnChange) -> Session {
+        self.keep(consul, id, Life::Unknown, on_change)
     }
 
     /// Ends a session that nothing depends on any more. It goes on in the background; a session
@@ -208,9 +203,9 @@ impl Keeper {
         });
     }
 
-    fn keep(&self, consul: &Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Session {
+    fn keep(&self, consul: &Client, id: SessionId, life: Life, on_change: OnChange) -> Session {
         self.take_back(&id);
-        let renewal = Renewal::start(consul.clone(), id.clone(), life, wake);
+        let renewal = Renewal::start(consul.clone(), id.clone(), life, on_change);
         self.note_session(&id, renewal.known_life());
         Session {
             id,
@@ -322,7 +317,7 @@ mod tests {
         keeper.note_session(&id, before.clone());
         keeper.note_session(&id, after.clone());
         keeper.forget_session(&id, &before);
-        assert!(keeper.keeps(&id), "another grantor has taken it over");
+        assert!(keeper.keeps(&id), "another one has taken it over");
         assert_eq!(keeper.life(&id), Some(Life::Endless));
         keeper.forget_session(&id, &after);
         assert!(!keeper.keeps(&id));
@@ -358,9 +353,10 @@ mod tests {
         };
         let deadline = Duration::from_mins(1);
         tokio::time::timeout(deadline, under_way).await.unwrap();
-        let session = keeper.adopt(&consul, "s".into(), Arc::default());
+        let id = SessionId::from("s");
+        let _session = keeper.adopt(&consul, id.clone(), Arc::new(|| {}));
         let renewed = async {
-            while !matches!(session.life(), Life::Renewed { .. }) {
+            while !matches!(keeper.life(&id), Some(Life::Renewed { .. })) {
                 sleep(Duration::from_millis(5)).await;
             }
         };

@@ -13,10 +13,9 @@ use tokio::{sync::watch, task::AbortHandle, time::sleep};
 use super::{
     Context,
     call::{CallError, call},
-    index::SemaphoreRef,
 };
 use consul_client::{TokenCell, clock::Moment};
-use consul_semaphore::holding::Setback;
+use consul_semaphore::{engine::SemaphoreRef, holding::Setback};
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
 /// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies
@@ -75,12 +74,19 @@ impl SecretToken {
         self.state.borrow().problem.clone()
     }
 
-    /// Waits until there is another token, or another problem.
-    pub(super) async fn changed(&mut self) {
-        if self.state.changed().await.is_err() {
-            // Its writer lives as long as this.
-            std::future::pending::<()>().await;
-        }
+    /// Tells when there is another token, or another problem.
+    pub(super) fn changes(&self) -> TokenChanges {
+        TokenChanges(self.state.clone())
+    }
+}
+
+/// Tells when a token has changed.
+pub(super) struct TokenChanges(watch::Receiver<State>);
+
+impl TokenChanges {
+    /// Waits until there is another token, or another problem; says `false` when it is read no more.
+    pub(super) async fn next(&mut self) -> bool {
+        self.0.changed().await.is_ok()
     }
 }
 

@@ -20,38 +20,35 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use tokio::{
-    sync::{Notify, watch},
-    task::{AbortHandle, JoinSet},
+    sync::{mpsc, watch},
+    task::JoinSet,
 };
 
 use super::{
     Context,
     advisor::Advisor,
     events::Reason,
-    index::SemaphoreRef,
     intake,
     job::Kept,
-    overseer::Overseer,
     reach::Reach,
+    shell::{Input, Shell},
     ungranted,
     watching::{Watching, refusal},
 };
 use crate::{
     streamed,
-    telemetry::{Health, Metrics, SemaphoreLabels},
+    telemetry::{Health, Metrics},
 };
 use consul_client::clock::Moment;
-use consul_semaphore::lock_key_of;
+use consul_semaphore::{engine::SemaphoreRef, lock_key_of};
 use consul_semaphore_api::{ConsulSemaphore, annotations, scope::Namespaces};
 
-impl SemaphoreRef {
-    /// The reference to this object.
-    pub(super) fn of(object: &impl Resource) -> Self {
-        let metadata = object.meta();
-        Self {
-            namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
-            name: metadata.name.as_deref().unwrap_or_default().into(),
-        }
+/// The reference to a semaphore.
+pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
+    let metadata = semaphore.meta();
+    SemaphoreRef {
+        namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
+        name: metadata.name.as_deref().unwrap_or_default().into(),
     }
 }
 
@@ -87,6 +84,9 @@ pub(super) async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
+    let shell = Shell::new(context.clone());
+    let inputs = shell.inputs();
+    tasks.spawn(shell.run());
     for begun in watches {
         let Begun {
             reach,
@@ -98,7 +98,14 @@ pub(super) async fn run(
         let context = || context.clone();
         tasks.spawn(watch_jobs(context(), reach.clone(), jobs, synced));
         tasks.spawn(watch_pods(context(), reach.clone(), pods));
-        tasks.spawn(watch_semaphores(context(), reach, semaphores, jobs_synced));
+        let inputs = inputs.clone();
+        tasks.spawn(watch_semaphores(
+            context(),
+            reach,
+            semaphores,
+            jobs_synced,
+            inputs,
+        ));
     }
     tasks.spawn(intake::run(context.clone()));
     tasks.spawn(ungranted::run(context));
@@ -234,44 +241,37 @@ async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching)
     }
 }
 
-/// An overseer at work.
-struct AtWork {
-    uid: Option<String>,
-    specs: watch::Sender<Arc<ConsulSemaphore>>,
-    task: AbortHandle,
-}
-
-/// Has an overseer for each semaphore that the operator looks after. They begin when all Jobs are
-/// known.
+/// Tells the shell of each semaphore that the operator looks after, once all Jobs are known.
 async fn watch_semaphores(
     context: Arc<Context>,
     reach: Reach,
     watching: Watching,
     mut jobs_synced: watch::Receiver<bool>,
+    inputs: mpsc::Sender<Input>,
 ) {
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
     let events = events(&reach, &context.client, watcher::Config::default());
-    Overseers {
+    Semaphores {
         context,
         reach,
         known: HashMap::new(),
-        tasks: JoinSet::new(),
+        inputs,
     }
     .run(events, watching)
     .await;
 }
 
-struct Overseers {
+struct Semaphores {
     context: Arc<Context>,
     reach: Reach,
-    /// All semaphores that there are; `None` for those that another operator looks after.
-    known: HashMap<SemaphoreRef, Option<AtWork>>,
-    tasks: JoinSet<()>,
+    /// All semaphores that there are, each with its uid; `None` for those that another operator looks after.
+    known: HashMap<SemaphoreRef, Option<Option<String>>>,
+    inputs: mpsc::Sender<Input>,
 }
 
-impl Overseers {
+impl Semaphores {
     async fn run(
         mut self,
         mut events: BoxStream<'static, watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
@@ -279,20 +279,13 @@ impl Overseers {
     ) {
         let mut listed: Option<Vec<SemaphoreRef>> = None;
         loop {
-            let event = tokio::select! {
-                event = next(&mut events, &mut watching) => event,
-                Some(ended) = self.tasks.join_next() => match ended {
-                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                    _ => continue,
-                },
-            };
-            match event {
+            match next(&mut events, &mut watching).await {
                 Some(Event::Init) => listed = Some(Vec::new()),
                 Some(Event::InitApply(semaphore)) => {
                     if let Some(listed) = &mut listed {
-                        listed.push(SemaphoreRef::of(&semaphore));
+                        listed.push(reference_of(&semaphore));
                     }
-                    self.put(semaphore);
+                    self.put(semaphore).await;
                 }
                 Some(Event::InitDone) => {
                     let listed = listed.take().unwrap_or_default();
@@ -304,66 +297,58 @@ impl Overseers {
                         .collect();
                     for reference in &gone {
                         tracing::info!(semaphore = %reference, "it went unseen: its sessions are renewed no more, and end with their TTL");
-                        self.remove(reference);
+                        self.remove(reference).await;
                     }
                     self.context.index.semaphores_are_known(&self.reach);
                 }
-                Some(Event::Apply(semaphore)) => self.put(semaphore),
-                Some(Event::Delete(semaphore)) => self.remove(&SemaphoreRef::of(&semaphore)),
+                Some(Event::Apply(semaphore)) => self.put(semaphore).await,
+                Some(Event::Delete(semaphore)) => self.remove(&reference_of(&semaphore)).await,
                 None => return,
             }
         }
     }
 
-    fn put(&mut self, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) {
+    async fn put(&mut self, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) {
         let semaphore = match read {
             Ok(semaphore) => Arc::new(semaphore),
             Err(invalid) => return self.tell_invalid(&invalid),
         };
-        let reference = SemaphoreRef::of(semaphore.as_ref());
+        let reference = reference_of(semaphore.as_ref());
         let ours = self.context.scope.semaphores.matches(semaphore.labels());
-        if ours
-            && let Some(Some(known)) = self.known.get(&reference)
-            && known.uid == semaphore.uid()
-        {
-            known.specs.send_replace(semaphore);
-            return;
+        let known = self.known.get(&reference);
+        if ours && known == Some(&Some(semaphore.uid())) {
+            return self.tell(Input::Put(semaphore)).await;
         }
-        if self.dismiss(&reference) && !ours {
+        if self.dismiss(&reference).await && !ours {
             tracing::info!(semaphore = %reference, "left to another operator: the selector does not match its labels any more");
         }
-        let wake = ours.then(Arc::<Notify>::default);
         let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
         self.context
             .index
-            .add_semaphore(reference.clone(), prefix, keyed, wake.clone());
-        let at_work = wake.map(|wake| self.oversee(semaphore, wake));
-        self.known.insert(reference, at_work);
+            .add_semaphore(reference.clone(), prefix, keyed, ours);
+        self.known.insert(reference, ours.then(|| semaphore.uid()));
+        if ours {
+            self.tell(Input::Put(semaphore)).await;
+        }
     }
 
-    fn oversee(&mut self, semaphore: Arc<ConsulSemaphore>, wake: Arc<Notify>) -> AtWork {
-        let uid = semaphore.uid();
-        let (specs, changes) = watch::channel(semaphore);
-        let overseer = Overseer::new(self.context.clone(), changes, wake);
-        let task = self.tasks.spawn(overseer.run());
-        AtWork { uid, specs, task }
-    }
-
-    fn remove(&mut self, reference: &SemaphoreRef) {
-        self.dismiss(reference);
+    async fn remove(&mut self, reference: &SemaphoreRef) {
+        self.dismiss(reference).await;
         self.context.index.remove_semaphore(reference);
     }
 
-    /// Ends the work on a semaphore; says whether there was any. What stands in Consul stays as it is, and
-    /// whoever takes the semaphore up finds it there.
-    fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
-        let Some(gone) = self.known.remove(reference).flatten() else {
+    /// Ends the work on a semaphore; says whether there was any.
+    async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
+        if self.known.remove(reference).flatten().is_none() {
             return false;
-        };
-        gone.task.abort();
-        let labels = SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref());
-        self.context.metrics.forget(&labels);
+        }
+        self.tell(Input::Removed(reference.clone())).await;
         true
+    }
+
+    /// Tells the shell, which lives as long as this.
+    async fn tell(&self, input: Input) {
+        let _ = self.inputs.send(input).await;
     }
 
     /// The schema lets nothing through that can't be read, so this one was stored before it.

@@ -158,6 +158,7 @@ impl Contender {
             Done::Session { sent, ttl, made } => Answer::SessionMade(made.inspect(|id| {
                 let life = Life::Renewed { sent, ttl };
                 let (consul, wake) = (self.consul.clone(), self.wake.clone());
+                let wake = Arc::new(move || wake.notify_one());
                 let renewal = Renewal::start(consul, id.clone(), life, wake);
                 self.store.kept.insert(id.clone(), renewal);
             })),

@@ -1,15 +1,15 @@
-//! The engine: a queue's slots are granted, held and released here, without IO and without a clock.
+//! The engine: slots are granted, held and released here, without IO and without a clock.
 //!
-//! What happens comes in as an [`Event`]; what is to be done comes out as an [`Action`], and each call that an
-//! action asks for comes back as an event with its id. The caller has the connections, the watches and the
-//! clock, carries out what it is asked for side by side, and decides nothing:
+//! What happens goes in; what is to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
+//! id. The caller has the connections, the watches and the clock, does what it is asked for side by side, and decides
+//! nothing:
 //!
 //! ```text
 //! loop {
-//!     wait for an event, or until queue.next_timeout()
-//!     queue.handle(event, now, &lookup)      // takes note of it
-//!     queue.pass(now, &lookup)               // decides what follows from all that is known
-//!     while let Some(action) = queue.next_action() { carry it out }
+//!     wait until something happens, or until engine.next_timeout()
+//!     engine.listed(..), engine.answered(..), engine.touched(..), ...   // takes note of it
+//!     while let Some(passed) = engine.pass(now, &stores) {}             // decides what follows
+//!     while let Some(effect) = engine.next_effect() { do it }
 //! }
 //! ```
 //!
@@ -17,30 +17,454 @@
 //! (<https://sans-io.readthedocs.io>): the same code runs in the operator and under the model checker, which
 //! drops, doubles, delays and reorders what goes in.
 //!
-//! - `message`: events, actions, calls and their answers, outcomes
-//! - `queue`: the state of one lock key, and a pass over it
-//! - `knowledge`: what is known of the prefix, and what is in the way of knowing more
-//! - `own_writes`: what was written, until a listing shows it
-//! - `sessions`: the sessions that hold slots, and those made ahead
-//! - `proofs`: that no pod of a workload is left
-//! - `refusals`: what the API server refused, and what follows from that
-//! - `holders`: who the holders of other programs are, for people
+//! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each of them a [`Queue`] for each of its lock keys.
+//! A program that waits for one slot of one lock key needs only the queue: it shows it each [`Event`], has it pass, and
+//! carries out each [`Action`].
 
+mod agenda;
+mod finalizer;
 mod holders;
 mod knowledge;
 mod message;
+mod orphans;
 mod own_writes;
 mod proofs;
 mod queue;
+mod refs;
 mod refusals;
+mod semaphore;
 mod sessions;
+mod watched;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
 
 #[cfg(test)]
 pub(crate) use self::knowledge::Memory;
 
+use self::agenda::{Agenda, Due};
 pub use self::{
     knowledge::Trouble,
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     queue::{Conclusion, IDLE, Lookup, Queue, Slice, head},
+    refs::{QueueRef, SemaphoreRef},
+    semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,
+    watched::WatchedPrefix,
 };
+use crate::Key;
+use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
+
+/// The shortest time between looks at a whole semaphore that nothing but time has caused.
+const SOONEST: Duration = Duration::from_millis(10);
+
+/// What the caller keeps anyway, and the engine looks up: see [`Lookup`].
+pub trait Stores {
+    /// What a queue looks up.
+    type Of<'a>: Lookup
+    where
+        Self: 'a;
+
+    /// What a queue looks up.
+    fn of<'a>(&'a self, queue: &'a QueueRef) -> Self::Of<'a>;
+
+    /// The keys of a semaphore that have workloads; `None` for one that is not keyed.
+    fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>>;
+
+    /// A queue is at work from now on: the caller is to say when something happens that concerns it.
+    fn open(&self, queue: &QueueRef);
+
+    /// A queue without workloads is at work no more; says whether it had none.
+    fn close(&self, queue: &QueueRef) -> bool;
+
+    /// Whether a session is renewed by this process.
+    fn keeps(&self, session: &SessionId) -> bool;
+}
+
+/// Something that the caller is to do.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// For a queue.
+    Queue(QueueRef, Action),
+    /// A queue is no more: nobody used it.
+    Closed(QueueRef),
+    /// For a semaphore as a whole.
+    Semaphore(SemaphoreRef, Duty),
+}
+
+/// A pass over a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Which queue.
+    pub queue: QueueRef,
+    /// Whether it was known what Consul says.
+    pub certain: bool,
+}
+
+/// All semaphores of a process, with the queues of all their lock keys.
+///
+/// Each event marks the queues that it concerns, and [`Self::pass`] is over one of them: work is in proportion to what
+/// changed. Namespaces take turns.
+#[derive(Clone, Debug, Default)]
+pub struct Engine {
+    semaphores: BTreeMap<SemaphoreRef, Semaphore>,
+    agenda: Agenda,
+    /// The queues by the number that their calls have.
+    by_number: BTreeMap<u64, QueueRef>,
+    last_number: u64,
+    effects: VecDeque<Effect>,
+    /// The queues that nobody used when they last had a pass.
+    unused: Vec<QueueRef>,
+    /// The semaphores of which something may be different since that was last asked.
+    changed: BTreeSet<SemaphoreRef>,
+}
+
+/// What happens.
+impl Engine {
+    /// A semaphore is there, or has changed: what it asks for, what is `known` of it from before if it is taken up, and
+    /// whether it has our finalizer.
+    pub fn put(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        spec: Spec,
+        finalizer: bool,
+        known: impl FnOnce() -> (Known, ConsulAccess),
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let deleted = spec.settings.terminating;
+        let news = if let Some(state) = self.semaphores.get_mut(semaphore) {
+            state.respec(spec, now, stores)
+        } else {
+            let (known, access) = known();
+            let state = Semaphore::new(semaphore.clone(), spec, known, access);
+            self.semaphores.insert(semaphore.clone(), state);
+            true
+        };
+        let Some(state) = self.semaphores.get_mut(semaphore) else {
+            return;
+        };
+        let began = state.has_begun();
+        state.finalizer.observe(finalizer, deleted);
+        if news || began != state.has_begun() {
+            for key in stores.keys(semaphore) {
+                self.mark(&QueueRef::new(semaphore, key), now, stores);
+            }
+            self.mark_all(semaphore);
+        }
+        self.review(semaphore, now, stores);
+    }
+
+    /// A semaphore is looked after no more. What it has in Consul stays there. The sessions that were made ahead, and
+    /// have no contender by which anybody would find them, are returned.
+    pub fn remove(&mut self, semaphore: &SemaphoreRef) -> Vec<(QueueRef, SessionId)> {
+        let Some(state) = self.semaphores.remove(semaphore) else {
+            return Vec::new();
+        };
+        let mut ahead = Vec::new();
+        for (key, QueueState { queue, .. }) in &state.queues {
+            let reference = QueueRef::new(semaphore, key.clone());
+            let sessions = queue.sessions_ahead().cloned();
+            ahead.extend(sessions.map(|session| (reference.clone(), session)));
+            self.forget(&reference, queue.number());
+        }
+        self.agenda.set(Due::Semaphore(semaphore.clone()), None);
+        self.changed.remove(semaphore);
+        ahead
+    }
+
+    /// A semaphore may use Consul in another way from now on, or not any more.
+    pub fn reach(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        access: ConsulAccess,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        if let Some(state) = self.semaphores.get_mut(semaphore) {
+            state.reach(access, now, stores);
+            self.mark_all(semaphore);
+            self.review(semaphore, now, stores);
+        }
+    }
+
+    /// A watch brought what is below a semaphore's prefix, or failed.
+    pub fn listed(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        listing: Result<Listing, consul::Error>,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let Some(state) = self.semaphores.get_mut(semaphore) else {
+            return;
+        };
+        for key in state.listed(listing, now) {
+            let in_use = !self.semaphores[semaphore].watched.entries(&key).is_empty();
+            let reference = QueueRef::new(semaphore, key);
+            if in_use || self.queue(&reference).is_some() {
+                self.mark(&reference, now, stores);
+            }
+        }
+        self.review(semaphore, now, stores);
+    }
+
+    /// Something has changed about a workload, a pod or a session of a queue.
+    pub fn touched(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        self.mark(queue, now, stores);
+    }
+
+    /// A call of a queue has ended.
+    pub fn answered(&mut self, call: CallId, answer: Answer, now: Now, stores: &impl Stores) {
+        self.show(call, Event::Answered(call, answer), now, stores);
+    }
+
+    /// How many operations Consul takes in a transaction, as the caller of this call learned.
+    pub fn capacity(&mut self, call: CallId, operations: usize, now: Now, stores: &impl Stores) {
+        self.show(call, Event::Capacity(operations), now, stores);
+    }
+
+    /// These limits are recorded as a semaphore's own.
+    pub fn recorded(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        limits: &[u32],
+        now: Now,
+        stores: &impl Stores,
+    ) -> bool {
+        let state = self.semaphores.get_mut(semaphore);
+        let news = state.is_some_and(|state| state.recorded(limits, now, stores));
+        if news {
+            self.mark_all(semaphore);
+            self.review(semaphore, now, stores);
+        }
+        news
+    }
+
+    /// [`Duty::ListSessions`] has been answered.
+    pub fn listed_sessions(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        sessions: Result<Vec<Session>, consul::Error>,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        if let Some(state) = self.semaphores.get_mut(semaphore) {
+            for session in state.listed_sessions(sessions, now, stores) {
+                let duty = Duty::EndSession(session);
+                let effect = Effect::Semaphore(semaphore.clone(), duty);
+                self.effects.push_back(effect);
+            }
+            self.review(semaphore, now, stores);
+        }
+    }
+
+    /// [`Duty::AddFinalizer`] was done, or could not be.
+    pub fn added_finalizer(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        done: bool,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        if let Some(state) = self.semaphores.get_mut(semaphore) {
+            state.finalizer.added(done, now);
+            self.mark_all(semaphore);
+            self.review(semaphore, now, stores);
+        }
+    }
+
+    /// [`Duty::RemoveFinalizer`] or [`Duty::LeaveBehind`] was done, or could not be.
+    pub fn removed_finalizer(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        done: bool,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        if let Some(state) = self.semaphores.get_mut(semaphore) {
+            state.finalizer.removed(done, now);
+            self.review(semaphore, now, stores);
+        }
+    }
+}
+
+/// What follows from it.
+impl Engine {
+    /// One pass over a queue that is due one, if any is.
+    pub fn pass(&mut self, now: Now, stores: &impl Stores) -> Option<Passed> {
+        for queue in std::mem::take(&mut self.unused) {
+            self.close_if_unused(&queue, stores);
+        }
+        while let Some(due) = self.agenda.take_due(now.moment) {
+            match due {
+                Due::Queue(queue) => self.agenda.mark(&queue),
+                Due::Semaphore(semaphore) => self.review(&semaphore, now, stores),
+            }
+        }
+        loop {
+            let queue = self.agenda.next()?;
+            let state = self.semaphores.get_mut(&queue.semaphore);
+            let Some(state) = state.filter(|state| state.may_pass()) else {
+                self.agenda.set(Due::Queue(queue), None);
+                continue;
+            };
+            let passed = state.pass(&queue.key, now, stores);
+            let state_is_unused = state.is_unused(&queue.key);
+            self.drain(&queue);
+            let Some(certain) = passed else {
+                continue;
+            };
+            if state_is_unused {
+                self.unused.push(queue.clone());
+            }
+            self.review(&queue.semaphore, now, stores);
+            self.changed.insert(queue.semaphore.clone());
+            return Some(Passed { queue, certain });
+        }
+    }
+
+    /// What is to be done next.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Self::pass`] is to be called, if nothing happens before.
+    pub fn next_timeout(&self, now: Moment) -> Option<Moment> {
+        self.agenda.next_time(now)
+    }
+
+    /// Takes one of the semaphores of which something may be different since it was last taken.
+    pub fn take_changed(&mut self) -> Option<SemaphoreRef> {
+        self.changed.pop_first()
+    }
+
+    /// A semaphore.
+    pub fn semaphore(&self, semaphore: &SemaphoreRef) -> Option<&Semaphore> {
+        self.semaphores.get(semaphore)
+    }
+
+    /// A queue.
+    pub fn queue(&self, queue: &QueueRef) -> Option<&Queue> {
+        let state = self.semaphores.get(&queue.semaphore)?;
+        state.queues.get(&queue.key).map(|state| &state.queue)
+    }
+
+    /// Whose call it is; `None` if its queue is no more.
+    pub fn queue_of(&self, call: CallId) -> Option<&QueueRef> {
+        self.by_number.get(&call.queue)
+    }
+
+    /// All queues.
+    pub fn queues(&self) -> impl Iterator<Item = (QueueRef, &Queue)> {
+        self.semaphores.iter().flat_map(|(semaphore, state)| {
+            let queues = state.queues.iter();
+            queues.map(|(key, state)| (QueueRef::new(semaphore, key.clone()), &state.queue))
+        })
+    }
+
+    /// A queue is due a pass. One that is not there is made.
+    fn mark(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
+            return;
+        };
+        let number = self.last_number + 1;
+        if state.open(&queue.key, number, now, stores) {
+            self.last_number = number;
+            self.by_number.insert(number, queue.clone());
+            stores.open(queue);
+            self.drain(queue);
+        }
+        if self.queue(queue).is_some() {
+            self.agenda.mark(queue);
+        }
+    }
+
+    fn mark_all(&mut self, semaphore: &SemaphoreRef) {
+        self.changed.insert(semaphore.clone());
+        let Some(state) = self.semaphores.get(semaphore) else {
+            return;
+        };
+        let keys: Vec<_> = state.queues.keys().cloned().collect();
+        for key in keys {
+            let queue = QueueRef::new(semaphore, key);
+            self.agenda.mark(&queue);
+            self.drain(&queue);
+        }
+    }
+
+    /// Shows the queue of a call that something happened.
+    fn show(&mut self, call: CallId, event: Event, now: Now, stores: &impl Stores) {
+        let Some(queue) = self.by_number.get(&call.queue).cloned() else {
+            return;
+        };
+        if let Some(state) = self.semaphores.get_mut(&queue.semaphore) {
+            state.show(&queue.key, event, now, stores);
+            self.drain(&queue);
+            self.agenda.mark(&queue);
+        }
+    }
+
+    /// Takes out what a queue wants done, and when it is due its next pass.
+    fn drain(&mut self, queue: &QueueRef) {
+        let state = self.semaphores.get_mut(&queue.semaphore);
+        let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) else {
+            return;
+        };
+        while let Some(action) = state.queue.next_action() {
+            let effect = Effect::Queue(queue.clone(), action);
+            self.effects.push_back(effect);
+        }
+        // One that had no pass yet waits until it may have one.
+        let time = Some(state.queue.next_timeout()).filter(|time| *time > Moment::default());
+        self.agenda.set(Due::Queue(queue.clone()), time);
+    }
+
+    /// Forgets the queue of a key that nobody uses any more, unless something has happened since its last pass.
+    fn close_if_unused(&mut self, queue: &QueueRef, stores: &impl Stores) {
+        if self.agenda.is_marked(queue) {
+            return;
+        }
+        let Some(state) = self.semaphores.get_mut(&queue.semaphore) else {
+            return;
+        };
+        if state.is_unused(&queue.key)
+            && stores.close(queue)
+            && let Some(QueueState { queue: closed, .. }) = state.close(&queue.key)
+        {
+            self.forget(queue, closed.number());
+            self.effects.push_back(Effect::Closed(queue.clone()));
+            self.changed.insert(queue.semaphore.clone());
+        }
+    }
+
+    fn forget(&mut self, queue: &QueueRef, number: u64) {
+        self.agenda.forget(queue);
+        self.by_number.remove(&number);
+    }
+
+    /// Looks at what concerns a whole semaphore.
+    fn review(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
+        let Some(state) = self.semaphores.get_mut(semaphore) else {
+            return;
+        };
+        let (duties, settled) = state.review(now, stores);
+        let next = state.next_review(now);
+        let next = next.map(|next| next.max(now.moment + SOONEST));
+        if !duties.is_empty() {
+            self.changed.insert(semaphore.clone());
+        }
+        let effects = duties.into_iter();
+        let effects = effects.map(|duty| Effect::Semaphore(semaphore.clone(), duty));
+        self.effects.extend(effects);
+        if settled {
+            self.mark_all(semaphore);
+        }
+        self.agenda.set(Due::Semaphore(semaphore.clone()), next);
+    }
+}

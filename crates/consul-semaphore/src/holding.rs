@@ -10,4 +10,4 @@ mod renewal;
 
 pub use backoff::{Setback, insist};
 pub use present::now;
-pub use renewal::{KnownLife, Renewal, pauses};
+pub use renewal::{KnownLife, OnChange, Renewal, pauses};

@@ -16,7 +16,7 @@
 //! are tried from random seeds.
 
 mod canon;
-mod consul;
+pub(crate) mod consul;
 mod exhaustive;
 mod flaws;
 mod foreign;

@@ -7,20 +7,20 @@ use std::{
     sync::Arc,
 };
 
-use super::{Index, LineRef, State};
+use super::Index;
 use consul_client::id::{IdMap, IdSet};
-use consul_semaphore::{Job, Uid};
+use consul_semaphore::{Job, Uid, engine::QueueRef};
 
 /// The lines that have a contender of each Job.
 #[derive(Default)]
 pub(super) struct Contenders {
-    by_job: IdMap<Uid, BTreeSet<LineRef>>,
-    by_line: HashMap<LineRef, IdSet<Uid>>,
+    by_job: IdMap<Uid, BTreeSet<QueueRef>>,
+    by_line: HashMap<QueueRef, IdSet<Uid>>,
 }
 
 impl Contenders {
     /// The Jobs that a line has contenders of, from now on.
-    fn put(&mut self, line: &LineRef, jobs: &[&Uid]) {
+    fn put(&mut self, line: &QueueRef, jobs: &[&Uid]) {
         let known = self.by_line.get_mut(line);
         // Of two contenders for one Job, whose Job stays known too long is woken in vain at the most.
         let same = known.as_deref().map_or(jobs.is_empty(), |known| {
@@ -51,38 +51,27 @@ impl Contenders {
     }
 
     /// A line is gone.
-    pub(super) fn forget(&mut self, line: &LineRef) {
+    pub(super) fn forget(&mut self, line: &QueueRef) {
         self.put(line, &[]);
     }
 
     /// The lines that have a contender of a Job.
-    pub(super) fn lines_of(&self, job: &Uid) -> impl Iterator<Item = &LineRef> {
+    pub(super) fn lines_of(&self, job: &Uid) -> impl Iterator<Item = &QueueRef> {
         self.by_job.get(job).into_iter().flatten()
     }
 }
 
 impl Index {
-    /// The Jobs that a line has contenders of, each if it is there: from now on the grantor of the line
-    /// is woken when one of them changes, whoever looks after it.
+    /// The Jobs that a line has contenders of, each if it is there: from now on the line is
+    /// marked when one of them changes, whoever looks after it.
     pub(in crate::controller) fn jobs_of(
         &self,
-        line: &LineRef,
+        line: &QueueRef,
         uids: &[&Uid],
     ) -> Vec<Option<Arc<Job>>> {
         let mut state = self.state();
         state.contenders.put(line, uids);
         let jobs = uids.iter().map(|uid| state.jobs.get(*uid));
         jobs.map(|kept| kept.map(|kept| kept.job.clone())).collect()
-    }
-}
-
-impl State {
-    /// Wakes all who have a contender of a Job.
-    pub(super) fn wake_contenders(&self, job: &Uid) {
-        for line in self.contenders.lines_of(job) {
-            if let Some(line) = self.line(line) {
-                line.wake.notify_one();
-            }
-        }
     }
 }

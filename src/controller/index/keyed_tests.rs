@@ -17,17 +17,17 @@ fn started(kept: &mut Kept, lock_key: &str) {
 }
 
 #[test]
-fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
+fn each_key_has_a_line() {
     let index = empty();
-    let wake = add(&index, "db", "p", true);
-    assert!(!woken(&wake), "no key is in use");
+    add(&index, "db", "p", true);
+    assert!(index.take_marked().is_empty(), "no key is in use");
     put(&index, keyed("younger", "k1", |kept| job(kept).since = 5));
     put(&index, keyed("older", "k2", |_| {}));
-    assert!(woken(&wake));
-    let fresh = index.fresh_lines(&reference("db"));
-    let keys: Vec<_> = fresh.iter().flatten().map(Key::as_ref).collect();
-    assert_eq!(keys, ["k1", "k2"]);
-    assert!(index.fresh_lines(&reference("db")).is_empty());
+    let both = [line_of("db", "k1"), line_of("db", "k2")];
+    assert_eq!(index.take_marked(), both.clone().into());
+    let mut keys = index.keys(&reference("db"));
+    keys.sort();
+    assert_eq!(keys, both.map(|line| line.key));
     assert_eq!(names(&index.line(&line_of("db", "k1"))), ["younger"]);
     assert_eq!(names(&index.line(&line_of("db", "k2"))), ["older"]);
     assert_eq!(
@@ -38,15 +38,16 @@ fn each_key_has_a_line_and_an_overseer_hears_of_new_ones() {
 }
 
 #[test]
-fn a_change_wakes_the_grantor_of_its_key_and_no_other() {
+fn a_change_marks_the_queue_of_its_key_and_no_other() {
     let index = empty();
     add(&index, "db", "p", true);
     let (one, other) = (line_of("db", "k1"), line_of("db", "k2"));
-    let (wake_one, wake_other) = (index.open(&one), index.open(&other));
+    index.open(&one);
+    index.open(&other);
     put(&index, keyed("a", "k1", |_| {}));
-    assert!(woken(&wake_one) && !woken(&wake_other));
+    assert_eq!(index.take_marked(), [one].into());
     index.pod_ended("batch", "p/k2/.lock", &"x".into());
-    assert!(!woken(&wake_one) && woken(&wake_other));
+    assert_eq!(index.take_marked(), [other.clone()].into());
     assert_eq!(index.touched(&other), ["x".into()].into());
 }
 
@@ -131,17 +132,20 @@ fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
     let index = empty();
     add(&index, "db", "p", true);
     let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
-    let (wake_old, wake_new) = (index.open(&old), index.open(&new));
+    index.open(&old);
+    index.open(&new);
     put(&index, keyed("a", "k1", |_| {}));
     index.jobs_of(&old, &[&"a".into()]);
+    index.take_marked();
+    let both: BTreeSet<_> = [old.clone(), new.clone()].into();
     put(&index, keyed("a", "k2", |_| {}));
-    assert!(woken(&wake_old) && woken(&wake_new));
+    assert_eq!(index.take_marked(), both);
     // It has its slot at the new key: what it left at the old one is done with.
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
-    assert!(woken(&wake_old) && woken(&wake_new));
+    assert_eq!(index.take_marked(), both);
     index.jobs_of(&old, &[]);
     index.remove(&"a".into());
-    assert!(!woken(&wake_old) && woken(&wake_new));
+    assert_eq!(index.take_marked(), [new].into());
 }
 
 #[test]

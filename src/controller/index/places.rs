@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Line, LineRef, Semaphore, SemaphoreRef, State};
+use super::{Line, QueueRef, Semaphore, SemaphoreRef, State};
 use crate::controller::job::{Kept, Obstacle};
 use consul_client::clock::Moment;
 use consul_semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
@@ -45,12 +45,13 @@ impl State {
         };
         self.strays.remove(uid);
         self.ungranted.remove(uid);
-        self.wake(kept);
-        let Some(reference) = self.looks_after(kept) else {
+        let kept = kept.clone();
+        self.mark_concerned(&kept);
+        let Some(reference) = self.looks_after(&kept) else {
             return;
         };
         let place = kept.job.place();
-        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore()) {
+        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
             semaphore.queue.remove(&place);
             if let Some(line) = semaphore.lines.get_mut(&reference.key) {
                 line.bound.remove(uid);
@@ -63,7 +64,7 @@ impl State {
     /// Gives a Job its place; `announce` if it is to be told that it waits. Those of other operators
     /// have none here.
     fn arrange(&mut self, kept: &Kept, announce: bool) {
-        self.wake(kept);
+        self.mark_concerned(kept);
         if self.belongs_to_others(kept) {
             return;
         }
@@ -73,20 +74,22 @@ impl State {
             self.ungranted.insert(uid.clone());
         }
         let looks_after = self.looks_after(kept);
-        let Some((reference, semaphore)) = looks_after.and_then(|by| {
-            let semaphore = self.semaphores.get_mut(&by.semaphore())?;
-            Some((by, semaphore))
-        }) else {
+        let known = |by: &QueueRef| self.semaphores.contains_key(&by.semaphore);
+        let Some(reference) = looks_after.filter(known) else {
             if !job.has_ended() {
                 self.strays.insert(uid.clone());
             }
             return;
         };
-        let asks = job.wants.as_ref() == Some(&reference.name)
+        let asks = job.wants.as_ref() == Some(&reference.semaphore.name)
             && (reference.key.is_none() || reference.key == job.key);
         if job.in_line() && asks {
-            semaphore.queue.insert(job.place(), uid.clone());
-            let line = semaphore.line(&reference.key);
+            if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
+                semaphore.queue.insert(job.place(), uid.clone());
+            }
+            let Some(line) = self.line_for(&reference) else {
+                return;
+            };
             line.waiting.insert(job.place(), uid.clone());
             if job.is_impatient() {
                 line.impatient.insert(job.place(), uid.clone());
@@ -94,36 +97,49 @@ impl State {
             if announce {
                 line.newcomers.insert(uid.clone());
             }
-        } else if job.granted.is_some() && !matches!(job.standing, Standing::Finished { .. }) {
-            semaphore.line(&reference.key).bound.insert(uid.clone());
+        } else if job.granted.is_some()
+            && !matches!(job.standing, Standing::Finished { .. })
+            && let Some(line) = self.line_for(&reference)
+        {
+            line.bound.insert(uid.clone());
         }
     }
 
-    /// Wakes whoever looks after a Job, and all who may hold a slot or have a contender for it.
-    fn wake(&self, kept: &Kept) {
+    /// Marks whoever looks after a Job, and all who may hold a slot or have a contender for it.
+    fn mark_concerned(&mut self, kept: &Kept) {
         let started = kept.job.granted.iter();
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
-        for reference in self.looks_after(kept).into_iter().chain(started) {
-            if let Some(line) = self.line(&reference) {
-                line.wake.notify_one();
+        let concerned: Vec<_> = self.looks_after(kept).into_iter().chain(started).collect();
+        let contenders = self.contenders.lines_of(&kept.job.uid);
+        for queue in concerned.into_iter().chain(contenders.cloned()) {
+            if self.line(&queue).is_some() {
+                self.marks.mark(queue);
             }
         }
-        self.wake_contenders(&kept.job.uid);
     }
 
-    pub(super) fn line(&self, reference: &LineRef) -> Option<&Line> {
-        let semaphore = self.semaphores.get(&reference.semaphore())?;
+    /// A line of a semaphore that is there; it is made if it is not.
+    pub(super) fn line_for(&mut self, reference: &QueueRef) -> Option<&mut Line> {
+        let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
+        if !semaphore.lines.contains_key(&reference.key) {
+            self.marks.mark(reference.clone());
+        }
+        Some(semaphore.lines.entry(reference.key.clone()).or_default())
+    }
+
+    pub(super) fn line(&self, reference: &QueueRef) -> Option<&Line> {
+        let semaphore = self.semaphores.get(&reference.semaphore)?;
         semaphore.lines.get(&reference.key)
     }
 
-    pub(super) fn line_mut(&mut self, reference: &LineRef) -> Option<&mut Line> {
-        let semaphore = self.semaphores.get_mut(&reference.semaphore())?;
+    pub(super) fn line_mut(&mut self, reference: &QueueRef) -> Option<&mut Line> {
+        let semaphore = self.semaphores.get_mut(&reference.semaphore)?;
         semaphore.lines.get_mut(&reference.key)
     }
 
     /// The lines whose slots stand in this lock key: of the semaphores at its prefix, and of the keyed
     /// ones above it.
-    pub(super) fn lines_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<LineRef> {
+    pub(super) fn lines_at(&self, namespace: &Arc<str>, lock_key: &str) -> Vec<QueueRef> {
         let Some((prefix, above)) = lock_key_parts(lock_key) else {
             return Vec::new();
         };
@@ -135,7 +151,7 @@ impl State {
                 let semaphore = self.semaphores.get(reference);
                 semaphore.is_some_and(|semaphore| semaphore.keyed == keyed)
             });
-            alike.map(move |reference| LineRef::new(reference, key.clone()))
+            alike.map(move |reference| QueueRef::new(reference, key.clone()))
         };
         let below = above.map(|(prefix, key)| at(prefix, Some(key)));
         at(prefix, None)
@@ -172,7 +188,7 @@ impl State {
 
     /// The line that looks after a Job: the one that started it, until its grant is cleared, else the
     /// one that it asks for.
-    fn looks_after(&self, kept: &Kept) -> Option<LineRef> {
+    fn looks_after(&self, kept: &Kept) -> Option<QueueRef> {
         let wanted = self.wanted(kept).and_then(|semaphore| {
             let key = if semaphore.keyed {
                 Some(kept.job.key.clone()?)
@@ -180,11 +196,8 @@ impl State {
                 None
             };
             let (namespace, name) = (kept.namespace.clone(), kept.job.wants.clone()?);
-            Some(LineRef {
-                namespace,
-                name,
-                key,
-            })
+            let semaphore = SemaphoreRef { namespace, name };
+            Some(QueueRef { semaphore, key })
         });
         let Some(granted) = &kept.job.granted else {
             return wanted;
@@ -199,14 +212,14 @@ impl State {
     /// Whether another operator looks after a Job, or after the semaphore that it names.
     fn belongs_to_others(&self, kept: &Kept) -> bool {
         let line = self.looks_after(kept);
-        let semaphore = line.map(|line| line.semaphore()).or_else(|| {
+        let semaphore = line.map(|line| line.semaphore).or_else(|| {
             Some(SemaphoreRef {
                 namespace: kept.namespace.clone(),
                 name: kept.names.clone()?,
             })
         });
         let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
-        semaphore.is_some_and(|semaphore| semaphore.wake.is_none())
+        semaphore.is_some_and(|semaphore| !semaphore.ours)
     }
 
     /// A Job whose place is final for now: all semaphores of its namespace are known.
@@ -218,9 +231,7 @@ impl State {
     /// Whether a semaphore is known to be another operator's, and as it is described.
     pub(super) fn is_others(&self, reference: &SemaphoreRef, prefix: &Prefix, keyed: bool) -> bool {
         let known = self.semaphores.get(reference);
-        known.is_some_and(|known| {
-            known.wake.is_none() && known.prefix == *prefix && known.keyed == keyed
-        })
+        known.is_some_and(|known| !known.ours && known.prefix == *prefix && known.keyed == keyed)
     }
 
     /// Forgets a semaphore and its lines. Its Jobs are to be arranged anew.
@@ -229,7 +240,7 @@ impl State {
             return;
         };
         for key in semaphore.lines.into_keys() {
-            self.contenders.forget(&LineRef::new(reference, key));
+            self.contenders.forget(&QueueRef::new(reference, key));
         }
         let prefix = semaphore.prefix.as_str().to_owned();
         let place = (reference.namespace.clone(), prefix);

@@ -85,7 +85,7 @@ fn a_job_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
 
 #[test]
 fn a_semaphore_changes_hands_with_all_its_jobs() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("waits", |_| {}));
     put(&index, kept("runs", running));
     put(
@@ -158,7 +158,7 @@ fn a_job_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
 
 #[test]
 fn who_comes_in_line_while_another_namespace_is_listed_is_told() {
-    let (index, _) = with_db();
+    let index = with_db();
     index.list_begins(&Reach::Namespace("elsewhere".into()));
     put(&index, kept("new", |_| {}));
     assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);

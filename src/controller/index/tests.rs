@@ -1,6 +1,6 @@
-use futures::FutureExt;
-
 use std::time::Duration;
+
+use futures::FutureExt;
 
 use super::*;
 use crate::controller::job::Obstacle;
@@ -16,28 +16,21 @@ fn reference(name: &str) -> SemaphoreRef {
     }
 }
 
-fn line(name: &str) -> LineRef {
-    LineRef::new(&reference(name), None)
+fn line(name: &str) -> QueueRef {
+    QueueRef::new(&reference(name), None)
 }
 
-fn line_of(name: &str, key: &str) -> LineRef {
-    LineRef::new(&reference(name), Some(key.parse().unwrap()))
+fn line_of(name: &str, key: &str) -> QueueRef {
+    QueueRef::new(&reference(name), Some(key.parse().unwrap()))
 }
 
-fn add(index: &Index, name: &str, prefix: &str, keyed: bool) -> Arc<Notify> {
-    let wake = Arc::new(Notify::new());
-    index.add_semaphore(
-        reference(name),
-        prefix.parse().unwrap(),
-        keyed,
-        Some(wake.clone()),
-    );
-    wake
+fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
+    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, true);
 }
 
 /// A semaphore that another operator looks after.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, None);
+    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, false);
 }
 
 /// An index of a cluster whose semaphores are known.
@@ -84,11 +77,12 @@ fn put(index: &Index, kept: Kept) {
     index.put(&kept.job.uid.clone(), Some(kept));
 }
 
-/// An index with the semaphore `db`, and what wakes its grantor.
-fn with_db() -> (Index, Arc<Notify>) {
+/// An index with the semaphore `db`, whose queue has had its first pass.
+fn with_db() -> Index {
     let index = empty();
     add(&index, "db", "db", false);
-    (index.clone(), index.open(&line("db")))
+    index.take_marked();
+    index
 }
 
 /// The Job, to be changed.
@@ -108,17 +102,20 @@ fn names_of(kept: &[Kept]) -> Vec<&str> {
     kept.iter().map(|kept| kept.job.name.as_ref()).collect()
 }
 
-fn woken(wake: &Notify) -> bool {
-    wake.notified().now_or_never().is_some()
+/// Whether the queue of `db` is due a pass, and no other one.
+fn marked(index: &Index) -> bool {
+    let marked = index.take_marked();
+    assert!(marked.iter().all(|queue| *queue == line("db")));
+    !marked.is_empty()
 }
 
 #[test]
-fn what_means_nothing_to_a_slot_wakes_nobody_and_its_version_is_known() {
-    let (index, wake) = with_db();
+fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
+    let index = with_db();
     put(&index, kept("a", |_| {}));
-    assert!(woken(&wake));
+    assert!(marked(&index));
     put(&index, kept("a", |kept| job(kept).version = "11".into()));
-    assert!(!woken(&wake));
+    assert!(!marked(&index));
     let line = index.slice(&line("db"), 9).waiting;
     assert_eq!(&*line[0].version, "11");
     let urgent = |kept: &mut Kept| {
@@ -126,12 +123,12 @@ fn what_means_nothing_to_a_slot_wakes_nobody_and_its_version_is_known() {
         job(kept).priority = 1;
     };
     put(&index, kept("a", urgent));
-    assert!(woken(&wake));
+    assert!(marked(&index));
 }
 
 #[test]
 fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
-    let (index, _) = with_db();
+    let index = with_db();
     for (name, since) in [("a", 1), ("b", 2), ("hasty", 3), ("c", 4), ("hastier", 5)] {
         let hasty = name.starts_with("hast");
         put(
@@ -156,7 +153,7 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
 
 #[test]
 fn the_line_is_by_loss_priority_age_and_name() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("younger", |kept| job(kept).since = 5));
     put(&index, kept("b", |_| {}));
     put(&index, kept("a", |_| {}));
@@ -177,11 +174,11 @@ fn the_line_is_by_loss_priority_age_and_name() {
 }
 
 #[test]
-fn a_change_moves_a_job_and_wakes_the_grantor() {
-    let (index, wake) = with_db();
+fn a_change_moves_a_job_and_marks_the_queue() {
+    let index = with_db();
     put(&index, kept("a", |_| {}));
-    assert!(woken(&wake));
-    assert!(!woken(&wake));
+    assert!(marked(&index));
+    assert!(!marked(&index));
     put(
         &index,
         kept("a", |kept| {
@@ -193,20 +190,20 @@ fn a_change_moves_a_job_and_wakes_the_grantor() {
             });
         }),
     );
-    assert!(woken(&wake));
+    assert!(marked(&index));
     let slice = index.slice(&line("db"), 9);
     assert_eq!(
         (names(&slice.waiting), names(&slice.bound)),
         (vec![], vec!["a"])
     );
     index.remove(&"a".into());
-    assert!(woken(&wake));
+    assert!(marked(&index));
     assert!(index.slice(&line("db"), 9).bound.is_empty());
 }
 
 #[test]
 fn one_that_holds_a_slot_does_not_wait() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("a", |_| {}));
     put(&index, kept("b", |_| {}));
     // Of the last one nothing is known.
@@ -228,7 +225,7 @@ fn one_that_holds_a_slot_does_not_wait() {
 
 #[test]
 fn an_older_version_changes_nothing() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("a", |kept| job(kept).hold = true));
     put(&index, kept("a", |kept| job(kept).version = "9".into()));
     assert_eq!(index.line(&line("db")).len(), 0);
@@ -245,7 +242,7 @@ fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
         })
     };
     let uid = "a".into();
-    let (index, _) = with_db();
+    let index = with_db();
     let version = || index.job(&uid).unwrap().version.to_string();
     put(&index, held("100", 1));
     // What the watch and a write's answer bring may be late.
@@ -265,7 +262,7 @@ fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
 
 #[test]
 fn an_answer_does_not_bring_back_a_job_that_is_gone() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("a", |_| {}));
     index.remove(&"a".into());
     index.written(
@@ -277,7 +274,7 @@ fn an_answer_does_not_bring_back_a_job_that_is_gone() {
 
 #[test]
 fn what_a_new_list_does_not_have_is_gone() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(&index, kept("a", |_| {}));
     put(&index, kept("b", |_| {}));
     index.list_begins(&Reach::Cluster);
@@ -293,7 +290,7 @@ fn what_a_new_list_does_not_have_is_gone() {
 
 #[test]
 fn newcomers_are_told_once_and_not_after_a_list() {
-    let (index, _) = with_db();
+    let index = with_db();
     index.list_begins(&Reach::Cluster);
     put(&index, kept("old", |_| {}));
     index.list_ends(&Reach::Cluster);
@@ -307,7 +304,7 @@ fn newcomers_are_told_once_and_not_after_a_list() {
 
 #[test]
 fn a_job_stays_with_the_semaphore_that_started_it() {
-    let (index, _) = with_db();
+    let index = with_db();
     add(&index, "other", "other", false);
     let started = |kept: &mut Kept| {
         job(kept).wants = Some("other".into());
@@ -339,7 +336,7 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
 
 #[test]
 fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
-    let (index, _) = with_db();
+    let index = with_db();
     add(&index, "twin", "db", false);
     put(
         &index,
@@ -376,7 +373,7 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
 
 #[test]
 fn a_job_that_cannot_be_in_line_is_a_stray() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(
         &index,
         kept("malformed", |kept| {
@@ -400,18 +397,18 @@ fn a_job_that_cannot_be_in_line_is_a_stray() {
 
 #[test]
 fn the_end_of_a_pod_is_told_to_the_semaphores_of_its_lock_key() {
-    let (index, wake) = with_db();
+    let index = with_db();
     index.pod_ended("elsewhere", "db/.lock", &"a".into());
-    assert!(!woken(&wake));
+    assert!(!marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
-    assert!(woken(&wake));
+    assert!(marked(&index));
     assert_eq!(index.touched(&line("db")), ["a".into()].into());
     assert!(index.touched(&line("db")).is_empty());
 }
 
 #[test]
-fn finished_jobs_cost_the_grantor_nothing() {
-    let (index, _) = with_db();
+fn finished_jobs_cost_nothing() {
+    let index = with_db();
     put(
         &index,
         kept("a", |kept| {
@@ -429,7 +426,7 @@ fn finished_jobs_cost_the_grantor_nothing() {
 
 #[test]
 fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_there_or_not() {
-    let (index, _) = with_db();
+    let index = with_db();
     put(
         &index,
         kept("a", |kept| job(kept).standing = Standing::Running),
@@ -450,8 +447,8 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
 }
 
 #[test]
-fn a_pod_that_ends_while_its_job_runs_wakes_nobody() {
-    let (index, wake) = with_db();
+fn a_pod_that_ends_while_its_job_runs_marks_nothing() {
+    let index = with_db();
     let started = |standing| {
         move |kept: &mut Kept| {
             job(kept).standing = standing;
@@ -462,13 +459,13 @@ fn a_pod_that_ends_while_its_job_runs_wakes_nobody() {
         }
     };
     put(&index, kept("a", started(Standing::Running)));
-    assert!(woken(&wake));
+    assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
-    assert!(!woken(&wake));
+    assert!(!marked(&index));
     put(&index, kept("a", started(Standing::Stopping)));
-    assert!(woken(&wake));
+    assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
-    assert!(woken(&wake));
+    assert!(marked(&index));
     assert_eq!(index.touched(&line("db")), ["a".into()].into());
 }
 

@@ -21,7 +21,12 @@ pub struct Now {
 
 /// A call that the engine asked for. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallId(pub(super) u64);
+pub struct CallId {
+    /// Which queue asked for it.
+    pub(super) queue: u64,
+    /// Which of its calls it is.
+    pub(super) number: u64,
+}
 
 /// Something that happened.
 #[derive(Debug)]

@@ -149,6 +149,8 @@ pub(crate) struct Writes {
 /// The calls that are under way, and what is to be done next.
 #[derive(Clone, Debug, Default)]
 struct Calls {
+    /// The number of the queue, by which its calls are known.
+    queue: u64,
     last: u64,
     /// The one that must be answered before anything else is decided by what Consul says.
     blocking: Option<Blocking>,
@@ -188,7 +190,10 @@ enum Pending {
 impl Calls {
     fn number(&mut self) -> CallId {
         self.last += 1;
-        CallId(self.last)
+        CallId {
+            queue: self.queue,
+            number: self.last,
+        }
     }
 
     fn block(&mut self, what: Blocks, call: Call, until: Option<Moment>) {
@@ -324,6 +329,22 @@ impl Queue {
         self.held.proofs.unheard = Duration::ZERO;
     }
 
+    /// The number by which its calls are known.
+    pub(super) fn number(&self) -> u64 {
+        self.calls.queue
+    }
+
+    /// Its calls have this number from now on, which no other queue has.
+    pub(super) fn numbered(mut self, number: u64) -> Self {
+        self.calls.queue = number;
+        self
+    }
+
+    /// Whether there was a pass over everything at this moment.
+    pub(super) fn has_passed(&self, now: Now) -> bool {
+        self.passed == now.moment
+    }
+
     /// Whether it is a mutex that rests, because its last holder died.
     pub fn is_delayed(&self, now: Moment) -> bool {
         self.knowledge.memory.mutex.is_delayed(now)
@@ -359,6 +380,11 @@ impl Queue {
     /// Whether Consul's index went back.
     pub fn went_back(&self) -> bool {
         self.knowledge.went_back
+    }
+
+    /// How many operations a transaction may have; `None` while there is no way to Consul.
+    pub fn operations(&self) -> Option<usize> {
+        self.operations
     }
 
     /// Whether an answer of Consul's is waited for before anything else is decided by what it says.

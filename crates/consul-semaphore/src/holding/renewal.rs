@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use tokio::{sync::Notify, task::AbortHandle, time::sleep};
+use tokio::{task::AbortHandle, time::sleep};
 
 use crate::Life;
 use consul_client::{self as consul, Client, Renewed, SessionId, clock::Moment};
@@ -13,6 +13,9 @@ use consul_client::{self as consul, Client, Renewed, SessionId, clock::Moment};
 /// The longest pause between tries to renew a session of which nothing is known: short beside the
 /// shortest TTL.
 const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
+
+/// Called when something about a session has changed.
+pub type OnChange = Arc<dyn Fn() + Send + Sync>;
 
 /// A session that a task renews until it is gone or [`Renewal::stop`] is called, if it has a TTL.
 #[derive(Debug)]
@@ -23,14 +26,14 @@ pub struct Renewal {
 
 impl Renewal {
     /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
-    /// `wake` is notified when something about the session changes.
-    pub fn start(consul: Client, id: SessionId, life: Life, wake: Arc<Notify>) -> Self {
+    /// `on_change` is called when something about the session changes.
+    pub fn start(consul: Client, id: SessionId, life: Life, on_change: OnChange) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
             consul,
             id,
             life: life.clone(),
-            wake,
+            on_change,
         };
         let task = tokio::spawn(renewer.run()).abort_handle();
         Self { life, task }
@@ -89,7 +92,7 @@ struct Renewer {
     consul: Client,
     id: SessionId,
     life: KnownLife,
-    wake: Arc<Notify>,
+    on_change: OnChange,
 }
 
 impl Renewer {
@@ -149,7 +152,7 @@ impl Renewer {
     fn set(&self, life: Life) {
         let before = self.life.replace(life);
         if before == Life::Unknown || life == Life::Gone {
-            self.wake.notify_one();
+            (self.on_change)();
         }
     }
 }
@@ -189,7 +192,7 @@ mod tests {
             consul.unwrap(),
             "s".into(),
             Life::Renewed { sent, ttl },
-            Arc::default(),
+            Arc::new(|| {}),
         );
         let renewed = async {
             while !matches!(renewal.life(), Life::Renewed { sent: now, .. } if now > sent) {

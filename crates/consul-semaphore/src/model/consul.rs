@@ -9,22 +9,22 @@ use super::canon::Canon;
 
 /// A datacenter's KV store and its sessions, behind one raft index.
 #[derive(Clone, Default)]
-pub(super) struct Consul {
+pub(crate) struct Consul {
     index: u64,
     entries: Arc<BTreeMap<String, Entry>>,
     sessions: Arc<BTreeMap<SessionId, Session>>,
     /// Its clock, in seconds.
-    pub(super) seconds: u64,
+    pub(crate) seconds: u64,
     /// The lock-delay of all sessions, in seconds.
-    pub(super) lock_delay: u64,
+    pub(crate) lock_delay: u64,
     /// Until when nobody can lock a key whose holder died.
     rests: Arc<BTreeMap<String, u64>>,
 }
 
 /// An operation's condition does not hold.
-pub(super) struct Refused {
+pub(crate) struct Refused {
     /// Whether it is that the last holder of a key died.
-    pub(super) rests: bool,
+    pub(crate) rests: bool,
 }
 
 #[derive(Clone)]
@@ -36,7 +36,7 @@ struct Session {
 
 impl Consul {
     /// Makes a session that deletes its keys when it dies, as ours and the Go client's do.
-    pub(super) fn make_session(&mut self, name: &str) -> SessionId {
+    pub(crate) fn make_session(&mut self, name: &str) -> SessionId {
         let session = SessionId::from(format!("session-{:04}", self.sessions.len()));
         let known = Session {
             identity: Identity::parse(name).map(Arc::new),
@@ -47,7 +47,7 @@ impl Consul {
     }
 
     /// Ends a session, by its TTL or by a call: the keys that it has locked go with it.
-    pub(super) fn destroy(&mut self, session: &SessionId) {
+    pub(crate) fn destroy(&mut self, session: &SessionId) {
         if !self.is_alive(session) {
             return;
         }
@@ -69,7 +69,7 @@ impl Consul {
         }
     }
 
-    pub(super) fn is_alive(&self, session: &SessionId) -> bool {
+    pub(crate) fn is_alive(&self, session: &SessionId) -> bool {
         self.sessions
             .get(session)
             .is_some_and(|session| session.alive)
@@ -77,7 +77,7 @@ impl Consul {
 
     /// Whom a session stands for, if its name says so. Unlike Consul it also knows that of a dead
     /// one, because whoever read the prefix while it lived knows it too.
-    pub(super) fn identity(&self, session: &SessionId) -> Option<&Identity> {
+    pub(crate) fn identity(&self, session: &SessionId) -> Option<&Identity> {
         self.sessions.get(session)?.identity.as_deref()
     }
 
@@ -108,22 +108,22 @@ impl Consul {
         }
     }
 
-    pub(super) fn index(&self) -> u64 {
+    pub(crate) fn index(&self) -> u64 {
         self.index
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
         self.entries.get(key)
     }
 
-    pub(super) fn below(&self, prefix: &Prefix) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn below(&self, prefix: &Prefix) -> impl Iterator<Item = &Entry> {
         let folder = prefix.folder();
         let entries = self.entries.values();
         entries.filter(move |entry| entry.key.starts_with(&folder))
     }
 
     /// `GET /v1/kv/<prefix>/?recurse`.
-    pub(super) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
+    pub(crate) fn list(&self, prefix: &Prefix, sent: Moment) -> Listing {
         Listing {
             entries: self.below(prefix).cloned().collect(),
             index: self.index,
@@ -133,20 +133,20 @@ impl Consul {
     }
 
     /// `PUT /v1/kv/<key>`, without any condition: what a person does by hand.
-    pub(super) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
+    pub(crate) fn put(&mut self, key: &str, value: &[u8], flags: u64, session: Option<SessionId>) {
         self.index += 1;
         let mut entry = self.write(key, value, flags);
         entry.session = session;
         self.insert(entry);
     }
 
-    pub(super) fn delete(&mut self, key: &str) {
+    pub(crate) fn delete(&mut self, key: &str) {
         self.index += 1;
         self.remove(key);
     }
 
     /// `PUT /v1/kv/<key>?release=<session>`, by a person's hand.
-    pub(super) fn free(&mut self, key: &str, session: &SessionId) {
+    pub(crate) fn free(&mut self, key: &str, session: &SessionId) {
         let unlock = Op::Unlock {
             key: key.to_owned(),
             value: b"freed".into(),
@@ -166,7 +166,7 @@ impl Consul {
 
     /// `PUT /v1/txn`. The answer has what was written or checked, without values, and nothing for
     /// what was deleted.
-    pub(super) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
+    pub(crate) fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
         let mut after = self.clone();
         after.index += 1;
         let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! What a `ConsulSemaphore` says: the settings that its grantors go by, what its status says of the
+//! What a `ConsulSemaphore` says: the settings that its queues go by, what its status says of the
 //! limit, and what is to be said of its TTL.
 
 use std::time::Duration;

@@ -5,23 +5,34 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Grantor, stages::Passage};
-use crate::{controller::events::Reason, telemetry::SpanRef};
+use super::stages::Passage;
+use crate::{
+    controller::{Context, events::Reason, job::Kept},
+    telemetry::{SemaphoreLabels, SpanRef},
+};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Uid,
-    engine::{Moved, Outcome, Write},
+    Job, Settings, Uid,
+    engine::{Outcome, QueueRef, Write},
     plan::{Cooling, Grant, Release, Skip, Skipped, Suspend, Suspended, Target},
 };
-use consul_semaphore_api::annotations::{HOLD, ON_CONTENTION};
+use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 
 /// The spans of the slots that a transaction gave back: those that it grants follow from them.
 pub(super) type Ended = Vec<SpanRef>;
 
-impl Grantor {
+/// Tells of what happens in a queue.
+pub(super) struct Teller<'a> {
+    pub(super) context: &'a Context,
+    pub(super) reference: &'a QueueRef,
+    pub(super) settings: &'a Settings,
+    pub(super) labels: &'a SemaphoreLabels,
+}
+
+impl Teller<'_> {
     /// Tells of an outcome. `ended` has what ended in the same transaction before it.
-    pub(super) fn tell(&mut self, outcome: Outcome, ended: &mut Ended) {
-        let semaphore = &self.reference;
+    pub(super) fn tell(&self, outcome: Outcome, ended: &mut Ended) {
+        let semaphore = self.reference;
         match outcome {
             Outcome::Granted { grant, at, lost } => self.tell_grant(&grant, at, lost, ended),
             Outcome::Written(write) => self.tell_write(&write),
@@ -39,7 +50,8 @@ impl Grantor {
             Outcome::LimitWritten { limit, enforced } => {
                 tracing::info!(%semaphore, limit, enforced, "limit written");
             }
-            Outcome::LimitMoved(moved) => self.moved = Some(moved),
+            // It is told of the semaphore.
+            Outcome::LimitMoved(_) => {}
             Outcome::Refused { job, message } => {
                 tracing::warn!(job = %job.name, %semaphore, why = %message, "a write was refused");
                 let note = format!("the API server refuses to have this Job changed: {message}");
@@ -77,7 +89,7 @@ impl Grantor {
             since,
         } = grant;
         tracing::info!(
-            job = %format_args!("{}/{}", self.reference.namespace, job.name),
+            job = %format_args!("{}/{}", self.reference.semaphore.namespace, job.name),
             semaphore = %self.reference,
             %session,
             "granted"
@@ -85,10 +97,10 @@ impl Grantor {
         if *starts {
             let waited = clock::time().as_second().saturating_sub(*since);
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
-            self.context.metrics.granted(&self.labels, waited);
+            self.context.metrics.granted(self.labels, waited);
         } else {
             if lost {
-                self.context.metrics.lost(&self.labels);
+                self.context.metrics.lost(self.labels);
                 self.trace_loss(&job.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
@@ -126,7 +138,7 @@ impl Grantor {
             %session,
             "released"
         );
-        self.context.metrics.released(&self.labels);
+        self.context.metrics.released(self.labels);
         let note = format!(
             "gave its slot of {} back (session {session})",
             self.reference.title()
@@ -165,7 +177,7 @@ impl Grantor {
     }
 
     fn tell_that_it_goes_on(&self, job: &Target) {
-        self.context.metrics.lost(&self.labels);
+        self.context.metrics.lost(self.labels);
         self.trace_loss(&job.uid, "the slot was lost; the Job goes on");
         tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
         let note = format!(
@@ -186,7 +198,7 @@ impl Grantor {
                 (Reason::SlotGranted, note)
             }
             Write::Suspend(suspend) => {
-                self.context.metrics.lost(&self.labels);
+                self.context.metrics.lost(self.labels);
                 (Reason::SlotLost, self.tell_suspension(suspend))
             }
             Write::GiveBack(give_back) if give_back.hold => {
@@ -236,7 +248,7 @@ impl Grantor {
         self.tell_job(&job.name, &job.uid, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
             let note = format!("its Job {} was deleted: {why}", job.name);
-            let (events, namespace) = (&self.context.events, &self.reference.namespace);
+            let (events, namespace) = (&self.context.events, &self.reference.semaphore.namespace);
             events.cron_job(namespace, cron_job, Reason::Skipped, note);
         }
     }
@@ -266,18 +278,57 @@ impl Grantor {
     }
 
     fn passage<'a>(&self, job: &str, uid: &'a Uid, session: &'a SessionId) -> Passage<'a> {
-        Passage::new(self.queue.settings(), job, uid, session)
+        Passage::new(self.settings, job, uid, session)
     }
 
     pub(super) fn tell_job(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
         self.context
             .events
-            .job(&self.reference.namespace, name, uid, reason, note);
+            .job(&self.reference.semaphore.namespace, name, uid, reason, note);
     }
 
-    /// A limit that was moved while others go by the one before, if that is still to be told of the semaphore.
-    pub(in crate::controller) fn take_moved(&mut self) -> Option<Moved> {
-        self.moved.take()
+    /// Tells those that came in line, and were not granted a slot at once, that they wait. `waits` says who does; of a
+    /// semaphore that is being deleted `all` are told, once.
+    pub(super) fn tell_newcomers(&self, all: bool, waits: impl Fn(&Uid) -> bool) {
+        let name = self.reference.title();
+        let newcomers = self.context.index.newcomers(self.reference);
+        self.tell_useless_keys(&newcomers);
+        let jobs = || newcomers.iter().map(|kept| kept.job.clone()).collect();
+        let (told, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
+            let told = if all {
+                self.context.index.line(self.reference)
+            } else {
+                jobs()
+            };
+            let note = format!(
+                "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
+                 one of that name again"
+            );
+            (told, Reason::NoSemaphore, note)
+        } else {
+            let note = format!("in line for a slot of ConsulSemaphore {name}");
+            (jobs(), Reason::SlotWaiting, note)
+        };
+        for job in told.iter().filter(|job| waits(&job.uid)) {
+            let Job { name, uid, .. } = &**job;
+            self.tell_job(name, uid, reason, note.clone());
+        }
+    }
+
+    /// Tells Jobs that name a key of a semaphore which has none.
+    fn tell_useless_keys(&self, newcomers: &[Kept]) {
+        if self.settings.key.is_some() {
+            return;
+        }
+        let names_one = |kept: &&Kept| kept.job.key.is_some() || kept.no_key.is_some();
+        for Kept { job, .. } in newcomers.iter().filter(names_one) {
+            let note = format!(
+                "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
+                 its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
+                KEY, self.reference.semaphore.name
+            );
+            self.tell_job(&job.name, &job.uid, Reason::Malformed, note);
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! What the watch of a prefix brings, laid out for the grantors below it.
+//! What the watch of a semaphore's prefix shows, by lock key.
 //!
-//! A keyed semaphore has one watch for all its keys. Each listing is split by key; a grantor is woken
-//! when something of its key has changed, and takes what is there when its next pass begins. So a
-//! listing costs the comparison of indexes, and nothing for the keys that are as they were.
+//! A keyed semaphore has one watch for all its keys. Each listing is split by key. Only a queue whose entries have
+//! changed is due a pass; the others learn at their next pass that what they know was still true later. So a listing
+//! costs the comparison of indexes, and nothing for keys that did not change.
 
 #![expect(
     clippy::ref_option,
@@ -10,102 +10,81 @@
 )]
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
-
-use tokio::sync::Semaphore;
-
+use super::News;
+use crate::{Key, Prefix};
 use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
-use consul_semaphore::{Key, Prefix, engine::News};
 
-/// How many calls of Consul the grantors of one semaphore make at once.
-const TURNS: usize = 32;
-
-/// The last of what a watch brought; clones share one.
-#[derive(Clone)]
-pub(super) struct Feed {
-    state: Arc<Mutex<State>>,
-    turns: Arc<Semaphore>,
-}
-
-impl Default for Feed {
-    fn default() -> Self {
-        Self {
-            state: Arc::default(),
-            turns: Arc::new(Semaphore::new(TURNS)),
-        }
-    }
-}
-
-#[derive(Default)]
-struct State {
+/// What the watch of a prefix showed last.
+#[derive(Clone, Debug, Default)]
+pub struct WatchedPrefix {
     /// Counts what was brought, from 1.
     number: u64,
     last: Option<Result<Shown, consul::Error>>,
+    /// Since when it has failed, if it fails.
+    failing_since: Option<Moment>,
     /// Which listing was the last before which Consul's index went back; 0: none.
     reset: u64,
-    slices: HashMap<Option<Key>, Slice>,
+    slices: BTreeMap<Option<Key>, Slice>,
 }
 
 /// What is true of all keys.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Shown {
     index: u64,
     sent: Moment,
 }
 
+#[derive(Clone, Debug)]
 struct Slice {
     entries: Arc<Vec<Entry>>,
     /// Since which listing it is like this.
     since: u64,
 }
 
-/// Who is to be woken.
+/// Which queues are due a pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Concerned {
-    /// These, whose part has changed.
+    /// These, whose entries have changed.
     Keys(Vec<Option<Key>>),
     /// All that there are, and these.
     All(Vec<Option<Key>>),
 }
 
-impl Feed {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
-    }
-
-    /// Takes what the watch of this prefix brought.
+impl WatchedPrefix {
+    /// Takes what the watch brought at this moment.
     pub(super) fn bring(
-        &self,
+        &mut self,
         prefix: &Prefix,
         keyed: bool,
         listing: Result<Listing, consul::Error>,
+        now: Moment,
     ) -> Concerned {
-        let mut state = self.state();
-        state.number += 1;
-        let silent_before = !matches!(state.last, Some(Ok(_)));
+        self.number += 1;
+        let silent_before = !self.is_known();
         let listing = match listing {
             Ok(listing) => listing,
             Err(error) => {
-                state.last = Some(Err(error));
+                self.failing_since.get_or_insert(now);
+                self.last = Some(Err(error));
                 return Concerned::All(Vec::new());
             }
         };
-        let shown = Shown {
+        self.failing_since = None;
+        if listing.reset {
+            self.reset = self.number;
+        }
+        self.last = Some(Ok(Shown {
             index: listing.index,
             sent: listing.sent,
-        };
-        if listing.reset {
-            state.reset = state.number;
-        }
-        state.last = Some(Ok(shown));
+        }));
         let changed = if keyed {
-            state.split(prefix, listing.entries)
+            self.split(prefix, listing.entries)
         } else {
-            state.replace(None, listing.entries);
+            self.replace(None, listing.entries);
             vec![None]
         };
         if silent_before || listing.reset {
@@ -121,18 +100,17 @@ impl Feed {
         key: &Option<Key>,
         heard: &mut u64,
     ) -> Option<Result<News, consul::Error>> {
-        let state = self.state();
-        if state.number <= *heard {
+        if self.number <= *heard {
             return None;
         }
         // It counts also if another listing came before anybody asked. Who was not there knows nothing
         // that could be out of date by it.
-        let reset = *heard > 0 && state.reset > *heard;
-        *heard = state.number;
-        Some(match state.last.clone()? {
+        let reset = *heard > 0 && self.reset > *heard;
+        *heard = self.number;
+        Some(match self.last.clone()? {
             Err(error) => Err(error),
             Ok(Shown { index, sent }) => Ok(News {
-                entries: state.entries(key),
+                entries: self.entries(key),
                 index,
                 sent,
                 reset,
@@ -142,45 +120,43 @@ impl Feed {
 
     /// What is below a key, as the watch showed it last.
     pub(super) fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
-        self.state().entries(key)
+        let slice = self.slices.get(key);
+        slice.map(|slice| slice.entries.clone()).unwrap_or_default()
     }
 
     /// The sessions that lock anything, as the watch showed it last.
-    pub(super) fn sessions(&self) -> HashSet<SessionId> {
-        let state = self.state();
-        let entries = state.slices.values().flat_map(|slice| slice.entries.iter());
-        entries.filter_map(|entry| entry.session.clone()).collect()
-    }
-
-    /// Turns to call Consul, for those who have something to ask of their own.
-    pub(super) fn turns(&self) -> Arc<Semaphore> {
-        self.turns.clone()
+    pub(super) fn sessions(&self) -> HashSet<&SessionId> {
+        let entries = self.slices.values().flat_map(|slice| slice.entries.iter());
+        entries.filter_map(|entry| entry.session.as_ref()).collect()
     }
 
     /// Whether the watch has brought nothing yet.
-    pub(super) fn is_silent(&self) -> bool {
-        self.state().last.is_none()
+    pub fn is_silent(&self) -> bool {
+        self.last.is_none()
     }
 
     /// Whether the watch has brought what is in Consul.
-    pub(super) fn is_known(&self) -> bool {
-        matches!(self.state().last, Some(Ok(_)))
+    pub fn is_known(&self) -> bool {
+        matches!(self.last, Some(Ok(_)))
+    }
+
+    /// Why the watch fails, if it does, and since when.
+    pub fn failure(&self) -> Option<(&consul::Error, Moment)> {
+        match (&self.last, self.failing_since) {
+            (Some(Err(error)), Some(since)) => Some((error, since)),
+            _ => None,
+        }
+    }
+
+    /// Whether Consul's index went back.
+    pub fn went_back(&self) -> bool {
+        self.reset > 0
     }
 
     /// Whether what is below a key has changed since `heard`.
     pub(super) fn has_changed(&self, key: &Option<Key>, heard: u64) -> bool {
-        let state = self.state();
-        state
-            .slices
-            .get(key)
-            .is_some_and(|slice| slice.since > heard)
-    }
-}
-
-impl State {
-    fn entries(&self, key: &Option<Key>) -> Arc<Vec<Entry>> {
         let slice = self.slices.get(key);
-        slice.map(|slice| slice.entries.clone()).unwrap_or_default()
+        slice.is_some_and(|slice| slice.since > heard)
     }
 
     fn replace(&mut self, key: Option<Key>, entries: Vec<Entry>) {
@@ -193,7 +169,7 @@ impl State {
 
     /// Sorts the entries by key, and says of which keys anything has changed.
     fn split(&mut self, prefix: &Prefix, entries: Vec<Entry>) -> Vec<Option<Key>> {
-        let mut by_key: HashMap<Option<Key>, Vec<Entry>> = HashMap::new();
+        let mut by_key: BTreeMap<Option<Key>, Vec<Entry>> = BTreeMap::new();
         // They come ordered, so those of one key follow each other, but for keys such as `a` and `a-b`.
         let mut last: Option<(String, Option<Key>)> = None;
         for entry in entries {
@@ -269,25 +245,25 @@ mod tests {
         Some(text.parse().unwrap())
     }
 
-    fn bring(feed: &Feed, brought: Result<Listing, consul::Error>) -> Concerned {
+    fn bring(watched: &mut WatchedPrefix, brought: Result<Listing, consul::Error>) -> Concerned {
         let sorted = |mut keys: Vec<_>| {
             keys.sort();
             keys
         };
-        match feed.bring(&"p".parse().unwrap(), true, brought) {
+        match watched.bring(&"p".parse().unwrap(), true, brought, Moment::default()) {
             Concerned::Keys(keys) => Concerned::Keys(sorted(keys)),
             Concerned::All(keys) => Concerned::All(sorted(keys)),
         }
     }
 
-    fn names(feed: &Feed, of: &str) -> Vec<String> {
-        let entries = feed.entries(&key(of));
+    fn names(watched: &WatchedPrefix, of: &str) -> Vec<String> {
+        let entries = watched.entries(&key(of));
         entries.iter().map(|entry| entry.key.clone()).collect()
     }
 
     #[test]
     fn a_listing_is_split_by_its_first_segment() {
-        let feed = Feed::default();
+        let mut watched = WatchedPrefix::default();
         let keys = [
             ("p/.lock", 1),
             ("p/a-b/.lock", 2),
@@ -300,70 +276,88 @@ mod tests {
             ("p/.lock/s", 9),
             ("pp/c/.lock", 10),
         ];
-        let concerned = bring(&feed, listing(10, &keys));
+        let concerned = bring(&mut watched, listing(10, &keys));
         assert_eq!(concerned, Concerned::All(vec![key("a"), key("a-b")]));
-        assert_eq!(names(&feed, "a"), ["p/a/.lock", "p/a/s"]);
-        assert_eq!(names(&feed, "b"), [""; 0]);
+        assert_eq!(names(&watched, "a"), ["p/a/.lock", "p/a/s"]);
+        assert_eq!(names(&watched, "b"), [""; 0]);
     }
 
     #[test]
     fn only_what_has_changed_concerns_anybody() {
-        let feed = Feed::default();
-        bring(&feed, listing(2, &[("p/a/.lock", 1), ("p/b/.lock", 2)]));
-        let same = bring(&feed, listing(2, &[("p/a/.lock", 1), ("p/b/.lock", 2)]));
+        let mut watched = WatchedPrefix::default();
+        bring(
+            &mut watched,
+            listing(2, &[("p/a/.lock", 1), ("p/b/.lock", 2)]),
+        );
+        let same = bring(
+            &mut watched,
+            listing(2, &[("p/a/.lock", 1), ("p/b/.lock", 2)]),
+        );
         assert_eq!(same, Concerned::Keys(Vec::new()));
-        assert!(!feed.has_changed(&key("a"), 1));
-        let written = bring(&feed, listing(3, &[("p/a/.lock", 3), ("p/b/.lock", 2)]));
+        assert!(!watched.has_changed(&key("a"), 1));
+        let written = bring(
+            &mut watched,
+            listing(3, &[("p/a/.lock", 3), ("p/b/.lock", 2)]),
+        );
         assert_eq!(written, Concerned::Keys(vec![key("a")]));
-        assert!(feed.has_changed(&key("a"), 2) && !feed.has_changed(&key("b"), 2));
-        let gone = bring(&feed, listing(4, &[("p/a/.lock", 3)]));
+        assert!(watched.has_changed(&key("a"), 2) && !watched.has_changed(&key("b"), 2));
+        let gone = bring(&mut watched, listing(4, &[("p/a/.lock", 3)]));
         assert_eq!(gone, Concerned::Keys(vec![key("b")]));
     }
 
     #[test]
     fn what_is_as_it_was_is_fresh_evidence_all_the_same() {
-        let feed = Feed::default();
+        let mut watched = WatchedPrefix::default();
         let mut heard = 0;
-        assert!(feed.news(&key("a"), &mut heard).is_none(), "nothing yet");
-        bring(&feed, listing(2, &[("p/a/.lock", 1)]));
-        bring(&feed, listing(5, &[("p/a/.lock", 1)]));
-        let news = feed.news(&key("a"), &mut heard).unwrap().unwrap();
+        assert!(watched.news(&key("a"), &mut heard).is_none(), "nothing yet");
+        bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
+        bring(&mut watched, listing(5, &[("p/a/.lock", 1)]));
+        let news = watched.news(&key("a"), &mut heard).unwrap().unwrap();
         assert_eq!((news.index, news.entries.len()), (5, 1));
-        assert!(feed.news(&key("a"), &mut heard).is_none(), "heard already");
+        assert!(
+            watched.news(&key("a"), &mut heard).is_none(),
+            "heard already"
+        );
         let mut other = 0;
-        let news = feed.news(&key("unused"), &mut other).unwrap().unwrap();
+        let news = watched.news(&key("unused"), &mut other).unwrap().unwrap();
         assert!(news.entries.is_empty());
     }
 
     #[test]
     fn that_the_index_went_back_is_heard_by_all_however_late() {
-        let feed = Feed::default();
+        let mut watched = WatchedPrefix::default();
         let mut heard = 0;
-        bring(&feed, listing(9, &[("p/a/.lock", 1)]));
-        assert!(!feed.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        bring(&mut watched, listing(9, &[("p/a/.lock", 1)]));
+        assert!(!watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
         let reset = listing(2, &[("p/a/.lock", 1)]).map(|listing| Listing {
             reset: true,
             ..listing
         });
-        assert!(matches!(bring(&feed, reset), Concerned::All(_)));
-        bring(&feed, listing(3, &[("p/a/.lock", 3)]));
-        assert!(feed.news(&key("a"), &mut heard).unwrap().unwrap().reset);
-        bring(&feed, listing(4, &[("p/a/.lock", 4)]));
-        assert!(!feed.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        assert!(matches!(bring(&mut watched, reset), Concerned::All(_)));
+        bring(&mut watched, listing(3, &[("p/a/.lock", 3)]));
+        assert!(watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
+        bring(&mut watched, listing(4, &[("p/a/.lock", 4)]));
+        assert!(!watched.news(&key("a"), &mut heard).unwrap().unwrap().reset);
         let mut newcomer = 0;
-        assert!(!feed.news(&key("a"), &mut newcomer).unwrap().unwrap().reset);
+        assert!(
+            !watched
+                .news(&key("a"), &mut newcomer)
+                .unwrap()
+                .unwrap()
+                .reset
+        );
     }
 
     #[test]
     fn an_error_concerns_all_and_so_does_its_end() {
-        let feed = Feed::default();
-        bring(&feed, listing(2, &[("p/a/.lock", 1)]));
+        let mut watched = WatchedPrefix::default();
+        bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
         let mut heard = 1;
-        let failed = bring(&feed, Err(consul::Error::Gone));
+        let failed = bring(&mut watched, Err(consul::Error::Gone));
         assert_eq!(failed, Concerned::All(Vec::new()));
-        assert!(feed.news(&key("a"), &mut heard).unwrap().is_err());
-        let healed = bring(&feed, listing(2, &[("p/a/.lock", 1)]));
+        assert!(watched.news(&key("a"), &mut heard).unwrap().is_err());
+        let healed = bring(&mut watched, listing(2, &[("p/a/.lock", 1)]));
         assert_eq!(healed, Concerned::All(Vec::new()));
-        assert!(feed.news(&key("a"), &mut heard).unwrap().is_ok());
+        assert!(watched.news(&key("a"), &mut heard).unwrap().is_ok());
     }
 }

@@ -6,10 +6,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use serde_json::Value;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::timeout,
-};
+use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     controller::{
@@ -25,7 +22,8 @@ use crate::{
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
     Identity, Job,
-    engine::{Answer, Call, Write},
+    engine::{Answer, Call, QueueRef, Write},
+    holding::OnChange,
     plan::{Target, Transaction},
 };
 use consul_semaphore_api::annotations::HOLDER_LABEL;
@@ -40,15 +38,13 @@ const NAMED: u32 = 10;
 #[derive(Clone)]
 pub(super) struct Means {
     pub(super) context: Arc<Context>,
-    pub(super) namespace: Arc<str>,
+    pub(super) queue: QueueRef,
     /// Where in Consul the queue is; `None` while there is no way there.
     pub(super) home: Option<Home>,
     /// All keys below the prefix begin with this.
     pub(super) folder: String,
     /// Turns to call Consul, which all queues of a semaphore share.
     pub(super) turns: Arc<Semaphore>,
-    /// Notified when something about a session changes that is made here.
-    pub(super) wake: Arc<Notify>,
 }
 
 /// How a call ended.
@@ -62,6 +58,16 @@ pub(super) enum Done {
 }
 
 impl Means {
+    /// Called when something about a session of the queue changes.
+    pub(super) fn on_change(&self) -> OnChange {
+        let (context, queue) = (self.context.clone(), self.queue.clone());
+        Arc::new(move || context.index.mark(&queue))
+    }
+
+    fn namespace(&self) -> &Arc<str> {
+        &self.queue.semaphore.namespace
+    }
+
     /// Makes a call.
     pub(super) async fn make(self, call: Call) -> Done {
         let consul = match call {
@@ -83,7 +89,7 @@ impl Means {
                 Answer::Proof(proof.map_err(|error| error.to_string()))
             }
             Call::AskAccess => {
-                Answer::Access(patch::may_write(&self.context.client, &self.namespace).await)
+                Answer::Access(patch::may_write(&self.context.client, self.namespace()).await)
             }
             Call::Read { not_after } => Answer::Listing(
                 self.in_turn(not_after, async |home| home.consul.list(&self.folder).await)
@@ -138,7 +144,7 @@ impl Means {
 
     async fn transact(&self, transaction: &Transaction, not_after: Option<Moment>) -> Answer {
         if transaction.removes_lock {
-            crash::reach(Point::LockUnused, &self.namespace).await;
+            crash::reach(Point::LockUnused, self.namespace()).await;
         }
         let mut sent = Moment::now();
         let result = self
@@ -164,7 +170,7 @@ impl Means {
             (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
         ] {
             if reached {
-                crash::reach(point, &self.namespace).await;
+                crash::reach(point, self.namespace()).await;
             }
         }
     }
@@ -178,8 +184,8 @@ impl Means {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
         let keeper = &self.context.keeper;
-        let made = keeper.create(home, name, span, self.wake.clone()).await?;
-        crash::reach(Point::SessionMade, &self.namespace).await;
+        let made = keeper.create(home, name, span, self.on_change()).await?;
+        crash::reach(Point::SessionMade, self.namespace()).await;
         Ok(made)
     }
 
@@ -189,7 +195,7 @@ impl Means {
         timeout: Duration,
         deadline: Option<Moment>,
     ) -> Result<Option<Kept>, PatchError> {
-        let (context, namespace, job) = (&self.context, &self.namespace, write.target().clone());
+        let (context, namespace, job) = (&self.context, self.namespace(), write.target().clone());
         let Some((body, point)) = body(write) else {
             return patch::delete(context, namespace, &job, timeout).await;
         };

@@ -1,30 +1,17 @@
-//! Sessions of this semaphore that nothing stands for: the answer that made them was lost, or the
-//! operator died before they had a contender. Those with a TTL end by themselves; the others are
-//! looked for here, at once for all lock keys, because a key that nobody uses has no branch.
+//! Sessions of a semaphore without a contender: the answer that created one was lost, or the process died before
+//! the session had a contender. A session with a TTL ends by itself. The others are looked for here, for all lock
+//! keys at once, because a key that nobody uses has no queue.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
-use tokio::task::JoinSet;
-
-use super::{Overseer, branch::Obstacle};
+use super::{Now, Obstacle};
+use crate::{Identity, Settings, holding::Setback};
 use consul_client::{self as consul, Session, SessionId, clock::Moment};
-use consul_semaphore::{Identity, Settings, holding::Setback};
-
-/// What was asked, and answered.
-pub(super) struct Answer {
-    sent: Moment,
-    /// Whether nothing of this semaphore was left but these.
-    last: bool,
-    sessions: Result<Vec<Session>, consul::Error>,
-}
 
 /// The sessions without a TTL and without a contender that were found, and when.
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Orphans {
-    found: HashMap<SessionId, Moment>,
+    found: BTreeMap<SessionId, Moment>,
     /// When they were last looked for.
     looked: Option<Moment>,
     setback: Option<Setback>,
@@ -32,15 +19,23 @@ pub(super) struct Orphans {
     pub(super) obstacle: Option<Obstacle>,
     /// Whether they were looked for after all else was gone.
     pub(super) done: bool,
-    pub(super) asked: JoinSet<Answer>,
+    asked: Option<Question>,
+}
+
+/// A question to Consul: which sessions there are.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    sent: Moment,
+    /// Whether nothing of this semaphore was left but these.
+    last: bool,
 }
 
 impl Orphans {
     /// When they are to be looked for again; `None` where there can be none. `last` says that nothing
     /// else of the semaphore is left.
-    fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
+    pub(super) fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
         let any = settings.ttl.is_none() || !self.found.is_empty();
-        if !self.asked.is_empty() || (last && self.done) || !(last || any) {
+        if self.asked.is_some() || (last && self.done) || !(last || any) {
             return None;
         }
         let next = match (self.setback, self.looked) {
@@ -51,7 +46,13 @@ impl Orphans {
         Some(next)
     }
 
-    /// How old one gets: another replica may have made it a moment ago, except at the end.
+    /// Consul is asked which sessions there are.
+    pub(super) fn ask(&mut self, now: Now, last: bool) {
+        let sent = now.moment;
+        self.asked = Some(Question { sent, last });
+    }
+
+    /// How old one gets: another replica may have created it a moment ago, except at the end.
     fn age(settings: &Settings, last: bool) -> Duration {
         if last {
             Duration::ZERO
@@ -60,24 +61,23 @@ impl Orphans {
         }
     }
 
-    /// Takes note of an answer, and says which of these sessions are to be ended. Those `in_use` have
+    /// Takes the answer, and says which of these sessions are to be ended. Those `in_use` have
     /// somebody to look after them.
-    fn settle(
+    pub(super) fn answered(
         &mut self,
         settings: &Settings,
-        answer: Answer,
+        sessions: Result<Vec<Session>, consul::Error>,
+        now: Now,
         in_use: impl Fn(&SessionId) -> bool,
     ) -> Vec<SessionId> {
-        let Answer {
-            sent,
-            last,
-            sessions,
-        } = answer;
+        let Some(Question { sent, last }) = self.asked.take() else {
+            return Vec::new();
+        };
         self.looked = Some(sent);
         let sessions = match sessions {
             Ok(sessions) => sessions,
             Err(error) => {
-                self.failed(settings, &error, last);
+                self.failed(&error, now, last);
                 return Vec::new();
             }
         };
@@ -102,7 +102,8 @@ impl Orphans {
         self.done |= last && ends.is_empty();
         let obstacle = self.obstacle.take();
         if last && !ends.is_empty() {
-            self.setback = Some(Setback::after(before.as_ref(), Moment::now()));
+            let setback = Setback::with_jitter(before.as_ref(), now.moment, now.jitter);
+            self.setback = Some(setback);
             self.obstacle = Some(Obstacle {
                 since: obstacle.map_or(sent, |before| before.since),
                 nowhere: false,
@@ -112,16 +113,13 @@ impl Orphans {
         ends
     }
 
-    fn failed(&mut self, settings: &Settings, error: &consul::Error, last: bool) {
-        let (semaphore, now) = (&settings.name, Moment::now());
-        if self.setback.is_none() {
-            tracing::warn!(%semaphore, namespace = %settings.namespace, %error, "sessions that nothing stands for can't be looked for");
-        }
-        self.setback = Some(Setback::after(self.setback.as_ref(), now));
+    fn failed(&mut self, error: &consul::Error, now: Now, last: bool) {
+        let setback = Setback::with_jitter(self.setback.as_ref(), now.moment, now.jitter);
+        self.setback = Some(setback);
         if last {
-            let since = self.obstacle.take().map_or(now, |before| before.since);
+            let before = self.obstacle.take();
             self.obstacle = Some(Obstacle {
-                since,
+                since: before.map_or(now.moment, |before| before.since),
                 nowhere: matches!(error, consul::Error::Unsupported(_)),
                 why: error.to_string(),
             });
@@ -129,53 +127,10 @@ impl Orphans {
     }
 }
 
-impl Overseer {
-    /// When sessions that nothing stands for are to be looked for: only while it is known what the
-    /// contenders are.
-    pub(super) fn orphans_due(&self) -> Option<Moment> {
-        if self.home.is_none() || !self.feed.is_known() {
-            return None;
-        }
-        self.orphans.due(&self.settings, self.is_cleaned_up())
-    }
-
-    /// Has Consul asked, beside all else, which sessions there are, when that is due.
-    pub(super) fn look_for_orphans(&mut self) {
-        let sent = Moment::now();
-        let due = self.orphans_due().is_some_and(|due| due <= sent);
-        let Some(home) = self.home.clone().filter(|_| due) else {
-            return;
-        };
-        let last = self.is_cleaned_up();
-        self.orphans.asked.spawn(async move {
-            let sessions = home.consul.node_sessions(&home.node).await;
-            Answer {
-                sent,
-                last,
-                sessions,
-            }
-        });
-    }
-
-    /// Ends those of these sessions that have been without a contender for long.
-    pub(super) fn end_orphans(&mut self, answer: Answer) {
-        let Some(home) = &self.home else {
-            return;
-        };
-        let keeper = &self.context.keeper;
-        let locking: HashSet<SessionId> = self.feed.sessions();
-        let in_use = |id: &SessionId| locking.contains(id) || keeper.keeps(id);
-        for session in self.orphans.settle(&self.settings, answer, in_use) {
-            tracing::info!(%session, semaphore = %self.reference, "ended a session that nothing stands for");
-            keeper.destroy(&home.consul, session);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::samples;
+    use crate::samples;
     use consul_client::Behavior;
 
     fn settings(ttl: Option<Duration>) -> Settings {
@@ -189,8 +144,16 @@ mod tests {
         Moment::from_boot(Duration::from_mins(minute))
     }
 
-    /// What Consul answers that was asked at this minute: sessions of these names.
-    fn answer(asked: u64, last: bool, names: &[&str]) -> Answer {
+    fn at(moment: Moment) -> Now {
+        Now {
+            moment,
+            time: jiff::Timestamp::UNIX_EPOCH,
+            jitter: 0.0,
+        }
+    }
+
+    /// Sessions of these names.
+    fn sessions(names: &[&str]) -> Result<Vec<Session>, consul::Error> {
         let session = |name: &&str| Session {
             id: (*name).into(),
             name: format!("consul-semaphore-operator/c/{name}/uid"),
@@ -200,11 +163,20 @@ mod tests {
             behavior: Behavior::Delete,
             create_index: 1,
         };
-        Answer {
-            sent: minute(asked),
-            last,
-            sessions: Ok(names.iter().map(session).collect()),
-        }
+        Ok(names.iter().map(session).collect())
+    }
+
+    /// Looks for them at this minute; no session of those that Consul answers is in use but `kept`.
+    fn look(
+        orphans: &mut Orphans,
+        settings: &Settings,
+        (asked, last): (u64, bool),
+        answer: Result<Vec<Session>, consul::Error>,
+    ) -> Vec<SessionId> {
+        let now = at(minute(asked));
+        orphans.ask(now, last);
+        let in_use = |id: &SessionId| id.as_str().ends_with("kept");
+        orphans.answered(settings, answer, now, in_use)
     }
 
     #[test]
@@ -217,8 +189,7 @@ mod tests {
             "batch/other/a",
             "elsewhere/db/a",
         ];
-        let in_use = |id: &SessionId| id.as_str().ends_with("kept");
-        let mut look = |asked| orphans.settle(&none, answer(asked, false, &names), in_use);
+        let mut look = |asked| look(&mut orphans, &none, (asked, false), sessions(&names));
         assert!(look(1).is_empty() && look(6).is_empty(), "not yet");
         let ended = look(11);
         let ended: Vec<_> = ended.iter().map(SessionId::as_str).collect();
@@ -229,14 +200,10 @@ mod tests {
     fn at_the_end_they_are_looked_for_until_that_was_answered_and_end_at_once() {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         assert_eq!(orphans.due(&some, true), Some(Moment::default()));
-        let failed = Answer {
-            sessions: Err(consul::Error::Gone),
-            ..answer(1, true, &[])
-        };
-        orphans.settle(&some, failed, |_| false);
+        look(&mut orphans, &some, (1, true), Err(consul::Error::Gone));
         assert!(orphans.obstacle.is_some() && !orphans.done);
         assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
-        let ended = orphans.settle(&some, answer(2, true, &[]), |_| false);
+        let ended = look(&mut orphans, &some, (2, true), sessions(&[]));
         assert!(ended.is_empty() && orphans.obstacle.is_none() && orphans.done);
         assert_eq!(orphans.due(&some, true), None, "once");
     }
@@ -246,14 +213,19 @@ mod tests {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         for asked in [2, 3] {
             // It can't be destroyed at first.
-            let ended = orphans.settle(&some, answer(asked, true, &["batch/db:k/a"]), |_| false);
+            let ended = look(
+                &mut orphans,
+                &some,
+                (asked, true),
+                sessions(&["batch/db:k/a"]),
+            );
             assert_eq!(ended.len(), 1);
             assert!(!orphans.done, "it is still there");
             assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
             let obstacle = orphans.obstacle.as_ref().unwrap();
             assert_eq!(obstacle.since, minute(2), "for so long");
         }
-        orphans.settle(&some, answer(4, true, &[]), |_| false);
+        look(&mut orphans, &some, (4, true), sessions(&[]));
         assert!(orphans.obstacle.is_none() && orphans.done);
     }
 
@@ -264,7 +236,7 @@ mod tests {
         let due = |orphans: &Orphans, settings| orphans.due(settings, false);
         assert_eq!(due(&orphans, &none), Some(Moment::default()), "at once");
         assert_eq!(due(&orphans, &some), None);
-        orphans.settle(&none, answer(1, false, &["batch/db/a"]), |_| false);
+        look(&mut orphans, &none, (1, false), sessions(&["batch/db/a"]));
         assert_eq!(due(&orphans, &none), Some(minute(6)));
         assert_eq!(due(&orphans, &some), Some(minute(3)), "found before");
     }

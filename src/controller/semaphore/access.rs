@@ -1,9 +1,15 @@
 //! How a `ConsulSemaphore` may use Consul: with the operator's token, with its own, or not at all.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use crate::controller::{Context, home::Home, index::SemaphoreRef, secret::SecretToken};
+use crate::controller::{
+    Context,
+    home::Home,
+    secret::{SecretToken, TokenChanges},
+    watches::reference_of,
+};
 use consul_client::clock::Moment;
+use consul_semaphore::engine::ConsulAccess;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef, conditions::Reason};
 
 /// What is to be said of an access.
@@ -47,7 +53,7 @@ enum Kind {
 impl Access {
     /// How this semaphore may use Consul. If it brings a token, that is being read from now on.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
-        let reference = SemaphoreRef::of(semaphore);
+        let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
             Kind::Secret {
                 token: SecretToken::read(context.clone(), reference, from.clone()),
@@ -112,9 +118,16 @@ impl Access {
         }
     }
 
-    /// Whether Consul may not be used at all.
-    pub(super) fn is_barred(&self) -> bool {
-        matches!(self.kind, Kind::Barred(_))
+    /// As the engine is told of it, where this is the way to Consul.
+    pub(super) fn of_home(&self, home: Option<&Home>) -> ConsulAccess {
+        let since = self.since;
+        match (home, &self.kind) {
+            (Some(home), _) => ConsulAccess::Granted {
+                operations: home.consul.transaction_capacity(),
+            },
+            (None, Kind::Barred(_)) => ConsulAccess::Refused { since },
+            (None, Kind::Own | Kind::Secret { .. }) => ConsulAccess::Pending { since },
+        }
     }
 
     /// Whether it is not known yet: the token is being read for the first time.
@@ -125,20 +138,11 @@ impl Access {
         }
     }
 
-    /// From when on there is no use in waiting for a way to Consul, if none is found for so long.
-    pub(super) fn hopeless_from(&self, patience: Duration) -> Moment {
-        if self.is_barred() {
-            self.since
-        } else {
-            self.since + patience
-        }
-    }
-
-    /// Waits until there is another way to Consul, or another problem.
-    pub(super) async fn changed(&mut self) {
-        match &mut self.kind {
-            Kind::Secret { token, .. } => token.changed().await,
-            Kind::Own | Kind::Barred(_) => std::future::pending().await,
+    /// Tells when there is another way to Consul, or another problem; `None` where that never happens.
+    pub(super) fn changes(&self) -> Option<TokenChanges> {
+        match &self.kind {
+            Kind::Secret { token, .. } => Some(token.changes()),
+            Kind::Own | Kind::Barred(_) => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Overseer;
+use super::SemaphoreController;
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// What the log was told since the semaphore was last ready.
@@ -38,7 +38,7 @@ impl Readiness {
     }
 }
 
-impl Overseer {
+impl SemaphoreController {
     /// Tells whether slots can be granted and released.
     pub(super) fn tell_readiness(&mut self, findings: &[Finding]) {
         let Some(ready) = findings
@@ -54,7 +54,7 @@ impl Overseer {
             reason.as_str(),
         );
         let (semaphore, why) = (&self.reference, &ready.message);
-        match self.readiness.note(ready) {
+        match self.told.readiness.note(ready) {
             Some(Line::NotReady) => tracing::warn!(%semaphore, %reason, why, "not ready"),
             Some(Line::AtRest) => tracing::info!(%semaphore, %reason, why, "not ready"),
             Some(Line::Ready) => tracing::info!(%semaphore, "ready again"),

@@ -109,12 +109,9 @@ impl Reporter {
         *self.written.borrow()
     }
 
-    /// Waits until another report has been written.
-    pub(super) async fn progress(&mut self) {
-        if self.written.changed().await.is_err() {
-            // The writer lives as long as this.
-            std::future::pending::<()>().await;
-        }
+    /// Tells when another report has been written.
+    pub(super) fn progress(&self) -> watch::Receiver<u64> {
+        self.written.clone()
     }
 }
 

@@ -1,10 +1,10 @@
 //! What is wrong with Consul, and what a person can do about it.
 
-use super::branch::Branch;
+use super::conditions::Observed;
 use consul_client as consul;
 use consul_semaphore_api::conditions::Reason;
 
-impl Branch {
+impl Observed<'_> {
     /// The reason for a condition, and what a person can do about it.
     pub(super) fn explain(&self, error: &consul::Error) -> (Reason, String) {
         if matches!(error, consul::Error::Denied(_)) {
@@ -20,17 +20,16 @@ impl Branch {
                 );
                 return (Reason::PermissionDenied, message);
             }
-            let node = self.grantor.home.as_ref().map(|home| &*home.node);
             let message = format!(
                 "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
                  write on the node {}",
                 self.access.whose_token(),
-                node.unwrap_or_default()
+                self.node.unwrap_or_default()
             );
             return (Reason::PermissionDenied, message);
         }
         if matches!(error, consul::Error::TooLarge(_)) {
-            let key = self.grantor.queue.settings().prefix.lock_key();
+            let key = self.settings.prefix.lock_key();
             let message = format!(
                 "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
                  too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
@@ -41,7 +40,7 @@ impl Branch {
             return (Reason::LockTooLarge, message);
         }
         if matches!(error, consul::Error::AnswerTooLarge(_)) {
-            let folder = self.grantor.queue.settings().prefix.folder();
+            let folder = self.settings.prefix.folder();
             let message = format!(
                 "{error} where it lists {folder}, which is more than 5000 holders need. Nothing is granted; \
                  running Jobs go on while it can be shown that their slots are held. Delete what is no \

@@ -1,0 +1,176 @@
+//! Which queues are due a pass now, and when the others are.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use super::{QueueRef, SemaphoreRef};
+use consul_client::clock::Moment;
+
+/// Something that is due at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// A pass over a queue.
+    Queue(QueueRef),
+    /// A look at what concerns a whole semaphore.
+    Semaphore(SemaphoreRef),
+}
+
+/// What is due, and when. Namespaces take turns: however much one of them has to do, the others wait for one of its
+/// passes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Agenda {
+    /// The queues of each namespace that are due now, in order.
+    ready: BTreeMap<Arc<str>, VecDeque<QueueRef>>,
+    /// The namespaces that have some, in the order of their turns.
+    turns: VecDeque<Arc<str>>,
+    /// The same queues.
+    marked: BTreeSet<QueueRef>,
+    times: BTreeSet<(Moment, Due)>,
+    by_what: BTreeMap<Due, Moment>,
+}
+
+impl Agenda {
+    /// A queue is due a pass.
+    pub(super) fn mark(&mut self, queue: &QueueRef) {
+        if !self.marked.insert(queue.clone()) {
+            return;
+        }
+        let namespace = &queue.semaphore.namespace;
+        let ready = self.ready.entry(namespace.clone()).or_default();
+        if ready.is_empty() {
+            self.turns.push_back(namespace.clone());
+        }
+        ready.push_back(queue.clone());
+    }
+
+    /// Whether a queue is due a pass.
+    pub(super) fn is_marked(&self, queue: &QueueRef) -> bool {
+        self.marked.contains(queue)
+    }
+
+    /// The queue whose turn it is, which is due no more.
+    pub(super) fn next(&mut self) -> Option<QueueRef> {
+        let namespace = self.turns.pop_front()?;
+        let ready = self.ready.get_mut(&namespace)?;
+        let queue = ready.pop_front();
+        if ready.is_empty() {
+            self.ready.remove(&namespace);
+        } else {
+            self.turns.push_back(namespace);
+        }
+        if let Some(queue) = &queue {
+            self.marked.remove(queue);
+        }
+        queue
+    }
+
+    /// It is due at this time and no other.
+    pub(super) fn set(&mut self, what: Due, time: Option<Moment>) {
+        match time {
+            Some(time) if self.by_what.get(&what) == Some(&time) => {}
+            Some(time) => {
+                if let Some(before) = self.by_what.insert(what.clone(), time) {
+                    self.times.remove(&(before, what.clone()));
+                }
+                self.times.insert((time, what));
+            }
+            None => {
+                if let Some(before) = self.by_what.remove(&what) {
+                    self.times.remove(&(before, what));
+                }
+            }
+        }
+    }
+
+    /// Takes out something whose time has come.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<Due> {
+        if self.times.first()?.0 > now {
+            return None;
+        }
+        let (_, what) = self.times.pop_first()?;
+        self.by_what.remove(&what);
+        Some(what)
+    }
+
+    /// When something is due; `now` if anything is by then.
+    pub(super) fn next_time(&self, now: Moment) -> Option<Moment> {
+        if !self.turns.is_empty() {
+            return Some(now);
+        }
+        self.times.first().map(|(time, _)| *time)
+    }
+
+    /// Forgets a queue that is no more.
+    pub(super) fn forget(&mut self, queue: &QueueRef) {
+        self.set(Due::Queue(queue.clone()), None);
+        if !self.marked.remove(queue) {
+            return;
+        }
+        let namespace = &queue.semaphore.namespace;
+        if let Some(ready) = self.ready.get_mut(namespace) {
+            ready.retain(|other| other != queue);
+            if ready.is_empty() {
+                self.ready.remove(namespace);
+                self.turns.retain(|turn| turn != namespace);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn queue(namespace: &str, name: &str) -> QueueRef {
+        let semaphore = SemaphoreRef {
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        QueueRef::new(&semaphore, None)
+    }
+
+    fn at(second: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(second))
+    }
+
+    #[test]
+    fn a_namespace_with_much_to_do_costs_the_others_one_turn() {
+        let mut agenda = Agenda::default();
+        for name in ["a", "b", "c", "a"] {
+            agenda.mark(&queue("loud", name));
+        }
+        agenda.mark(&queue("quiet", "d"));
+        let order: Vec<_> = std::iter::from_fn(|| agenda.next())
+            .map(|queue| queue.semaphore.name.to_string())
+            .collect();
+        assert_eq!(order, ["a", "d", "b", "c"]);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_due_no_more() {
+        let mut agenda = Agenda::default();
+        agenda.mark(&queue("n", "a"));
+        agenda.set(Due::Queue(queue("n", "a")), Some(at(5)));
+        agenda.forget(&queue("n", "a"));
+        assert_eq!(agenda.next_time(at(9)), None);
+        assert_eq!(agenda.next(), None);
+        agenda.mark(&queue("n", "b"));
+        assert_eq!(agenda.next(), Some(queue("n", "b")), "it has a turn again");
+    }
+
+    #[test]
+    fn the_last_time_counts() {
+        let mut agenda = Agenda::default();
+        let what = Due::Semaphore(queue("n", "a").semaphore);
+        agenda.set(what.clone(), Some(at(5)));
+        agenda.set(what.clone(), Some(at(3)));
+        assert_eq!(agenda.next_time(at(1)), Some(at(3)));
+        assert_eq!(agenda.take_due(at(2)), None);
+        assert_eq!(agenda.take_due(at(3)), Some(what.clone()));
+        assert_eq!(agenda.take_due(at(9)), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! The finalizer of a semaphore: it is there before anything is written to Consul, and goes when nothing is left.
+
+use std::time::Duration;
+
+use super::Now;
+use crate::holding::Setback;
+use consul_client::clock::Moment;
+
+/// When to try again to remove what could not be removed.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What is known of the finalizer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Finalizer {
+    /// Whether it has been there since the semaphore was taken up: nothing begins before.
+    pub(super) was_there: bool,
+    /// Whether it is to be added.
+    missing: bool,
+    /// Why it could not be added the last time.
+    setback: Option<Setback>,
+    /// Whether a write of it is under way.
+    asked: bool,
+    /// When its removal is tried again.
+    again: Option<Moment>,
+    /// Whether nothing more is to be done for the semaphore.
+    pub(super) gone: bool,
+}
+
+impl Finalizer {
+    /// The semaphore has it, or has it not. One that is `deleted` without it can't be kept any more.
+    pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
+        self.missing = !is_there;
+        self.was_there |= is_there;
+        self.gone |= !is_there && deleted;
+        if is_there {
+            self.setback = None;
+        }
+    }
+
+    /// When it is to be added; `None` while a write of it is under way, and when it is there.
+    pub(super) fn due(&self) -> Option<Moment> {
+        let due = self.missing && !self.asked && !self.gone;
+        due.then(|| {
+            self.setback
+                .map_or(Moment::default(), |before| before.until)
+        })
+    }
+
+    /// Whether it may be removed now, and when it may if not.
+    pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
+        match self.again {
+            _ if self.asked || self.gone => Err(None),
+            Some(again) if again > now => Err(Some(again)),
+            _ => Ok(()),
+        }
+    }
+
+    /// A write of it is under way.
+    pub(super) fn ask(&mut self) {
+        self.asked = true;
+    }
+
+    /// It was added, or could not be: then it is tried again after a pause, or when the semaphore changes.
+    pub(super) fn added(&mut self, done: bool, now: Now) {
+        if !std::mem::take(&mut self.asked) {
+            return;
+        }
+        if done {
+            self.observe(true, false);
+        } else {
+            let before = self.setback.as_ref();
+            self.setback = Some(Setback::with_jitter(before, now.moment, now.jitter));
+        }
+    }
+
+    /// It was removed, or could not be.
+    pub(super) fn removed(&mut self, done: bool, now: Now) {
+        if !std::mem::take(&mut self.asked) {
+            return;
+        }
+        self.gone |= done;
+        self.again = (!done).then(|| now.moment + SOON);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Now {
+        Now {
+            moment: Moment::from_boot(Duration::from_secs(1)),
+            time: jiff::Timestamp::UNIX_EPOCH,
+            jitter: 0.0,
+        }
+    }
+
+    #[test]
+    fn it_is_added_when_it_is_missing_and_again_after_a_pause() {
+        let mut finalizer = Finalizer::default();
+        assert_eq!(finalizer.due(), None);
+        finalizer.observe(false, false);
+        assert_eq!(finalizer.due(), Some(Moment::default()), "at once");
+        finalizer.ask();
+        assert_eq!(finalizer.due(), None, "it is under way");
+        finalizer.added(false, now());
+        assert!(finalizer.due() > Some(now().moment) && !finalizer.was_there);
+        finalizer.observe(false, false);
+        assert!(finalizer.due() > Some(now().moment), "no sooner");
+        finalizer.ask();
+        finalizer.added(true, now());
+        assert!(finalizer.due().is_none() && finalizer.was_there);
+        finalizer.observe(false, false);
+        assert_eq!(finalizer.due(), Some(Moment::default()), "taken off");
+    }
+
+    #[test]
+    fn a_removal_that_failed_is_tried_again() {
+        let mut finalizer = Finalizer::default();
+        finalizer.observe(true, true);
+        assert_eq!(finalizer.may_be_removed(now().moment), Ok(()));
+        finalizer.ask();
+        assert_eq!(finalizer.may_be_removed(now().moment), Err(None));
+        finalizer.removed(false, now());
+        let again = now().moment + SOON;
+        assert_eq!(finalizer.may_be_removed(now().moment), Err(Some(again)));
+        assert_eq!(finalizer.may_be_removed(again), Ok(()));
+        finalizer.ask();
+        finalizer.removed(true, now());
+        assert!(finalizer.gone);
+    }
+
+    #[test]
+    fn who_is_deleted_without_it_is_let_go() {
+        let mut finalizer = Finalizer::default();
+        finalizer.observe(false, true);
+        assert!(finalizer.gone && finalizer.due().is_none());
+    }
+}

@@ -1,0 +1,557 @@
+//! One semaphore with the queues of all its lock keys: what is decided for all of them together.
+//!
+//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions nobody looks after,
+//! and when nothing is left of a semaphore that is being deleted.
+
+#![expect(
+    clippy::ref_option,
+    reason = "a semaphore without keys is found in the same maps, by None"
+)]
+
+use std::collections::BTreeMap;
+
+use super::{
+    Conclusion, Event, Now, Queue, QueueRef, SemaphoreRef, Stores, WatchedPrefix,
+    finalizer::Finalizer, orphans::Orphans, watched::Concerned,
+};
+use crate::{Defence, Key, Settings, limit};
+use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
+
+/// What a semaphore asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spec {
+    /// With the semaphore's own prefix, and without a key.
+    pub settings: Settings,
+    /// Which generation of its spec that is.
+    pub generation: Option<i64>,
+    /// Whether each key has a semaphore of its own below the prefix.
+    pub keyed: bool,
+}
+
+/// What is known of a semaphore from before, when it is taken up.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// `status.appliedLimits`: the limits that are ours.
+    pub recorded: Vec<u32>,
+    /// What became of the limit.
+    pub defence: Defence,
+    /// The greatest fencing token.
+    pub fencing_token: Option<u64>,
+}
+
+/// How a semaphore may use Consul.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConsulAccess {
+    /// It may, with so many operations in a transaction.
+    Granted {
+        /// How many Consul takes.
+        operations: usize,
+    },
+    /// Since then no token is known to use it with. That may change.
+    Pending {
+        /// Since when.
+        since: Moment,
+    },
+    /// It may not use its prefix, and never will: nothing of it is in Consul.
+    Refused {
+        /// Since when.
+        since: Moment,
+    },
+}
+
+impl ConsulAccess {
+    fn operations(self) -> Option<usize> {
+        match self {
+            Self::Granted { operations } => Some(operations),
+            Self::Pending { .. } | Self::Refused { .. } => None,
+        }
+    }
+}
+
+/// Why Consul can't be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Since when.
+    pub since: Moment,
+    /// Whether the place in Consul does not exist, and never will.
+    pub nowhere: bool,
+    /// What it says.
+    pub why: String,
+}
+
+impl Obstacle {
+    fn new(error: &consul::Error, since: Moment) -> Self {
+        Self {
+            since,
+            nowhere: matches!(error, consul::Error::Unsupported(_)),
+            why: error.to_string(),
+        }
+    }
+}
+
+/// Something to be done for a semaphore as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// The finalizer is to be added.
+    AddFinalizer,
+    /// These are to be the limits that are recorded as ours, before one of them is written to Consul.
+    RecordLimits(Vec<u32>),
+    /// Asks which sessions our node has.
+    ListSessions,
+    /// A session without a contender is to be ended.
+    EndSession(SessionId),
+    /// Nothing of it is left in Consul: the finalizer is to be removed.
+    RemoveFinalizer,
+    /// Consul can't be used to clean up: the finalizer is to be removed all the same, and people are told what is left.
+    LeaveBehind,
+}
+
+/// The queue of one lock key, and what its last pass came to.
+#[derive(Clone, Debug)]
+pub struct QueueState {
+    /// The queue.
+    pub queue: Queue,
+    /// What its last pass came to that was not in vain, and of which generation of the spec that is true.
+    pub concluded: Option<(Conclusion, Option<i64>)>,
+    /// Up to where it has taken what the watch brought.
+    heard: u64,
+}
+
+impl QueueState {
+    fn last(&self) -> Option<&Conclusion> {
+        self.concluded.as_ref().map(|(conclusion, _)| conclusion)
+    }
+}
+
+/// The limits that are ours.
+#[derive(Clone, Debug, Default)]
+struct Limits {
+    /// As they are known to be recorded.
+    recorded: Vec<u32>,
+    /// As they are about to be recorded.
+    asked: Option<Vec<u32>>,
+    /// The keys that can't go on before these are recorded.
+    wanted: BTreeMap<Option<Key>, Vec<u32>>,
+}
+
+/// A semaphore with all its keys.
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    reference: SemaphoreRef,
+    spec: Spec,
+    access: ConsulAccess,
+    limits: Limits,
+    defence: Defence,
+    fencing_token: Option<u64>,
+    pub(super) watched: WatchedPrefix,
+    pub(super) queues: BTreeMap<Option<Key>, QueueState>,
+    orphans: Orphans,
+    pub(super) finalizer: Finalizer,
+}
+
+/// What others are shown.
+impl Semaphore {
+    /// What it asks for.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// Its queues, by key.
+    pub fn queues(&self) -> &BTreeMap<Option<Key>, QueueState> {
+        &self.queues
+    }
+
+    /// What the watch of its prefix shows.
+    pub fn watched(&self) -> &WatchedPrefix {
+        &self.watched
+    }
+
+    /// Whether the work has begun and not ended: nothing is written to Consul before the finalizer is there.
+    pub fn has_begun(&self) -> bool {
+        self.finalizer.was_there && !self.finalizer.gone
+    }
+
+    /// Whether the queue of a key goes by what the watch showed last.
+    pub fn is_seen_by(&self, key: &Option<Key>) -> bool {
+        let reading = self.queues.get(key).and_then(|state| state.queue.reading());
+        reading.is_some_and(|reading| reading.shows(&self.watched.entries(key)))
+    }
+
+    /// The limits that its status is to say are ours.
+    pub fn applied_limits(&self) -> &[u32] {
+        let Limits {
+            recorded, asked, ..
+        } = &self.limits;
+        asked.as_ref().unwrap_or(recorded)
+    }
+
+    /// The greatest fencing token that was seen.
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.fencing_token
+    }
+
+    /// Whether the work has begun, and every lock key has been heard of. Until then its status stays as it was: what
+    /// is missing may be there.
+    pub fn is_known(&self) -> bool {
+        let all_keys =
+            !self.spec.keyed || self.access.operations().is_none() || !self.watched.is_silent();
+        self.has_begun() && all_keys && self.queues.values().all(|state| state.concluded.is_some())
+    }
+
+    /// Why Consul can't be used, for some key or for all of them.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        let mut troubles = self
+            .queues
+            .values()
+            .filter_map(|state| state.queue.trouble());
+        let trouble = troubles.next();
+        trouble
+            .map(|trouble| Obstacle::new(&trouble.error, trouble.since))
+            .or_else(|| {
+                let (error, since) = self.watched.failure()?;
+                Some(Obstacle::new(error, since))
+            })
+            .or_else(|| self.orphans.obstacle.clone())
+    }
+
+    /// Why something may be left in Consul of a semaphore that can't clean up there; `None` where nothing of it can be
+    /// there. `problem` says why it may not use Consul.
+    pub fn why_left_behind(&self, problem: Option<String>) -> Option<String> {
+        if let Some(obstacle) = self.obstacle() {
+            return (!obstacle.nowhere).then_some(obstacle.why);
+        }
+        // It has been there if it ever wrote a limit.
+        problem.filter(|_| !self.limits.recorded.is_empty())
+    }
+}
+
+/// What happens to it.
+impl Semaphore {
+    pub(super) fn new(
+        reference: SemaphoreRef,
+        spec: Spec,
+        known: Known,
+        access: ConsulAccess,
+    ) -> Self {
+        Self {
+            reference,
+            spec,
+            access,
+            limits: Limits {
+                recorded: known.recorded,
+                ..Limits::default()
+            },
+            defence: known.defence,
+            fencing_token: known.fencing_token,
+            watched: WatchedPrefix::default(),
+            queues: BTreeMap::new(),
+            orphans: Orphans::default(),
+            finalizer: Finalizer::default(),
+        }
+    }
+
+    /// Makes the queue of a key, if there is none yet; its calls have this number. Says whether it did.
+    pub(super) fn open(
+        &mut self,
+        key: &Option<Key>,
+        number: u64,
+        now: Now,
+        stores: &impl Stores,
+    ) -> bool {
+        if self.queues.contains_key(key) || key.is_some() != self.spec.keyed {
+            return false;
+        }
+        let recorded = self.limits.recorded.clone();
+        let queue = Queue::new(self.settings_of(key), recorded, self.defence);
+        let state = QueueState {
+            queue: queue.numbered(number),
+            concluded: None,
+            heard: 0,
+        };
+        self.queues.insert(key.clone(), state);
+        let access = Event::Reach(self.access.operations());
+        self.show(key, access, now, stores);
+        true
+    }
+
+    fn settings_of(&self, key: &Option<Key>) -> Settings {
+        match key {
+            Some(key) => self.spec.settings.clone().of_key(key),
+            None => self.spec.settings.clone(),
+        }
+    }
+
+    /// Shows a queue that something happened.
+    pub(super) fn show(&mut self, key: &Option<Key>, event: Event, now: Now, stores: &impl Stores) {
+        if let Some(state) = self.queues.get_mut(key) {
+            let queue = QueueRef::new(&self.reference, key.clone());
+            state.queue.handle(event, now, &stores.of(&queue));
+        }
+    }
+
+    /// Shows all queues that something happened.
+    fn show_all(
+        &mut self,
+        event: impl Fn(&Self, &Option<Key>) -> Event,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let keys: Vec<_> = self.queues.keys().cloned().collect();
+        for key in keys {
+            let event = event(self, &key);
+            self.show(&key, event, now, stores);
+        }
+    }
+
+    /// The spec is as given here. Says whether that is news.
+    pub(super) fn respec(&mut self, spec: Spec, now: Now, stores: &impl Stores) -> bool {
+        if self.spec == spec {
+            return false;
+        }
+        let changed = self.spec.generation != spec.generation;
+        if changed {
+            self.defence = Defence::default();
+        }
+        self.spec = spec;
+        let event = |this: &Self, key: &Option<Key>| Event::Spec {
+            settings: Box::new(this.settings_of(key)),
+            changed,
+        };
+        self.show_all(event, now, stores);
+        true
+    }
+
+    /// It may use Consul in another way from now on, or not any more.
+    pub(super) fn reach(&mut self, access: ConsulAccess, now: Now, stores: &impl Stores) {
+        self.access = access;
+        if matches!(access, ConsulAccess::Refused { .. }) {
+            self.show_all(|_, _| Event::Abandoned, now, stores);
+        }
+        self.show_all(|_, _| Event::Reach(access.operations()), now, stores);
+    }
+
+    /// These limits are recorded as ours.
+    pub(super) fn recorded(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
+        let asked = self.limits.asked.take_if(|asked| *asked == limits);
+        let news = asked.is_some();
+        if let Some(recorded) = asked {
+            self.go_by(recorded, now, stores);
+        }
+        news
+    }
+
+    fn go_by(&mut self, recorded: Vec<u32>, now: Now, stores: &impl Stores) {
+        self.limits.recorded = recorded;
+        let event = |this: &Self, _: &Option<Key>| Event::Recorded(this.limits.recorded.clone());
+        self.show_all(event, now, stores);
+    }
+
+    /// Takes what the watch brought, and says which keys that concerns.
+    pub(super) fn listed(
+        &mut self,
+        listing: Result<Listing, consul::Error>,
+        now: Now,
+    ) -> Vec<Option<Key>> {
+        let (prefix, keyed) = (&self.spec.settings.prefix, self.spec.keyed);
+        match self.watched.bring(prefix, keyed, listing, now.moment) {
+            Concerned::Keys(keys) => keys,
+            Concerned::All(mut keys) => {
+                keys.extend(self.queues.keys().cloned());
+                keys
+            }
+        }
+    }
+
+    /// Consul has answered which sessions our node has.
+    pub(super) fn listed_sessions(
+        &mut self,
+        sessions: Result<Vec<Session>, consul::Error>,
+        now: Now,
+        stores: &impl Stores,
+    ) -> Vec<SessionId> {
+        let locking = self.watched.sessions();
+        let in_use = |id: &SessionId| locking.contains(id) || stores.keeps(id);
+        self.orphans
+            .answered(&self.spec.settings, sessions, now, in_use)
+    }
+}
+
+/// What follows from it.
+impl Semaphore {
+    /// Whether its queues may have passes. If not, something else marks them when they may.
+    pub(super) fn may_pass(&self) -> bool {
+        // One key of many does not ask for itself what the watch is about to bring for all.
+        let awaits_watch = self.spec.keyed && self.watched.is_silent();
+        self.has_begun() && !(awaits_watch && self.access.operations().is_some())
+    }
+
+    /// One pass over the queue of a key; `None` if there is nothing to decide yet. Says whether it was known what Consul
+    /// says.
+    pub(super) fn pass(
+        &mut self,
+        key: &Option<Key>,
+        now: Now,
+        stores: &impl Stores,
+    ) -> Option<bool> {
+        let reference = QueueRef::new(&self.reference, key.clone());
+        let lookup = stores.of(&reference);
+        let state = self.queues.get_mut(key)?;
+        if let Some(news) = self.watched.news(key, &mut state.heard) {
+            state.queue.handle(Event::Listed(news), now, &lookup);
+        }
+        let conclusion = state.queue.pass(now, &lookup);
+        if !state.queue.has_passed(now) {
+            return None;
+        }
+        self.fencing_token = self.fencing_token.max(state.queue.fencing_token());
+        // While an answer is waited for, what was known before is still the last that is known.
+        let certain = conclusion.certain;
+        if certain || !state.queue.is_blocked() {
+            self.conclude(key, conclusion);
+        }
+        Some(certain)
+    }
+
+    fn conclude(&mut self, key: &Option<Key>, conclusion: Conclusion) {
+        match &conclusion.record {
+            Some(record) => self.limits.wanted.insert(key.clone(), record.clone()),
+            None => self.limits.wanted.remove(key),
+        };
+        if let Some(state) = self.queues.get_mut(key) {
+            state.concluded = Some((conclusion, self.spec.generation));
+        }
+    }
+
+    /// Whether nobody uses a key any more, so that it needs no queue.
+    pub(super) fn is_unused(&self, key: &Option<Key>) -> bool {
+        let Some(state) = self.queues.get(key).filter(|_| key.is_some()) else {
+            return false;
+        };
+        state
+            .last()
+            .is_some_and(|last| last.idle && (!self.spec.settings.terminating || last.finished))
+            && !state.queue.is_blocked()
+            && self.is_seen_by(key)
+            && !self.watched.has_changed(key, state.heard)
+    }
+
+    pub(super) fn close(&mut self, key: &Option<Key>) -> Option<QueueState> {
+        self.limits.wanted.remove(key);
+        self.queues.remove(key)
+    }
+
+    /// What is to be done for all keys together, and whether queues have to do with that.
+    pub(super) fn review(&mut self, now: Now, stores: &impl Stores) -> (Vec<Duty>, bool) {
+        let mut duties = Vec::new();
+        if self.finalizer.due().is_some_and(|due| due <= now.moment) {
+            self.finalizer.ask();
+            duties.push(Duty::AddFinalizer);
+        }
+        if !self.has_begun() {
+            return (duties, false);
+        }
+        let settled = self.review_limits(&mut duties, now, stores);
+        if self.orphans_due().is_some_and(|due| due <= now.moment) {
+            self.orphans.ask(now, self.is_cleaned_up());
+            duties.push(Duty::ListSessions);
+        }
+        let cleaned_up = self.is_cleaned_up() && self.orphans.done;
+        let hopeless = self.hopeless_from().is_some_and(|from| from <= now.moment);
+        if (cleaned_up || hopeless) && self.finalizer.may_be_removed(now.moment).is_ok() {
+            self.finalizer.ask();
+            duties.push(if cleaned_up {
+                Duty::RemoveFinalizer
+            } else {
+                Duty::LeaveBehind
+            });
+        }
+        (duties, settled)
+    }
+
+    /// Has limits recorded that some key needs to be ours; without any, lets go of those that are ours no more. Says
+    /// whether it did that.
+    fn review_limits(&mut self, duties: &mut Vec<Duty>, now: Now, stores: &impl Stores) -> bool {
+        let Limits {
+            recorded,
+            asked,
+            wanted,
+        } = &mut self.limits;
+        let wanted = wanted.values().find(|wanted| *wanted != recorded);
+        if let Some(wanted) = wanted {
+            if asked.as_ref() != Some(wanted) {
+                *asked = Some(wanted.clone());
+                duties.push(Duty::RecordLimits(wanted.clone()));
+            }
+            return false;
+        }
+        *asked = None;
+        let limit = self.spec.settings.limit;
+        let left = limit::settled(&self.limits.recorded, limit);
+        let settled = left != self.limits.recorded && self.has_settled(limit);
+        if settled {
+            self.go_by(left, now, stores);
+        }
+        settled
+    }
+
+    /// Whether nothing in Consul follows from a limit of ours other than this one: at no key, also of those that only
+    /// the watch shows. What was concluded under an earlier spec tells nothing of what has been written since.
+    fn has_settled(&self, limit: u32) -> bool {
+        let generation = self.spec.generation;
+        let settled = |state: &QueueState| {
+            let concluded = state.concluded.as_ref();
+            concluded.is_some_and(|(conclusion, of)| {
+                *of == generation && conclusion.settled == Some(limit)
+            })
+        };
+        self.watched.is_known() && !self.queues.is_empty() && self.queues.values().all(settled)
+    }
+
+    /// Whether the semaphore is being deleted and nothing of it is left at any lock key.
+    fn is_cleaned_up(&self) -> bool {
+        let finished = |state: &QueueState| state.last().is_some_and(|last| last.finished);
+        self.spec.settings.terminating
+            && self.watched.is_known()
+            && self.queues.values().all(finished)
+    }
+
+    /// When sessions without a contender are to be looked for: only while it is known what the contenders are.
+    fn orphans_due(&self) -> Option<Moment> {
+        if self.access.operations().is_none() || !self.watched.is_known() {
+            return None;
+        }
+        let settings = &self.spec.settings;
+        self.orphans.due(settings, self.is_cleaned_up())
+    }
+
+    /// From when on there is no use in waiting: the semaphore is being deleted, nothing here depends on it any more,
+    /// and Consul can't be used to clean up for a TTL by then, so that every session that it had may have expired; or
+    /// ever, because the place in Consul does not exist or is not allowed.
+    fn hopeless_from(&self) -> Option<Moment> {
+        let free = |state: &QueueState| state.last().is_some_and(|last| last.nothing_held);
+        if !self.spec.settings.terminating || !self.queues.values().all(free) {
+            return None;
+        }
+        let span = self.spec.settings.span();
+        match self.access {
+            ConsulAccess::Refused { since } => Some(since),
+            ConsulAccess::Pending { since } => Some(since + span),
+            ConsulAccess::Granted { .. } => {
+                let Obstacle { since, nowhere, .. } = self.obstacle()?;
+                Some(if nowhere { since } else { since + span })
+            }
+        }
+    }
+
+    /// When it is to be reviewed again, if nothing happens before.
+    pub(super) fn next_review(&self, now: Now) -> Option<Moment> {
+        let (finalizer, begun) = (self.finalizer.due(), self.has_begun());
+        let later = |time: &Moment| *time > now.moment;
+        let removal = match self.finalizer.may_be_removed(now.moment) {
+            Err(again) => again,
+            Ok(()) => self.hopeless_from().filter(later),
+        };
+        let rest = [self.orphans_due(), removal].into_iter().flatten();
+        finalizer.into_iter().chain(rest.filter(|_| begun)).min()
+    }
+}

@@ -1,0 +1,424 @@
+//! Several semaphores and keys in one engine, beside a Consul in small.
+
+use std::{cell::RefCell, sync::Arc};
+
+use super::*;
+use crate::{
+    Granted, Job, Life, Settings, Standing, Uid, model::consul::Consul, plan::Start, samples,
+};
+
+/// What the engine looks up: the workloads of each queue.
+#[derive(Default)]
+struct Store {
+    jobs: BTreeMap<QueueRef, Vec<Arc<Job>>>,
+    opened: RefCell<BTreeSet<QueueRef>>,
+}
+
+struct OfQueue<'a> {
+    store: &'a Store,
+    queue: &'a QueueRef,
+}
+
+impl Stores for Store {
+    type Of<'a> = OfQueue<'a>;
+
+    fn of<'a>(&'a self, queue: &'a QueueRef) -> OfQueue<'a> {
+        OfQueue { store: self, queue }
+    }
+
+    fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>> {
+        let queues = self.jobs.keys();
+        let queues = queues.filter(|queue| queue.semaphore == *semaphore);
+        queues.map(|queue| queue.key.clone()).collect()
+    }
+
+    fn open(&self, queue: &QueueRef) {
+        self.opened.borrow_mut().insert(queue.clone());
+    }
+
+    fn close(&self, queue: &QueueRef) -> bool {
+        let empty = self.jobs.get(queue).is_none_or(Vec::is_empty);
+        if empty {
+            self.opened.borrow_mut().remove(queue);
+        }
+        empty
+    }
+
+    fn keeps(&self, _session: &SessionId) -> bool {
+        false
+    }
+}
+
+impl OfQueue<'_> {
+    fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.store.jobs.get(self.queue).into_iter().flatten()
+    }
+}
+
+impl Lookup for OfQueue<'_> {
+    fn slice(&self, head: usize) -> Slice {
+        let waiting = self.jobs().filter(|job| job.in_line());
+        Slice {
+            bound: self.jobs().filter(|job| !job.in_line()).cloned().collect(),
+            waiting: waiting.take(head).cloned().collect(),
+        }
+    }
+
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let mut all = self.store.jobs.values().flatten();
+        all.find(|job| job.uid == *uid).cloned()
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        uids.iter().map(|uid| self.workload(uid)).collect()
+    }
+
+    fn touched(&self) -> BTreeSet<Uid> {
+        BTreeSet::new()
+    }
+
+    fn life(&self, _session: &SessionId) -> Option<Life> {
+        Some(Life::Endless)
+    }
+}
+
+/// An engine, the world around it, and what it has asked for.
+#[derive(Default)]
+struct World {
+    engine: Engine,
+    store: Store,
+    consul: Consul,
+    /// The queues whose transactions have no answer.
+    hung: BTreeSet<QueueRef>,
+    duties: Vec<Duty>,
+    started: Vec<String>,
+    closed: Vec<QueueRef>,
+    seconds: u64,
+}
+
+fn semaphore(name: &str) -> SemaphoreRef {
+    SemaphoreRef {
+        namespace: "batch".into(),
+        name: name.into(),
+    }
+}
+
+fn queue(name: &str, key: Option<&str>) -> QueueRef {
+    QueueRef::new(&semaphore(name), key.map(|key| key.parse().unwrap()))
+}
+
+/// The spec of the semaphore `db`, with this limit.
+fn spec(limit: u32, keyed: bool) -> Spec {
+    Spec {
+        settings: Settings {
+            ttl: None,
+            fair: None,
+            ..samples::settings(limit)
+        },
+        generation: Some(i64::from(limit)),
+        keyed,
+    }
+}
+
+fn terminating(spec: Spec) -> Spec {
+    Spec {
+        settings: Settings {
+            terminating: true,
+            ..spec.settings
+        },
+        ..spec
+    }
+}
+
+const GRANTED: ConsulAccess = ConsulAccess::Granted { operations: 64 };
+
+impl World {
+    fn now(&self) -> Now {
+        Now {
+            moment: Moment::from_boot(Duration::from_secs(1_000 + self.seconds)),
+            time: samples::time(self.seconds),
+            jitter: 0.0,
+        }
+    }
+
+    fn put(&mut self, spec: Spec, finalizer: bool, access: ConsulAccess) {
+        let known = || (Known::default(), access);
+        let now = self.now();
+        let db = semaphore("db");
+        self.engine
+            .put(&db, spec, finalizer, known, now, &self.store);
+    }
+
+    /// A Job comes in a queue.
+    fn job(&mut self, name: &str, of: &QueueRef) {
+        let job = Job {
+            key: of.key.clone(),
+            ..samples::job(name, Standing::Idle, None, None)
+        };
+        let jobs = self.store.jobs.entry(of.clone()).or_default();
+        jobs.push(Arc::new(job));
+        let now = self.now();
+        self.engine.touched(of, now, &self.store);
+    }
+
+    /// The watch brings what is there.
+    fn list(&mut self) {
+        self.seconds += 1;
+        let now = self.now();
+        let prefix = spec(1, false).settings.prefix;
+        let listing = self.consul.list(&prefix, now.moment);
+        let db = semaphore("db");
+        self.engine.listed(&db, Ok(listing), now, &self.store);
+    }
+
+    /// Goes on until nothing more is to be done.
+    fn settle(&mut self) {
+        for _ in 0..1_000 {
+            self.seconds += 1;
+            let now = self.now();
+            let passed = self.engine.pass(now, &self.store);
+            let mut any = passed.is_some();
+            while let Some(effect) = self.engine.next_effect() {
+                any = true;
+                match effect {
+                    Effect::Queue(queue, Action::Call(id, call)) => self.call(&queue, id, call),
+                    Effect::Queue(..) => {}
+                    Effect::Closed(queue) => self.closed.push(queue),
+                    Effect::Semaphore(_, duty) => self.duties.push(duty),
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    fn call(&mut self, queue: &QueueRef, id: CallId, call: Call) {
+        let now = self.now();
+        let answer = match call {
+            Call::Read { .. } => {
+                let prefix = self.engine.queue(queue).unwrap().settings().prefix.clone();
+                Answer::Listing(Ok(self.consul.list(&prefix, now.moment)))
+            }
+            Call::Transact { .. } if self.hung.contains(queue) => return,
+            Call::Transact { transaction, .. } => {
+                let result = self.consul.transact(&transaction.operations);
+                let result = result.map_err(|_| consul::Error::Conflict(Vec::new()));
+                Answer::Transacted {
+                    sent: now.moment,
+                    result,
+                }
+            }
+            Call::CreateSession { name, .. } => {
+                Answer::SessionMade(Ok(self.consul.make_session(&name)))
+            }
+            Call::Write { write, .. } => {
+                if let Write::Start(start) = &write {
+                    self.start(start);
+                }
+                Answer::Written(Written::Done)
+            }
+            Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
+            Call::Describe(_) => Answer::Described(Ok(None)),
+            Call::Prove(_) | Call::AskAccess => return,
+        };
+        self.engine.answered(id, answer, now, &self.store);
+    }
+
+    fn start(&mut self, start: &Start) {
+        self.started.push(start.job.name.to_string());
+        let mut jobs = self.store.jobs.values_mut().flatten();
+        let job = jobs.find(|job| job.uid == start.job.uid).unwrap();
+        let job = Arc::make_mut(job);
+        job.standing = Standing::Running;
+        let session = start.slot.session();
+        job.granted = Some(Granted::by(start.slot.key(), session.as_str()));
+        job.reported = Some(session.clone());
+    }
+
+    fn state(&self) -> &Semaphore {
+        self.engine.semaphore(&semaphore("db")).unwrap()
+    }
+
+    /// Somebody else writes the limit of a semaphore that nobody uses.
+    fn others_write(&mut self, limit: u32) {
+        let body = format!(r#"{{"Limit":{limit},"Holders":{{}}}}"#);
+        let flags = crate::lock::SEMAPHORE_FLAGS;
+        self.consul.put("p/.lock", body.as_bytes(), flags, None);
+        self.list();
+        self.settle();
+    }
+
+    /// The limit in Consul.
+    fn limit(&self) -> u32 {
+        let lock = self.consul.get("p/.lock").unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&lock.value).unwrap();
+        body["Limit"].as_u64().unwrap().try_into().unwrap()
+    }
+
+    /// Consul answers that our node has no session.
+    fn sessions(&mut self) {
+        let (now, db) = (self.now(), semaphore("db"));
+        self.engine
+            .listed_sessions(&db, Ok(Vec::new()), now, &self.store);
+        self.settle();
+    }
+
+    /// The limits that are to be recorded are recorded.
+    fn record(&mut self) {
+        let asked = self.state().applied_limits().to_vec();
+        let (now, db) = (self.now(), semaphore("db"));
+        assert!(self.engine.recorded(&db, &asked, now, &self.store));
+        self.settle();
+    }
+}
+
+#[test]
+fn nothing_is_asked_of_consul_before_the_finalizer_is_there() {
+    let mut world = World::default();
+    world.put(spec(1, false), false, GRANTED);
+    world.job("a", &queue("db", None));
+    world.settle();
+    assert_eq!(world.duties, [Duty::AddFinalizer]);
+    assert!(world.consul.index() == 0 && world.started.is_empty());
+    let now = world.now();
+    world
+        .engine
+        .added_finalizer(&semaphore("db"), true, now, &world.store);
+    world.settle();
+    world.record();
+    assert_eq!(world.started, ["a"]);
+}
+
+#[test]
+fn a_transaction_of_one_key_that_hangs_delays_no_other_key() {
+    let mut world = World::default();
+    let (a, b) = (queue("db", Some("a")), queue("db", Some("b")));
+    world.hung.insert(a.clone());
+    world.put(spec(1, true), true, GRANTED);
+    world.list();
+    world.settle();
+    world.job("stuck", &a);
+    world.job("quick", &b);
+    world.settle();
+    world.record();
+    assert_eq!(world.started, ["quick"]);
+}
+
+#[test]
+fn a_key_has_a_queue_while_somebody_uses_it() {
+    let mut world = World::default();
+    let a = queue("db", Some("a"));
+    world.put(spec(1, true), true, GRANTED);
+    world.job("one", &a);
+    world.settle();
+    assert!(!world.state().is_known(), "the watch is silent");
+    world.list();
+    world.settle();
+    world.record();
+    assert_eq!(world.started, ["one"]);
+    // Another program uses another key.
+    let body = br#"{"Limit":1,"Holders":{}}"#;
+    let flags = crate::lock::SEMAPHORE_FLAGS;
+    world.consul.put("p/b/.lock", body, flags, None);
+    world.list();
+    world.settle();
+    assert_eq!(world.state().queues().len(), 2);
+    world.consul.delete("p/b/.lock");
+    world.list();
+    world.settle();
+    assert_eq!(world.closed, [queue("db", Some("b"))]);
+    assert_eq!(*world.store.opened.borrow(), [a].into());
+}
+
+#[test]
+fn a_limit_is_ours_until_the_spec_agrees_with_another_one() {
+    let mut world = World::default();
+    world.put(spec(3, false), true, GRANTED);
+    world.job("a", &queue("db", None));
+    world.settle();
+    assert_eq!(world.duties, [Duty::RecordLimits(vec![3])]);
+    assert!(
+        world.consul.get("p/.lock").is_none(),
+        "it is recorded first"
+    );
+    world.record();
+    assert_eq!((world.limit(), world.started.len()), (3, 1));
+
+    world.store.jobs.clear();
+    world.others_write(5);
+    world.put(spec(5, false), true, GRANTED);
+    world.settle();
+    assert!(world.state().applied_limits().is_empty());
+    world.others_write(3);
+    assert_eq!(world.limit(), 3, "it is nobody else's to move");
+}
+
+#[test]
+fn the_finalizer_goes_when_nothing_is_left() {
+    let mut world = World::default();
+    world.put(spec(1, false), true, GRANTED);
+    world.job("a", &queue("db", None));
+    world.settle();
+    world.record();
+    world.put(terminating(spec(1, false)), true, GRANTED);
+    world.list();
+    world.settle();
+    assert_eq!(world.duties.pop(), Some(Duty::ListSessions), "now and then");
+    world.sessions();
+    world.duties.clear();
+    assert!(world.consul.get("p/.lock").is_some(), "a Job runs");
+
+    let job = Arc::make_mut(&mut world.store.jobs.values_mut().next().unwrap()[0]);
+    job.standing = Standing::Finished { at_rest: true };
+    let now = world.now();
+    world.engine.touched(&queue("db", None), now, &world.store);
+    world.settle();
+    world.list();
+    world.settle();
+    assert!(world.consul.get("p/.lock").is_none());
+    assert_eq!(world.duties, [Duty::ListSessions]);
+    world.sessions();
+    assert_eq!(world.duties, [Duty::ListSessions, Duty::RemoveFinalizer]);
+    let now = world.now();
+    world
+        .engine
+        .removed_finalizer(&semaphore("db"), true, now, &world.store);
+    world.settle();
+    assert!(!world.state().has_begun());
+}
+
+#[test]
+fn one_that_may_not_use_its_prefix_is_let_go_at_once() {
+    let mut world = World::default();
+    let since = world.now().moment;
+    world.put(
+        terminating(spec(1, false)),
+        true,
+        ConsulAccess::Refused { since },
+    );
+    world.job("a", &queue("db", None));
+    world.settle();
+    assert_eq!(world.duties, [Duty::LeaveBehind]);
+    assert_eq!(world.consul.index(), 0);
+    assert_eq!(world.state().why_left_behind(Some("why".into())), None);
+}
+
+#[test]
+fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
+    let mut world = World::default();
+    world.put(spec(1, false), true, GRANTED);
+    world.job("a", &queue("db", None));
+    let now = world.now();
+    world.engine.pass(now, &world.store);
+    let Some(Effect::Queue(_, Action::Call(id, _))) = world.engine.next_effect() else {
+        panic!("it is read first");
+    };
+    assert!(world.engine.queue_of(id).is_some());
+    world.engine.remove(&semaphore("db"));
+    assert!(world.engine.queue_of(id).is_none());
+    let answer = Answer::Listing(Err(consul::Error::Gone));
+    world.engine.answered(id, answer, now, &world.store);
+    world.settle();
+}

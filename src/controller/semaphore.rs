@@ -1,0 +1,498 @@
+//! What there is of one `ConsulSemaphore` beside its slots: the object in the API server with its finalizer and its
+//! status, how it may use Consul, and the watch of its prefix. Its slots are the engine's.
+
+mod access;
+mod advice;
+mod conditions;
+mod finalizer;
+mod prefix_watch;
+mod readiness;
+mod reporter;
+pub(super) mod spec;
+mod status;
+mod tenures;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use kube::Resource as _;
+use tokio::{
+    sync::{Semaphore as Turns, mpsc, watch},
+    task::JoinSet,
+};
+
+use self::{
+    access::Access,
+    conditions::{Observed, number},
+    prefix_watch::PrefixWatch,
+    readiness::Readiness,
+    reporter::{Report, Reporter},
+    spec::{defence, settings, short_ttl},
+    status::{KeyStatus, Keys, Shown, SpecOf, Totals, each_key_has_its_limit},
+    tenures::Tenures,
+};
+use super::{
+    Context, events,
+    home::Home,
+    shell::{Input, Object},
+    watches::reference_of,
+};
+use crate::telemetry::SemaphoreLabels;
+use consul_semaphore::{
+    Agreement, Key, Life,
+    engine::{
+        Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
+        SemaphoreRef, Spec,
+    },
+};
+use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::Finding};
+
+/// How many calls of Consul the queues of one semaphore make at once.
+const TURNS: usize = 32;
+
+/// A `ConsulSemaphore` beside its slots.
+pub(super) struct SemaphoreController {
+    context: Arc<Context>,
+    reference: SemaphoreRef,
+    labels: SemaphoreLabels,
+    /// As it was last seen.
+    object: watch::Sender<Arc<ConsulSemaphore>>,
+    access: Access,
+    home: Option<Home>,
+    /// Turns to call Consul.
+    turns: Arc<Turns>,
+    watching: Option<PrefixWatch>,
+    /// The number of the last watch that was begun.
+    last_watch: u64,
+    reporter: Reporter,
+    reported: Reported,
+    told: Told,
+    inputs: mpsc::Sender<Input>,
+    /// Tell the shell of what changes here.
+    tellers: JoinSet<()>,
+}
+
+/// What the status is made of.
+#[derive(Default)]
+struct Reported {
+    keys: Keys,
+    tenures: BTreeMap<Option<Key>, Tenures>,
+    /// The keys of which something may be different.
+    changed: BTreeSet<Option<Key>>,
+    /// Limits that are to be recorded, and which report says so.
+    recording: Option<(u64, Vec<u32>)>,
+    /// Whether the status speaks of what was seen here.
+    begun: bool,
+}
+
+/// What was said already.
+#[derive(Default)]
+struct Told {
+    readiness: Readiness,
+    /// What was said of the TTL.
+    ttl: Option<String>,
+    /// That the finalizer can't be added.
+    finalizer: bool,
+    /// What is left in Consul.
+    left_behind: bool,
+}
+
+impl SemaphoreController {
+    /// Takes up a semaphore as it is; `inputs` is told of what happens.
+    pub(super) fn new(
+        context: Arc<Context>,
+        semaphore: Arc<ConsulSemaphore>,
+        inputs: mpsc::Sender<Input>,
+    ) -> Self {
+        let reference = reference_of(semaphore.as_ref());
+        let access = Access::new(&context, &semaphore);
+        let home = access.home(&context, &semaphore);
+        let (object, seen) = watch::channel(semaphore);
+        let reporter = Reporter::start(&context, seen);
+        let mut this = Self {
+            labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
+            context,
+            reference,
+            object,
+            access,
+            home,
+            turns: Arc::new(Turns::new(TURNS)),
+            watching: None,
+            last_watch: 0,
+            reporter,
+            reported: Reported::default(),
+            told: Told::default(),
+            inputs,
+            tellers: JoinSet::new(),
+        };
+        this.tell_of_access();
+        this.tell_of_status();
+        this.warn_of_short_ttl();
+        this
+    }
+
+    /// Which object of the API server it is.
+    pub(super) fn object(&self) -> Object {
+        Object {
+            semaphore: self.reference.clone(),
+            uid: self.object.borrow().metadata.uid.clone(),
+        }
+    }
+
+    /// What it asks for.
+    pub(super) fn spec(&self) -> Spec {
+        let object = self.object.borrow();
+        Spec {
+            settings: settings(&self.context, &object),
+            generation: object.metadata.generation,
+            keyed: object.spec.keyed,
+        }
+    }
+
+    /// What its status says from before.
+    pub(super) fn known(&self) -> Known {
+        let object = self.object.borrow();
+        let status = object.status.clone().unwrap_or_default();
+        let applied = status.applied_limits.iter();
+        let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
+        Known {
+            recorded: applied.collect(),
+            defence: defence(&object),
+            fencing_token: status.fencing_token.and_then(|token| token.try_into().ok()),
+        }
+    }
+
+    /// How it may use Consul.
+    pub(super) fn consul_access(&self) -> ConsulAccess {
+        self.access.of_home(self.home.as_ref())
+    }
+
+    pub(super) fn home(&self) -> Option<&Home> {
+        self.home.as_ref()
+    }
+
+    pub(super) fn turns(&self) -> Arc<Turns> {
+        self.turns.clone()
+    }
+
+    pub(super) fn labels(&self) -> &SemaphoreLabels {
+        &self.labels
+    }
+
+    /// The object has changed. Says how it may use Consul from now on, if that is different.
+    pub(super) fn update(&mut self, semaphore: Arc<ConsulSemaphore>) -> Option<ConsulAccess> {
+        let suits = self.access.suits(&semaphore);
+        self.object.send_replace(semaphore);
+        self.warn_of_short_ttl();
+        if suits {
+            return None;
+        }
+        self.access = Access::new(&self.context, &self.object.borrow());
+        self.tell_of_access();
+        self.regain_access()
+    }
+
+    /// There is another way to Consul, or none any more, or another problem with it. Says how it may use Consul from
+    /// now on, if that is different.
+    pub(super) fn regain_access(&mut self) -> Option<ConsulAccess> {
+        self.reported.all_changed();
+        if self.access.is_pending() {
+            return None;
+        }
+        self.home = self.access.home(&self.context, &self.object.borrow());
+        self.watching = None;
+        Some(self.consul_access())
+    }
+
+    /// Has the shell told when there is another way to Consul.
+    fn tell_of_access(&mut self) {
+        let Some(mut changes) = self.access.changes() else {
+            return;
+        };
+        let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
+        self.tellers.spawn(async move {
+            while changes.next().await {
+                let input = Input::AccessChanged(reference.clone());
+                if inputs.send(input).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Has the shell told when the status was written.
+    fn tell_of_status(&mut self) {
+        let mut written = self.reporter.progress();
+        let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
+        self.tellers.spawn(async move {
+            while written.changed().await.is_ok() {
+                let input = Input::StatusWritten(reference.clone());
+                if inputs.send(input).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Watches the prefix, where there is a way to Consul, and has the shell told what it brings.
+    pub(super) fn watch(&mut self, semaphore: &Semaphore) {
+        let Some(home) = self.home.as_ref().filter(|_| semaphore.has_begun()) else {
+            self.watching = None;
+            return;
+        };
+        let Totals {
+            wait: shortest,
+            awaits_others,
+            ..
+        } = self.reported.keys.totals();
+        let settings = &semaphore.spec().settings;
+        let wait = settings.span() / 5;
+        let wait = shortest.map_or(wait, |shortest| shortest.min(wait));
+        let watching = self.watching.as_ref();
+        if let Some(watching) = watching.filter(|watching| watching.waits(wait)) {
+            watching.hurry(awaits_others);
+            return;
+        }
+        self.last_watch += 1;
+        let (folder, number) = (settings.prefix.folder(), self.last_watch);
+        let teller = (self.reference.clone(), self.inputs.clone());
+        let how = (wait, awaits_others);
+        let watch = PrefixWatch::start(&home.consul, &folder, how, number, teller);
+        self.watching = Some(watch);
+    }
+
+    /// Whether this is of the watch that counts now.
+    pub(super) fn watches(&self, number: u64) -> bool {
+        let watching = self.watching.as_ref();
+        watching.is_some_and(|watching| watching.is(number))
+    }
+
+    /// Something may be different about a key.
+    pub(super) fn changed(&mut self, key: &Option<Key>) {
+        self.reported.changed.insert(key.clone());
+    }
+
+    /// Has the status written as things are.
+    pub(super) fn report(&mut self, semaphore: &Semaphore) {
+        for key in std::mem::take(&mut self.reported.changed) {
+            self.see(semaphore, &key);
+        }
+        self.watch(semaphore);
+        let all = || self.reported.keys.len() == semaphore.queues().len();
+        self.reported.begun = self.reported.begun || (all() && semaphore.is_known());
+        if !self.reported.begun {
+            return;
+        }
+        let report = self.compose(semaphore);
+        self.tell_readiness(&report.findings);
+        let number = self.reporter.publish(report);
+        if let Some((recording, _)) = &mut self.reported.recording
+            && *recording == 0
+        {
+            *recording = number;
+            self.reporter.hurry();
+        }
+    }
+
+    /// These limits are to be recorded by the next report.
+    pub(super) fn record(&mut self, limits: Vec<u32>) {
+        self.reported.recording = Some((0, limits));
+    }
+
+    /// The limits that have been recorded by now, if that was waited for.
+    pub(super) fn take_recorded(&mut self) -> Option<Vec<u32>> {
+        let written = self.reporter.written();
+        let recording = &mut self.reported.recording;
+        let (_, limits) = recording.take_if(|(number, _)| (1..=written).contains(number))?;
+        Some(limits)
+    }
+
+    /// Takes in what a key shows now. What was concluded under an earlier spec says nothing of this one.
+    fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
+        let Some(QueueState {
+            queue, concluded, ..
+        }) = semaphore.queues().get(key)
+        else {
+            self.reported.keys.remove(key);
+            self.reported.tenures.remove(key);
+            return;
+        };
+        let generation = semaphore.spec().generation;
+        let Some((conclusion, _)) = concluded.as_ref().filter(|(_, of)| *of == generation) else {
+            return;
+        };
+        let mut conclusion = conclusion.clone();
+        if conclusion.settled.is_some()
+            && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
+        {
+            // It is written with the first holder; until then nobody says anything else.
+            conclusion.agreement = Some(Agreement::Agreed);
+        }
+        let reference = QueueRef::new(&self.reference, key.clone());
+        let tenures = self.reported.tenures.entry(key.clone()).or_default();
+        let before = self.reported.keys.get(key);
+        let shown = match queue.reading() {
+            Some(reading) => Shown::new(&reference, queue, reading, tenures),
+            None => before.map_or_else(Shown::default, |before| before.shown.clone()),
+        };
+        let in_line = status::in_line(&self.context.index, &reference, queue);
+        let seen = semaphore.is_seen_by(key);
+        let stated = self.access.stated();
+        let observed = self.observed(&reference, &stated, semaphore);
+        let findings = observed
+            .with_queue(queue, shown.limit.is_some())
+            .findings(&conclusion);
+        let status = KeyStatus {
+            spec: SpecOf {
+                generation,
+                limit: semaphore.spec().settings.limit,
+            },
+            awaits_others: in_line.waiting > 0
+                && status::depends_on_others(queue, &conclusion, seen),
+            wait: self.watch_wait(queue),
+            shown,
+            in_line,
+            findings,
+        };
+        self.reported.keys.put(key.clone(), status);
+    }
+
+    fn observed<'a>(
+        &'a self,
+        reference: &'a QueueRef,
+        access: &'a access::Stated,
+        semaphore: &'a Semaphore,
+    ) -> Observed<'a> {
+        Observed {
+            reference,
+            settings: &semaphore.spec().settings,
+            access,
+            node: self.home.as_ref().map(|home| &*home.node),
+            index: &self.context.index,
+            error: None,
+            heard: false,
+            went_back: false,
+            queue: None,
+        }
+    }
+
+    /// How long a watch waits for news before it answers all the same.
+    ///
+    /// A reading counts from when it was asked for, and the next one comes when that has waited
+    /// too: so it is up to two waits old. Jobs whose pods end slowly are suspended when their
+    /// evidence is half a TTL old, that of the spec or of the shortest session.
+    fn watch_wait(&self, queue: &Queue) -> Duration {
+        let lives = queue
+            .sessions()
+            .filter_map(|session| self.context.keeper.life(session));
+        let ttls = lives.filter_map(|life| match life {
+            Life::Renewed { ttl, .. } => Some(ttl),
+            _ => None,
+        });
+        let span = queue.settings().span();
+        ttls.chain([span]).min().unwrap_or(IDLE) / 5
+    }
+
+    /// The report on what is known and what was decided. A limit is in the status before it counts as ours.
+    fn compose(&self, semaphore: &Semaphore) -> Report {
+        let spec = semaphore.spec();
+        let (keys, totals) = (&self.reported.keys, self.reported.keys.totals());
+        // What the keys say of an earlier spec is not to be taken for an answer to this one.
+        let of = totals.spec.unwrap_or(SpecOf {
+            generation: spec.generation,
+            limit: spec.settings.limit,
+        });
+        let (index, keyed) = (&self.context.index, spec.keyed);
+        let status = ConsulSemaphoreStatus {
+            observed_generation: of.generation,
+            limit: totals.limit.map(number),
+            applied_limits: semaphore
+                .applied_limits()
+                .iter()
+                .copied()
+                .map(number)
+                .collect(),
+            fencing_token: semaphore
+                .fencing_token()
+                .and_then(|token| token.try_into().ok()),
+            held: number(totals.held),
+            held_here: number(totals.held_here),
+            waiting: number(totals.waiting),
+            keys_in_use: keyed.then(|| number(totals.in_use)),
+            holders: keys.holders(),
+            queue: status::queue(index, &self.reference, &totals.starting, keyed),
+            conditions: Vec::new(),
+        };
+        let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
+        let metrics = &self.context.metrics;
+        metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);
+        let findings = if keys.len() == 0 {
+            self.findings_without_keys(semaphore)
+        } else {
+            keys.findings(of.limit)
+        };
+        Report { status, findings }
+    }
+
+    /// What the conditions say while no key is in use.
+    fn findings_without_keys(&self, semaphore: &Semaphore) -> Vec<Finding> {
+        let known = semaphore.watched().is_known();
+        let reference = QueueRef::new(&self.reference, None);
+        let stated = self.access.stated();
+        let observed = self.observed(&reference, &stated, semaphore);
+        let mut findings = observed.with_watch(semaphore).findings(&Conclusion {
+            agreement: known.then_some(Agreement::Agreed),
+            ..Conclusion::default()
+        });
+        if known {
+            findings.pop();
+            findings.push(each_key_has_its_limit(semaphore.spec().settings.limit, 0));
+        }
+        findings
+    }
+
+    /// Says whom a limit that was moved leaves behind.
+    pub(super) fn tell_moved(&self, moved: Moved, key: Option<&Key>) {
+        let Moved { from, to, others } = moved;
+        let of_key = key.map_or(String::new(), |key| format!(" of key {key}"));
+        let contenders = match others {
+            1 => "1 contender".to_owned(),
+            others => format!("{others} contenders"),
+        };
+        let note = format!(
+            "the limit{of_key} in Consul was moved from {from} to {to}: {contenders} of other programs or \
+             clusters may go by {from}, and will be refused the next time that they ask for a slot. \
+             Those that hold one keep it until they release it. Start programs again with {to}, and \
+             set spec.limit to {to} in other clusters"
+        );
+        tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
+        let about = self.object.borrow().object_ref(&());
+        let events = &self.context.events;
+        events.tell(about, events::Reason::OthersRefused, note);
+    }
+
+    /// Says once of a TTL that a change of the leader may outlast it.
+    fn warn_of_short_ttl(&mut self) {
+        let ttl = self.object.borrow().spec.session.ttl.get();
+        let note = short_ttl(ttl, self.context.lease);
+        let told = std::mem::replace(&mut self.told.ttl, note.clone());
+        let Some(note) = note.filter(|_| told != self.told.ttl) else {
+            return;
+        };
+        tracing::warn!(semaphore = %self.reference, "{note}");
+        let about = self.object.borrow().object_ref(&());
+        self.context
+            .events
+            .tell_once(about, events::Reason::ShortTtl, note);
+    }
+}
+
+impl Reported {
+    /// Something may be different about each key.
+    fn all_changed(&mut self) {
+        self.changed.extend(self.keys.names());
+    }
+}

@@ -1,0 +1,198 @@
+//! The finalizer on a `ConsulSemaphore` in the API server. When it is added and removed is for the engine to decide.
+
+use kube::{Api, Resource, ResourceExt, api::Patch};
+use serde_json::json;
+
+use super::{SemaphoreController, reporter::Report};
+use crate::{
+    controller::{
+        call::{CallError, call, patch_params},
+        events::Reason,
+    },
+    crash::{self, Point},
+};
+use consul_semaphore::{Key, Lock, Reading, engine::Semaphore};
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    annotations::FINALIZER,
+    conditions::{self, ConditionType, Finding},
+};
+
+impl SemaphoreController {
+    /// Whether the finalizer is on.
+    pub(in crate::controller) fn has_finalizer(&self) -> bool {
+        let object = self.object.borrow();
+        let mut finalizers = object.finalizers().iter();
+        finalizers.any(|finalizer| finalizer == FINALIZER)
+    }
+
+    /// Adds the finalizer.
+    pub(in crate::controller) fn add_finalizer(
+        &self,
+    ) -> impl Future<Output = Result<(), CallError>> + Send + use<> {
+        let semaphore = self.object.borrow().clone();
+        let (api, namespace) = (self.api(), self.reference.namespace.clone());
+        async move {
+            let finalizers = semaphore.finalizers().iter().map(String::as_str);
+            let finalizers = finalizers.chain([FINALIZER]).collect();
+            set_finalizers(&api, &semaphore, finalizers).await?;
+            crash::reach(Point::FinalizerAdded, &namespace).await;
+            Ok(())
+        }
+    }
+
+    /// Says why nothing is begun: the finalizer can't be added. What else the status says is left as it is, because
+    /// nothing is known yet; `begun` says that something is.
+    pub(in crate::controller) fn tell_finalizer(
+        &mut self,
+        answer: &Result<(), CallError>,
+        begun: bool,
+    ) {
+        let Err(error) = answer else {
+            self.told.finalizer = false;
+            return;
+        };
+        if !error.is_refused_for_good() || std::mem::replace(&mut self.told.finalizer, true) {
+            return;
+        }
+        tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set");
+        if begun {
+            return;
+        }
+        let status = self.object.borrow().status.clone();
+        let message = format!(
+            "the API server refuses the finalizer {FINALIZER}, and without it nothing is granted, because \
+             a deletion would leave slots behind: {error}. The operator needs to patch ConsulSemaphores; \
+             look for a policy or webhook that refuses it"
+        );
+        let ready = Finding::new(
+            ConditionType::Ready,
+            false,
+            conditions::Reason::FinalizerRefused,
+            message,
+        );
+        let findings = vec![ready];
+        self.tell_readiness(&findings);
+        let generation = self.object.borrow().metadata.generation;
+        self.reporter.publish(Report {
+            status: ConsulSemaphoreStatus {
+                observed_generation: generation,
+                ..status.unwrap_or_default()
+            },
+            findings,
+        });
+    }
+
+    /// Says what is left to others of a semaphore of which all else is gone.
+    pub(in crate::controller) fn tell_what_stays(&mut self, semaphore: &Semaphore) {
+        let queues = semaphore.queues().iter();
+        let mut left = queues.filter_map(|(key, state)| {
+            let why = state.queue.reading().and_then(why_left_to_others)?;
+            Some((key, why))
+        });
+        let Some((key, why)) = left.next() else {
+            return;
+        };
+        let lock_key = lock_key(semaphore, key.as_ref());
+        let more = match left.count() {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        self.tell_left_behind(format!(
+            "deleted; the key {lock_key} stays in Consul: {why}{more}. Delete it there when nobody uses it"
+        ));
+    }
+
+    /// Says what may be left of a semaphore that can't clean up in Consul. It is said before the finalizer is off.
+    pub(in crate::controller) fn tell_what_may_stay(&mut self, semaphore: &Semaphore) {
+        let problem = self.access.problem().map(|(_, why)| why);
+        let Some(why) = semaphore.why_left_behind(problem) else {
+            return;
+        };
+        let prefix = &semaphore.spec().settings.prefix;
+        let keys = if semaphore.spec().keyed {
+            format!("keys such as {prefix}/<key>/.lock")
+        } else {
+            format!("the key {}", prefix.lock_key())
+        };
+        self.tell_left_behind(format!(
+            "deleted without cleaning up in Consul ({why}). What may be left: {keys} and keys of expired sessions \
+             beside it"
+        ));
+    }
+
+    /// Says once what is left in Consul.
+    fn tell_left_behind(&mut self, note: String) {
+        if !std::mem::replace(&mut self.told.left_behind, true) {
+            tracing::warn!(semaphore = %self.reference, "{note}");
+            let about = self.object.borrow().object_ref(&());
+            self.context.events.tell(about, Reason::LeftBehind, note);
+        }
+    }
+
+    /// Removes the finalizer of a semaphore of which nothing is left in Consul if it is `clean`.
+    pub(in crate::controller) fn remove_finalizer(
+        &self,
+        clean: bool,
+    ) -> impl Future<Output = Result<(), CallError>> + Send + use<> {
+        let uid = self.object.borrow().metadata.uid.clone();
+        let (api, reference) = (self.api(), self.reference.clone());
+        async move {
+            if clean {
+                crash::reach(Point::LockRemoved, &reference.namespace).await;
+            }
+            let semaphore = call(api.get_opt(&reference.name)).await?;
+            // Another one of that name is none of our business.
+            if let Some(semaphore) = semaphore.filter(|found| found.metadata.uid == uid) {
+                let others = semaphore.finalizers().iter().map(String::as_str);
+                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
+                set_finalizers(&api, &semaphore, others).await?;
+            }
+            if clean {
+                tracing::info!(semaphore = %reference, "deleted");
+            }
+            Ok(())
+        }
+    }
+
+    fn api(&self) -> Api<ConsulSemaphore> {
+        Api::namespaced(self.context.client.clone(), &self.reference.namespace)
+    }
+}
+
+async fn set_finalizers(
+    api: &Api<ConsulSemaphore>,
+    semaphore: &ConsulSemaphore,
+    finalizers: Vec<&str>,
+) -> Result<(), CallError> {
+    let body = Patch::Merge(json!({ "metadata": {
+        "uid": semaphore.metadata.uid,
+        "resourceVersion": semaphore.metadata.resource_version,
+        "finalizers": finalizers,
+    } }));
+    let params = patch_params();
+    call(api.patch(&semaphore.name_any(), &params, &body)).await?;
+    Ok(())
+}
+
+fn lock_key(semaphore: &Semaphore, key: Option<&Key>) -> String {
+    let prefix = &semaphore.spec().settings.prefix;
+    key.map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key())
+}
+
+/// Why `.lock` is left where it is by a semaphore that needs it no more; `None` if it is gone.
+fn why_left_to_others(reading: &Reading) -> Option<String> {
+    let contenders = reading.contenders().count();
+    match reading.lock() {
+        Lock::Absent { .. } | Lock::Mutex { holder: None, .. } => None,
+        Lock::Mutex {
+            holder: Some(session),
+            ..
+        } => Some(format!("session {session} holds it")),
+        Lock::Unreadable(why) => Some(format!("it is of another use ({why})")),
+        Lock::Semaphore { body, .. } => Some(format!(
+            "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
+            body.held()
+        )),
+    }
+}

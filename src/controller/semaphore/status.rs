@@ -1,0 +1,443 @@
+//! The status of a semaphore: what was last seen of each of its lock keys, folded into one.
+
+#![expect(
+    clippy::ref_option,
+    reason = "a semaphore without keys is found in the same maps, by None"
+)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::tenures::Tenures;
+use crate::controller::index::{InLine, Index};
+use consul_client::SessionId;
+use consul_semaphore::{
+    Agreement, ContenderBody, Job, Key, Lock, Reading, Uid,
+    engine::{Conclusion, Owner, Queue, QueueRef, SemaphoreRef},
+};
+use consul_semaphore_api::{
+    HolderStatus, LISTED, QueueStatus,
+    conditions::{ConditionStatus, ConditionType, Finding, Reason},
+};
+
+/// What Consul showed last; it stays in the status while Consul can't be read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) limit: Option<u32>,
+    pub(super) held: usize,
+    pub(super) held_here: usize,
+    /// The oldest holders, each with the raft index at which it came.
+    pub(super) holders: Vec<(Option<u64>, HolderStatus)>,
+}
+
+impl Shown {
+    /// What a reading of a queue's prefix shows.
+    pub(super) fn new(
+        reference: &QueueRef,
+        queue: &Queue,
+        reading: &Reading,
+        tenures: &mut Tenures,
+    ) -> Self {
+        tenures.observe(reading);
+        let Some((limit, sessions)) = slots(reading.lock()) else {
+            return Self::default();
+        };
+        let held = sessions.len();
+        let mut holders: Vec<_> = sessions
+            .into_iter()
+            .map(|session| (session, reading.contender(session)))
+            .collect();
+        let here = |session| matches!(queue.owner(session), Some(Owner::Own(_) | Owner::Neighbour));
+        let held_here = holders.iter().filter(|(session, _)| here(session)).count();
+        holders.sort_by_key(|(_, contender)| contender.map(|entry| entry.modify_index));
+        let genuine = holders.iter().filter(|(session, _)| session.is_genuine());
+        let named = genuine.take(LISTED).map(|(session, contender)| {
+            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
+            let cools_until = body.as_ref().and_then(|body| body.cools_until);
+            let said = body.as_ref().map(ContenderBody::holder);
+            let name = queue.holder_name(session).map(ToOwned::to_owned);
+            let since = match &body {
+                Some(body) => Some(body.time),
+                None => tenures.since(session),
+            };
+            let status = HolderStatus {
+                session: session.to_string(),
+                key: reference.key.as_ref().map(ToString::to_string),
+                holder: said.or(name),
+                never_expires: body.as_ref().is_some_and(|body| body.endless),
+                cools_until: cools_until.and_then(whole_seconds).map(Time),
+                since: since.and_then(whole_seconds).map(Time),
+            };
+            (contender.map(|entry| entry.modify_index), status)
+        });
+        Self {
+            limit: Some(limit),
+            held,
+            held_here,
+            holders: named.collect(),
+        }
+    }
+}
+
+/// The limit, and who holds, dead holders included; `None` if that can't be said.
+pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
+    match lock {
+        Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
+        Lock::Mutex { holder, .. } => Some((1, holder.iter().collect())),
+        Lock::Absent { .. } | Lock::Unreadable(_) => None,
+    }
+}
+
+/// Who is queued now, also if a slot was granted by the last pass.
+pub(super) fn in_line(index: &Index, reference: &QueueRef, queue: &Queue) -> InLine {
+    let holders = queue.reading().into_iter().flat_map(|reading| {
+        let (_, held) = slots(reading.lock()).unwrap_or_default();
+        // One without a contender is dead, and its Job may wait for another slot.
+        let lives = |session: &&SessionId| reading.contender(session).is_some();
+        held.into_iter().filter(lives)
+    });
+    let own = holders.filter_map(|session| match queue.owner(session) {
+        Some(Owner::Own(identity)) => Some(&identity.uid),
+        _ => None,
+    });
+    index.in_line(reference, own)
+}
+
+/// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it
+/// is. Where all who take part are ours, their slots become free here first; but since the watch was
+/// last `seen` to show what we wrote, somebody may have come who is to go before the next one.
+pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bool) -> bool {
+    if queue.settings().fair.is_some() && !seen {
+        return true;
+    }
+    let Some(reading) = queue.reading() else {
+        return true;
+    };
+    let Some((_, holders)) = slots(reading.lock()) else {
+        return true;
+    };
+    let contenders = reading.contenders().map(|(session, _)| session);
+    let mut sessions = holders.into_iter().chain(contenders);
+    conclusion.agreement != Some(Agreement::Agreed)
+        || sessions.any(|session| !matches!(queue.owner(session), Some(Owner::Own(_))))
+}
+
+/// Of which spec something is true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SpecOf {
+    pub(super) generation: Option<i64>,
+    /// What its limit is.
+    pub(super) limit: u32,
+}
+
+/// What was last seen of one lock key.
+#[derive(Debug)]
+pub(super) struct KeyStatus {
+    pub(super) spec: SpecOf,
+    pub(super) shown: Shown,
+    pub(super) in_line: InLine,
+    pub(super) findings: Vec<Finding>,
+    /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
+    pub(super) awaits_others: bool,
+    /// How long the watch may wait for news.
+    pub(super) wait: Duration,
+}
+
+/// What was last seen of each lock key of a semaphore.
+#[derive(Debug, Default)]
+pub(super) struct Keys(BTreeMap<Option<Key>, KeyStatus>);
+
+/// What is true of all keys together.
+#[derive(Debug, Default)]
+pub(super) struct Totals {
+    pub(super) held: usize,
+    pub(super) held_here: usize,
+    pub(super) waiting: usize,
+    /// For how many of those who wait a slot of their key is free.
+    pub(super) idle: usize,
+    /// How many keys have a holder or somebody in line.
+    pub(super) in_use: usize,
+    /// The Jobs in line that hold a slot already.
+    pub(super) starting: BTreeSet<Uid>,
+    /// The limit in Consul, where all keys have the same.
+    pub(super) limit: Option<u32>,
+    /// The oldest spec that any of this is true of.
+    pub(super) spec: Option<SpecOf>,
+    /// Whether a Job of any key waits for what others may do.
+    pub(super) awaits_others: bool,
+    /// How long the watch may wait for news, for those who need them most.
+    pub(super) wait: Option<Duration>,
+}
+
+impl Keys {
+    /// Takes what was seen of a key; it replaces what was seen before.
+    pub(super) fn put(&mut self, key: Option<Key>, status: KeyStatus) {
+        self.0.insert(key, status);
+    }
+
+    /// Forgets a key.
+    pub(super) fn remove(&mut self, key: &Option<Key>) {
+        self.0.remove(key);
+    }
+
+    /// What was last seen of a key.
+    pub(super) fn get(&self, key: &Option<Key>) -> Option<&KeyStatus> {
+        self.0.get(key)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = Option<Key>> {
+        self.0.keys().cloned()
+    }
+
+    /// What is true of all together.
+    pub(super) fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        let mut limits = BTreeSet::new();
+        for key in self.0.values() {
+            let (shown, InLine { waiting, starting }) = (&key.shown, &key.in_line);
+            totals.held += shown.held;
+            totals.held_here += shown.held_here;
+            totals.waiting += waiting;
+            totals.in_use += usize::from(shown.held + waiting > 0);
+            let limit = shown.limit.and_then(|limit| limit.try_into().ok());
+            let free = limit.unwrap_or(0_usize).saturating_sub(shown.held);
+            totals.idle += free.min(*waiting);
+            totals.starting.extend(starting.iter().cloned());
+            limits.extend(shown.limit);
+            let spec = totals.spec.map_or(key.spec, |spec| spec.min(key.spec));
+            totals.spec = Some(spec);
+            totals.awaits_others |= key.awaits_others;
+            let wait = totals.wait.map_or(key.wait, |wait| wait.min(key.wait));
+            totals.wait = Some(wait);
+        }
+        totals.limit = limits.first().copied().filter(|_| limits.len() == 1);
+        totals
+    }
+
+    /// Who holds, the oldest first, as many as are listed.
+    pub(super) fn holders(&self) -> Vec<HolderStatus> {
+        let keys = self.0.values();
+        let mut holders: Vec<_> = keys.flat_map(|key| &key.shown.holders).collect();
+        holders.sort_by_key(|(age, _)| *age);
+        let oldest = holders.into_iter().take(LISTED);
+        oldest.map(|(_, holder)| holder.clone()).collect()
+    }
+
+    /// What the conditions say of all keys together.
+    pub(super) fn findings(&self, limit: u32) -> Vec<Finding> {
+        match self.0.get(&None) {
+            Some(only) => only.findings.clone(),
+            None => Together::new(&self.0).findings(limit),
+        }
+    }
+}
+
+/// The first who wait for a semaphore, in order, as many as are listed; nobody who is `starting`, because nobody is
+/// both a holder and in the queue.
+pub(super) fn queue(
+    index: &Index,
+    reference: &SemaphoreRef,
+    starting: &BTreeSet<Uid>,
+    keyed: bool,
+) -> Vec<QueueStatus> {
+    let head = index.head(reference, LISTED + starting.len());
+    let waiting = head.iter().filter(|job| !starting.contains(&job.uid));
+    let listed = waiting.take(LISTED);
+    listed.map(|job| queued(job, keyed)).collect()
+}
+
+/// That all slots of one key are held says nothing about others.
+pub(super) fn each_key_has_its_limit(limit: u32, full: usize) -> Finding {
+    let message = format!("each key has a limit of its own: {limit}; it is reached by {full}");
+    Finding::new(
+        ConditionType::SlotsAvailable,
+        true,
+        Reason::SlotsFree,
+        message,
+    )
+}
+
+/// The keys by what their conditions say.
+struct Together<'a> {
+    keys: &'a BTreeMap<Option<Key>, KeyStatus>,
+    found: BTreeMap<(ConditionType, Standing, Reason), BTreeSet<&'a Option<Key>>>,
+}
+
+impl<'a> Together<'a> {
+    fn new(keys: &'a BTreeMap<Option<Key>, KeyStatus>) -> Self {
+        let mut found: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (key, status) in keys {
+            for finding in &status.findings {
+                let what = (finding.type_, finding.status.into(), finding.reason);
+                found.entry(what).or_default().insert(key);
+            }
+        }
+        Self { keys, found }
+    }
+
+    /// What the conditions say of all keys together.
+    fn findings(&self, limit: u32) -> Vec<Finding> {
+        vec![
+            self.ready(),
+            self.worst(ConditionType::ConsulReachable, ""),
+            self.worst(
+                ConditionType::LimitAgreed,
+                &format!("Consul's limit is the spec's for every key that is in use: {limit}"),
+            ),
+            self.slots_available(limit),
+        ]
+    }
+
+    /// False only if it is so for all keys: what stops one stops no other.
+    fn ready(&self) -> Finding {
+        let bad = self.count_of(ConditionType::Ready, Standing::False);
+        if bad == 0 || bad == self.keys.len() {
+            return self.worst(ConditionType::Ready, "slots are granted and released");
+        }
+        let mut finding = self.worst(ConditionType::Ready, "");
+        finding.message = format!(
+            "slots are granted and released, but not those of {}",
+            finding.message
+        );
+        finding.status = ConditionStatus::True;
+        finding
+    }
+
+    /// What is worst of a condition; `fine` is the message if nothing is, or else that of some key.
+    fn worst(&self, type_: ConditionType, fine: &str) -> Finding {
+        let mut found = self.of_type(type_);
+        let some = found.next();
+        // A key that has just come to be used says nothing against the others.
+        let starting = |what: &(ConditionType, Standing, Reason)| {
+            what.1 == Standing::Unknown && what.2 == Reason::Starting
+        };
+        let worst = match some {
+            Some((what, _)) if starting(what) => found.next().or(some),
+            // Of those that are well, the one with something to say.
+            Some(((_, Standing::True, _), _)) => self.of_type(type_).last(),
+            some => some,
+        };
+        let Some(((_, standing, reason), keys)) = worst else {
+            return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
+        };
+        let first = keys.first().and_then(|key| self.keys.get(*key));
+        let mut findings = first.iter().flat_map(|account| &account.findings);
+        let Some(finding) = findings.find(|finding| finding.type_ == type_) else {
+            return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
+        };
+        let message = match standing {
+            Standing::True if !fine.is_empty() => fine.to_owned(),
+            Standing::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
+                format!("{}: {}", named(keys), finding.message)
+            }
+            _ => finding.message.clone(),
+        };
+        Finding {
+            message,
+            ..finding.clone()
+        }
+    }
+
+    /// That all slots of one key are held says nothing about others.
+    fn slots_available(&self, limit: u32) -> Finding {
+        let type_ = ConditionType::SlotsAvailable;
+        let full = (type_, Standing::False, Reason::AllSlotsHeld);
+        let running = (type_, Standing::False, Reason::RunningWithoutSlot);
+        if self.found.contains_key(&running)
+            || self.count_of(type_, Standing::Unknown) == self.keys.len()
+        {
+            let mut others = self.of_type(type_).filter(|(what, _)| **what != full);
+            if let Some((_, keys)) = others.next()
+                && let Some(account) = keys.first().and_then(|key| self.keys.get(*key))
+                && let Some(finding) = account.findings.iter().find(|f| f.type_ == type_)
+            {
+                let message = format!("{}: {}", named(keys), finding.message);
+                return Finding {
+                    message,
+                    ..finding.clone()
+                };
+            }
+        }
+        let full = self.found.get(&full).map_or(0, BTreeSet::len);
+        each_key_has_its_limit(limit, full)
+    }
+
+    fn of_type(
+        &self,
+        type_: ConditionType,
+    ) -> impl Iterator<
+        Item = (
+            &(ConditionType, Standing, Reason),
+            &BTreeSet<&'a Option<Key>>,
+        ),
+    > {
+        let found = self.found.iter();
+        found.filter(move |((of, ..), _)| *of == type_)
+    }
+
+    fn count_of(&self, type_: ConditionType, standing: Standing) -> usize {
+        let found = self.of_type(type_);
+        let found = found.filter(|((_, is, _), _)| *is == standing);
+        found.map(|(_, keys)| keys.len()).sum()
+    }
+}
+
+/// A condition's status, the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    False,
+    Unknown,
+    True,
+}
+
+impl From<ConditionStatus> for Standing {
+    fn from(status: ConditionStatus) -> Self {
+        match status {
+            ConditionStatus::False => Self::False,
+            ConditionStatus::Unknown => Self::Unknown,
+            ConditionStatus::True => Self::True,
+        }
+    }
+}
+
+/// Whether each key has that for itself.
+fn is_of_a_key(reason: Reason) -> bool {
+    matches!(reason, Reason::LimitConflict | Reason::LockConflict)
+}
+
+/// A key, and how many there are beside it.
+fn named(keys: &BTreeSet<&Option<Key>>) -> String {
+    let first = keys.first().copied().and_then(Option::as_ref);
+    let first = first.map(|key| format!("key {key}")).unwrap_or_default();
+    match keys.len() {
+        0 | 1 => first,
+        count => format!("{first} and {} more", count - 1),
+    }
+}
+
+fn queued(job: &Job, keyed: bool) -> QueueStatus {
+    let key = job.key.as_ref().filter(|_| keyed);
+    QueueStatus {
+        key: key.map(ToString::to_string),
+        job: job.name.to_string(),
+        since: Timestamp::from_second(job.since).ok().map(Time),
+    }
+}
+
+/// Times in a status have seconds, and the API server takes none before the year 0.
+fn whole_seconds(time: Timestamp) -> Option<Timestamp> {
+    const YEAR_0: i64 = -62_167_219_200;
+    Timestamp::from_second(time.as_second().max(YEAR_0)).ok()
+}
+
+#[cfg(test)]
+mod tests;

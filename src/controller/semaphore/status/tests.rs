@@ -1,0 +1,149 @@
+use super::*;
+
+/// The status of a key whose slots of limit 1 have been held since these indexes.
+fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
+    let holder = |since: &u64| {
+        let status = HolderStatus {
+            session: format!("{key}-{since}"),
+            key: Some(key.to_owned()),
+            holder: None,
+            since: None,
+            cools_until: None,
+            never_expires: false,
+        };
+        (Some(*since), status)
+    };
+    let (is_ready, reason) = ready;
+    KeyStatus {
+        spec: SpecOf {
+            generation: Some(1),
+            limit: 1,
+        },
+        shown: Shown {
+            limit: Some(1),
+            held: holders.len(),
+            held_here: holders.len(),
+            holders: holders.iter().map(holder).collect(),
+        },
+        in_line: InLine {
+            waiting: 1,
+            starting: Vec::new(),
+        },
+        awaits_others: false,
+        findings: vec![Finding::new(ConditionType::Ready, is_ready, reason, "why")],
+        wait: Duration::from_secs(24),
+    }
+}
+
+fn put(keys: &mut Keys, key: &str, status: KeyStatus) {
+    keys.put(Some(key.parse().unwrap()), status);
+}
+
+/// Keys with these statuses.
+fn keys(of: Vec<(&str, KeyStatus)>) -> Keys {
+    let mut keys = Keys::default();
+    for (key, status) in of {
+        put(&mut keys, key, status);
+    }
+    keys
+}
+
+const WELL: (bool, Reason) = (true, Reason::Reconciled);
+const STOPPED: (bool, Reason) = (false, Reason::LimitConflict);
+
+#[test]
+fn a_status_replaces_the_one_before_of_its_key() {
+    let mut keys = keys(vec![
+        ("a", status("a", &[5, 7], WELL)),
+        ("b", status("b", &[6], WELL)),
+    ]);
+    let sessions = |keys: &Keys| -> Vec<String> {
+        let holders = keys.holders().into_iter();
+        holders.map(|holder| holder.session).collect()
+    };
+    assert_eq!(sessions(&keys), ["a-5", "b-6", "a-7"]);
+    let totals = keys.totals();
+    assert_eq!((totals.held, totals.waiting, totals.in_use), (3, 2, 2));
+    assert_eq!((totals.limit, totals.held_here), (Some(1), 3));
+
+    put(&mut keys, "a", status("a", &[], WELL));
+    assert_eq!(sessions(&keys), ["b-6"]);
+    keys.remove(&Some("b".parse().unwrap()));
+    let totals = keys.totals();
+    assert_eq!((totals.held, totals.waiting, keys.len()), (0, 1, 1));
+    keys.remove(&Some("a".parse().unwrap()));
+    let totals = keys.totals();
+    assert_eq!((totals.limit, totals.wait, totals.spec), (None, None, None));
+}
+
+#[test]
+fn there_is_a_limit_where_all_keys_have_the_same() {
+    let mut other = status("b", &[], WELL);
+    other.shown.limit = Some(2);
+    let mut unknown = status("c", &[], WELL);
+    unknown.shown.limit = None;
+    let mut keys = keys(vec![("a", status("a", &[], WELL)), ("c", unknown)]);
+    assert_eq!(keys.totals().limit, Some(1));
+    put(&mut keys, "b", other);
+    assert_eq!(keys.totals().limit, None);
+}
+
+#[test]
+fn what_was_seen_under_an_earlier_spec_counts_as_no_later_one() {
+    let of = |generation| KeyStatus {
+        spec: SpecOf {
+            generation: Some(generation),
+            limit: 1,
+        },
+        ..status("any", &[1], WELL)
+    };
+    let mut keys = keys(vec![("a", of(3)), ("b", of(1))]);
+    let oldest = |keys: &Keys| keys.totals().spec.and_then(|spec| spec.generation);
+    assert_eq!(oldest(&keys), Some(1));
+    put(&mut keys, "b", of(3));
+    assert_eq!(oldest(&keys), Some(3));
+}
+
+#[test]
+fn what_stops_one_key_stops_no_other() {
+    let mut keys = Keys::default();
+    let ready = |keys: &Keys| Together::new(&keys.0).ready();
+    for key in ["a", "c", "d"] {
+        put(&mut keys, key, status(key, &[1], WELL));
+    }
+    assert_eq!(ready(&keys).message, "slots are granted and released");
+    put(&mut keys, "b", status("b", &[1], STOPPED));
+    put(&mut keys, "c", status("c", &[1], STOPPED));
+    let some = ready(&keys);
+    assert_eq!(
+        (some.status, some.reason),
+        (ConditionStatus::True, Reason::LimitConflict)
+    );
+    let expected = "slots are granted and released, but not those of key b and 1 more: why";
+    assert_eq!(some.message, expected);
+
+    for key in ["a", "d"] {
+        put(&mut keys, key, status(key, &[1], STOPPED));
+    }
+    let all = ready(&keys);
+    assert_eq!(all.status, ConditionStatus::False);
+    assert_eq!(all.message, "key a and 3 more: why");
+}
+
+#[test]
+fn a_slot_is_idle_that_somebody_of_its_own_key_waits_for() {
+    let mut keys = keys(vec![("full", status("full", &[5], WELL))]);
+    assert_eq!(keys.totals().idle, 0);
+    for (limit, waiting, idle) in [
+        (Some(1), 1, 1),
+        (Some(7), 2, 2),
+        (Some(2), 7, 2),
+        (None, 7, 0),
+    ] {
+        let mut free = status("free", &[], WELL);
+        free.shown.limit = limit;
+        free.in_line.waiting = waiting;
+        put(&mut keys, "free", free);
+        assert_eq!(keys.totals().idle, idle, "{limit:?}, {waiting} wait");
+    }
+}

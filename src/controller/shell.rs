@@ -1,0 +1,581 @@
+//! The shell around the engine: what happens goes in, and what the engine asks for is carried out. It decides nothing.
+//!
+//! All semaphores are in one engine, so one loop shows it what happens. Calls are tasks of their own, bounded in time,
+//! and none of them waits for another one: a call that hangs delays nothing but what depends on its answer.
+
+mod calls;
+mod duties;
+mod lookup;
+mod outcome;
+mod reports;
+mod stages;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinError, JoinSet},
+    time::sleep,
+};
+
+pub(super) use self::duties::Object;
+use self::{
+    calls::{Done, Means},
+    duties::{Duties, DutyDone},
+    lookup::Cluster,
+    outcome::{Ended, Teller},
+    reports::Reports,
+};
+use super::{
+    Context, index::Index, job::Kept, keeper::Session, patch::PatchError,
+    semaphore::SemaphoreController,
+};
+use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
+use consul_semaphore::{
+    Uid,
+    engine::{
+        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, IDLE, Outcome, Passed,
+        Queue, QueueRef, QueueState, Semaphore, SemaphoreRef, Write, Written,
+    },
+    holding::now,
+};
+use consul_semaphore_api::ConsulSemaphore;
+
+/// How many things that happened may wait until the loop looks at them: whoever tells it of more waits.
+const INPUTS: usize = 16;
+
+/// How long passes go on before the loop looks at what has happened meanwhile.
+const STRETCH: Duration = Duration::from_millis(5);
+
+/// Something that happened.
+pub(super) enum Input {
+    /// A semaphore is there, or has changed.
+    Put(Arc<ConsulSemaphore>),
+    /// A semaphore is looked after no more. What it has in Consul stays as it is, for whoever takes it up.
+    Removed(SemaphoreRef),
+    /// The watch of a semaphore's prefix with this number brought something.
+    Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
+    /// There may be another way to Consul.
+    AccessChanged(SemaphoreRef),
+    /// A status was written.
+    StatusWritten(SemaphoreRef),
+}
+
+/// What is under way for a queue.
+#[derive(Default)]
+struct AtWork {
+    /// The sessions that are renewed for it.
+    sessions: IdMap<SessionId, Session>,
+    /// The call to Consul that the engine waits for.
+    awaited: Option<AbortHandle>,
+    /// Whether the waiting Jobs were told that the semaphore is being deleted.
+    told: bool,
+}
+
+/// The shell.
+pub(super) struct Shell {
+    context: Arc<Context>,
+    engine: Engine,
+    semaphores: HashMap<SemaphoreRef, SemaphoreController>,
+    queues: BTreeMap<QueueRef, AtWork>,
+    calls: JoinSet<(CallId, Done)>,
+    duties: Duties,
+    inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
+    reports: Reports,
+}
+
+impl Drop for Shell {
+    /// Sessions made ahead have no contender by which anybody would find them again.
+    fn drop(&mut self) {
+        let queues = self.engine.queues();
+        let ahead = queues.flat_map(|(reference, queue)| {
+            let sessions = queue.sessions_ahead().cloned();
+            sessions.map(move |session| (reference.clone(), session))
+        });
+        for (queue, session) in ahead.collect::<Vec<_>>() {
+            self.expire(&queue, &session);
+        }
+    }
+}
+
+/// What happens.
+impl Shell {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            engine: Engine::default(),
+            semaphores: HashMap::new(),
+            queues: BTreeMap::new(),
+            calls: JoinSet::new(),
+            duties: Duties::default(),
+            inputs: mpsc::channel(INPUTS),
+            reports: Reports::default(),
+        }
+    }
+
+    /// What tells it of semaphores.
+    pub(super) fn inputs(&self) -> mpsc::Sender<Input> {
+        self.inputs.0.clone()
+    }
+
+    /// Works for ever.
+    pub(super) async fn run(mut self) {
+        let mut inputs = Vec::new();
+        loop {
+            self.work();
+            while let Some(semaphore) = self.reports.take_due(Moment::now()) {
+                self.report(&semaphore);
+            }
+            let next = self.next();
+            let context = self.context.clone();
+            tokio::select! {
+                () = context.index.marked() => self.take_marked(),
+                1.. = self.inputs.1.recv_many(&mut inputs, INPUTS) => {
+                    inputs.drain(..).for_each(|input| self.take(input));
+                }
+                Some(ended) = self.calls.join_next() => self.settle(ended),
+                Some(ended) = self.duties.next() => self.settle_duty(ended),
+                () = sleep(next.since(Moment::now())) => {}
+            }
+            // What else has ended by now is shown before the next pass, too.
+            while let Some(ended) = self.calls.try_join_next() {
+                self.settle(ended);
+            }
+            self.take_marked();
+        }
+    }
+
+    /// When there is something to do that nothing tells of.
+    fn next(&self) -> Moment {
+        let now = Moment::now();
+        let report = self.reports.next();
+        let times = self.engine.next_timeout(now).into_iter().chain(report);
+        times.min().unwrap_or(now + IDLE)
+    }
+
+    fn take_marked(&mut self) {
+        let (context, now) = (self.context.clone(), now());
+        for queue in context.index.take_marked() {
+            self.engine.touched(&queue, now, &Cluster::of(&context));
+        }
+        self.carry_out();
+    }
+
+    fn take(&mut self, input: Input) {
+        let context = self.context.clone();
+        let stores = Cluster::of(&context);
+        match input {
+            Input::Put(semaphore) => self.put(semaphore),
+            Input::Removed(semaphore) => self.remove(&semaphore),
+            Input::Listed(semaphore, number, listing) => {
+                let controller = self.semaphores.get(&semaphore);
+                if controller.is_some_and(|controller| controller.watches(number)) {
+                    self.engine.listed(&semaphore, listing, now(), &stores);
+                }
+            }
+            Input::AccessChanged(semaphore) => {
+                let controller = self.semaphores.get_mut(&semaphore);
+                let access = controller.and_then(SemaphoreController::regain_access);
+                if let Some(access) = access {
+                    self.reach(&semaphore, access);
+                }
+                self.reports.changed(semaphore);
+            }
+            Input::StatusWritten(semaphore) => self.confirm(&semaphore),
+        }
+        self.carry_out();
+    }
+
+    fn put(&mut self, object: Arc<ConsulSemaphore>) {
+        let reference = super::watches::reference_of(object.as_ref());
+        let context = self.context.clone();
+        let access = if let Some(known) = self.semaphores.get_mut(&reference) {
+            known.update(object)
+        } else {
+            let inputs = self.inputs.0.clone();
+            let controller = SemaphoreController::new(context.clone(), object, inputs);
+            self.semaphores.insert(reference.clone(), controller);
+            None
+        };
+        let Some(controller) = self.semaphores.get(&reference) else {
+            return;
+        };
+        let known = || (controller.known(), controller.consul_access());
+        let (spec, finalizer) = (controller.spec(), controller.has_finalizer());
+        let stores = Cluster::of(&context);
+        self.engine
+            .put(&reference, spec, finalizer, known, now(), &stores);
+        if let Some(access) = access {
+            self.reach(&reference, access);
+        }
+        self.watch(&reference);
+    }
+
+    fn remove(&mut self, semaphore: &SemaphoreRef) {
+        for (queue, session) in self.engine.remove(semaphore) {
+            self.expire(&queue, &session);
+        }
+        self.queues.retain(|queue, _| queue.semaphore != *semaphore);
+        self.reports.forget(semaphore);
+        if let Some(gone) = self.semaphores.remove(semaphore) {
+            self.context.metrics.forget(gone.labels());
+        }
+    }
+
+    /// A semaphore goes another way to Consul from now on, or none. Sessions made before are renewed with the token
+    /// that they were made with.
+    fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
+        // What was to go the way before does not go it any more.
+        for (queue, at_work) in &mut self.queues {
+            if queue.semaphore == *semaphore
+                && let Some(awaited) = at_work.awaited.take()
+            {
+                awaited.abort();
+            }
+        }
+        if matches!(access, ConsulAccess::Refused { .. }) {
+            self.expire_ahead(semaphore);
+        }
+        let context = self.context.clone();
+        let stores = Cluster::of(&context);
+        self.engine.reach(semaphore, access, now(), &stores);
+        self.watch(semaphore);
+    }
+
+    /// Lets the sessions end that were made ahead for a semaphore, and have no contender.
+    fn expire_ahead(&mut self, semaphore: &SemaphoreRef) {
+        let Some(state) = self.engine.semaphore(semaphore) else {
+            return;
+        };
+        let queues = state.queues().iter();
+        let ahead = queues.flat_map(|(key, QueueState { queue, .. })| {
+            let reference = QueueRef::new(semaphore, key.clone());
+            let sessions = queue.sessions_ahead().cloned();
+            sessions.map(move |session| (reference.clone(), session))
+        });
+        for (queue, session) in ahead.collect::<Vec<_>>() {
+            self.expire(&queue, &session);
+        }
+    }
+
+    fn expire(&mut self, queue: &QueueRef, session: &SessionId) {
+        let at_work = self.queues.get_mut(queue);
+        if let Some(session) = at_work.and_then(|at_work| at_work.sessions.remove(session)) {
+            session.expire();
+        }
+    }
+
+    fn watch(&mut self, semaphore: &SemaphoreRef) {
+        let controller = self.semaphores.get_mut(semaphore);
+        if let (Some(controller), Some(state)) = (controller, self.engine.semaphore(semaphore)) {
+            controller.watch(state);
+        }
+    }
+}
+
+/// Passes, and what follows from them.
+impl Shell {
+    /// Passes over what is due for a while, and carries out what they come to.
+    fn work(&mut self) {
+        let context = self.context.clone();
+        let stores = Cluster::of(&context);
+        let begun = Moment::now();
+        loop {
+            let started = Moment::now();
+            let passed = self.engine.pass(now(), &stores);
+            let took = Moment::now().since(started);
+            self.carry_out();
+            match passed {
+                Some(passed) => self.passed(&passed, took),
+                None => break,
+            }
+            if started.since(begun) > STRETCH {
+                break;
+            }
+        }
+        while let Some(semaphore) = self.engine.take_changed() {
+            self.reports.changed(semaphore);
+        }
+    }
+
+    fn passed(&mut self, passed: &Passed, took: Duration) {
+        let reference = &passed.queue;
+        if let Some(controller) = self.semaphores.get_mut(&reference.semaphore) {
+            controller.changed(&reference.key);
+        }
+        let Some(queue) = self.engine.queue(reference) else {
+            return;
+        };
+        let trouble = queue.trouble();
+        // While an answer is waited for there is nothing to decide.
+        if passed.certain || (trouble.is_some() && !queue.is_blocked()) {
+            let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
+            self.context.metrics.pass(took, result);
+        }
+        let terminating = queue.settings().terminating;
+        let told = &mut self.queues.entry(reference.clone()).or_default().told;
+        let all = terminating && !std::mem::replace(told, terminating);
+        let waits = |uid: &Uid| !queue.is_busy(uid) && !queue.is_granting(uid);
+        if let Some(controller) = self.semaphores.get(&reference.semaphore) {
+            let teller = Teller {
+                context: &self.context,
+                reference,
+                settings: queue.settings(),
+                labels: controller.labels(),
+            };
+            teller.tell_newcomers(all, waits);
+        }
+    }
+
+    fn report(&mut self, semaphore: &SemaphoreRef) {
+        let controller = self.semaphores.get_mut(semaphore);
+        if let (Some(controller), Some(state)) = (controller, self.engine.semaphore(semaphore)) {
+            controller.report(state);
+            self.reports.made(semaphore, Moment::now());
+            self.confirm(semaphore);
+        }
+    }
+
+    /// The status has been written: a limit that it had to have may be in it now.
+    fn confirm(&mut self, semaphore: &SemaphoreRef) {
+        let Some(controller) = self.semaphores.get_mut(semaphore) else {
+            return;
+        };
+        let Some(limits) = controller.take_recorded() else {
+            return;
+        };
+        self.duties.record(controller, limits);
+    }
+}
+
+/// What the engine asks for.
+impl Shell {
+    fn carry_out(&mut self) {
+        let mut ended: Option<(QueueRef, Ended)> = None;
+        while let Some(effect) = self.engine.next_effect() {
+            match effect {
+                Effect::Queue(queue, action) => {
+                    // What is granted follows from what the same transaction gave back.
+                    let ended = match &mut ended {
+                        Some((of, ended)) if *of == queue => ended,
+                        ended => &mut ended.insert((queue.clone(), Ended::new())).1,
+                    };
+                    self.act(&queue, action, ended);
+                }
+                Effect::Closed(queue) => {
+                    self.queues.remove(&queue);
+                    if let Some(controller) = self.semaphores.get_mut(&queue.semaphore) {
+                        controller.changed(&queue.key);
+                    }
+                }
+                Effect::Semaphore(semaphore, duty) => self.do_duty(semaphore, duty),
+            }
+        }
+    }
+
+    fn act(&mut self, reference: &QueueRef, action: Action, ended: &mut Ended) {
+        let Some(means) = self.means(reference) else {
+            return;
+        };
+        let at_work = self.queues.entry(reference.clone()).or_default();
+        match action {
+            Action::Call(id, call) => {
+                let blocks = matches!(
+                    call,
+                    Call::Read { .. } | Call::Transact { .. } | Call::Resolve { .. }
+                );
+                let call = means.make(call);
+                let task = self.calls.spawn(async move { (id, call.await) });
+                if blocks {
+                    at_work.awaited = Some(task);
+                }
+            }
+            Action::Adopt(session) => {
+                if let Some(home) = &means.home {
+                    let keeper = &self.context.keeper;
+                    let adopted = keeper.adopt(&home.consul, session.clone(), means.on_change());
+                    at_work.sessions.insert(session, adopted);
+                }
+            }
+            Action::Destroy(session) => {
+                if let Some(kept) = at_work.sessions.remove(&session) {
+                    self.context.keeper.destroy(kept.consul(), session);
+                }
+            }
+            Action::Forget(session) => drop(at_work.sessions.remove(&session)),
+            Action::Report(outcome) => self.tell(reference, outcome, ended),
+        }
+    }
+
+    fn means(&self, reference: &QueueRef) -> Option<Means> {
+        let controller = self.semaphores.get(&reference.semaphore)?;
+        let queue = self.engine.queue(reference)?;
+        Some(Means {
+            context: self.context.clone(),
+            queue: reference.clone(),
+            home: controller.home().cloned(),
+            folder: queue.settings().prefix.folder(),
+            turns: controller.turns(),
+        })
+    }
+
+    fn tell(&self, reference: &QueueRef, outcome: Outcome, ended: &mut Ended) {
+        let controller = self.semaphores.get(&reference.semaphore);
+        let queue = self.engine.queue(reference).map(Queue::settings);
+        if let (Some(controller), Some(settings)) = (controller, queue) {
+            if let Outcome::LimitMoved(moved) = outcome {
+                controller.tell_moved(moved, reference.key.as_ref());
+            }
+            let teller = Teller {
+                context: &self.context,
+                reference,
+                settings,
+                labels: controller.labels(),
+            };
+            teller.tell(outcome, ended);
+        }
+    }
+
+    fn do_duty(&mut self, reference: SemaphoreRef, duty: Duty) {
+        let semaphore = self.engine.semaphore(&reference);
+        let controller = self.semaphores.get_mut(&reference);
+        let (Some(controller), Some(semaphore)) = (controller, semaphore) else {
+            return;
+        };
+        match duty {
+            Duty::AddFinalizer => self.duties.add_finalizer(controller),
+            Duty::RemoveFinalizer => {
+                controller.tell_what_stays(semaphore);
+                self.duties.remove_finalizer(controller, true);
+            }
+            Duty::LeaveBehind => {
+                controller.tell_what_may_stay(semaphore);
+                self.duties.remove_finalizer(controller, false);
+            }
+            Duty::ListSessions => self.duties.list_sessions(controller),
+            Duty::EndSession(session) => {
+                if let Some(home) = controller.home() {
+                    tracing::info!(%session, semaphore = %reference, "ended a session that nothing stands for");
+                    self.context.keeper.destroy(&home.consul, session);
+                }
+            }
+            Duty::RecordLimits(limits) => {
+                controller.record(limits);
+                self.reports.hurry(reference);
+            }
+        }
+    }
+}
+
+/// What the answers are.
+impl Shell {
+    /// Shows the engine how a call ended.
+    fn settle(&mut self, ended: Result<(CallId, Done), JoinError>) {
+        let (id, done) = match ended {
+            Ok(ended) => ended,
+            // That a task has panicked is a bug, and ends who waits for it, too.
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_aborted) => return,
+        };
+        let Some(queue) = self.engine.queue_of(id).cloned() else {
+            if let Done::Session(Ok((session, kept))) = done {
+                self.context.keeper.destroy(kept.consul(), session);
+            }
+            return;
+        };
+        self.note_capacity(id, &queue);
+        let answer = match done {
+            Done::Answer(answer) => answer,
+            Done::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
+                let at_work = self.queues.entry(queue).or_default();
+                at_work.sessions.insert(id.clone(), session);
+                id
+            })),
+            Done::Written(write, written) => {
+                Answer::Written(written_of(&self.context.index, &write, written))
+            }
+        };
+        let context = self.context.clone();
+        let stores = Cluster::of(&context);
+        self.engine.answered(id, answer, now(), &stores);
+        self.carry_out();
+    }
+
+    /// Consul may take fewer operations than was known.
+    fn note_capacity(&mut self, call: CallId, queue: &QueueRef) {
+        let controller = self.semaphores.get(&queue.semaphore);
+        let home = controller.and_then(SemaphoreController::home);
+        let known = self.engine.queue(queue).and_then(Queue::operations);
+        if let (Some(home), Some(known)) = (home, known) {
+            let capacity = home.consul.transaction_capacity();
+            if capacity != known {
+                let context = self.context.clone();
+                let stores = Cluster::of(&context);
+                self.engine.capacity(call, capacity, now(), &stores);
+            }
+        }
+    }
+
+    fn settle_duty(&mut self, (of, done): (Object, DutyDone)) {
+        // Another one of that name has nothing to do with it.
+        let semaphore = of.semaphore.clone();
+        let controller = self.semaphores.get_mut(&semaphore);
+        let Some(controller) = controller.filter(|controller| controller.object() == of) else {
+            return;
+        };
+        let context = self.context.clone();
+        let (now, stores) = (now(), Cluster::of(&context));
+        match done {
+            DutyDone::AddedFinalizer(answer) => {
+                let state = self.engine.semaphore(&semaphore);
+                let begun = state.is_some_and(Semaphore::has_begun);
+                controller.tell_finalizer(&answer, begun);
+                let done = answer.is_ok();
+                self.engine.added_finalizer(&semaphore, done, now, &stores);
+                self.watch(&semaphore);
+            }
+            DutyDone::RemovedFinalizer(answer) => {
+                if let Err(error) = &answer {
+                    tracing::debug!(%semaphore, %error, "the finalizer can't be removed yet");
+                }
+                let done = answer.is_ok();
+                self.engine
+                    .removed_finalizer(&semaphore, done, now, &stores);
+            }
+            DutyDone::Recorded(limits) => {
+                self.engine.recorded(&semaphore, &limits, now, &stores);
+            }
+            DutyDone::Sessions(sessions) => {
+                if let Err(error) = &sessions {
+                    tracing::debug!(%semaphore, %error, "sessions that nothing stands for can't be looked for");
+                }
+                self.engine
+                    .listed_sessions(&semaphore, sessions, now, &stores);
+            }
+        }
+        self.carry_out();
+    }
+}
+
+/// What a write to a Job came to. The Job as it is now is known from then on.
+fn written_of(index: &Index, write: &Write, written: Result<Option<Kept>, PatchError>) -> Written {
+    let uid = &write.target().uid;
+    match written {
+        Ok(kept) => {
+            index.written(uid, kept);
+            Written::Done
+        }
+        Err(PatchError::Outdated(kept)) => {
+            let job = kept.as_ref().map(|kept| kept.job.clone());
+            index.reread(uid, kept.map(|kept| *kept));
+            Written::Outdated(job)
+        }
+        Err(PatchError::TooLate) => Written::NotSent,
+        Err(PatchError::Refused { message, forbidden }) => Written::Refused { message, forbidden },
+        Err(PatchError::Unanswered(why)) => Written::Unanswered(why),
+    }
+}

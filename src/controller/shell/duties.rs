@@ -1,0 +1,81 @@
+//! What is to be done for semaphores as a whole, each as a task of its own.
+
+use tokio::task::JoinSet;
+
+use crate::{
+    controller::{call::CallError, semaphore::SemaphoreController},
+    crash::{self, Point},
+};
+use consul_client as consul;
+use consul_semaphore::engine::SemaphoreRef;
+
+/// A `ConsulSemaphore` in the API server: another one of its name is another object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::controller) struct Object {
+    pub(in crate::controller) semaphore: SemaphoreRef,
+    pub(in crate::controller) uid: Option<String>,
+}
+
+/// How a duty ended.
+pub(super) enum DutyDone {
+    AddedFinalizer(Result<(), CallError>),
+    RemovedFinalizer(Result<(), CallError>),
+    Recorded(Vec<u32>),
+    Sessions(Result<Vec<consul::Session>, consul::Error>),
+}
+
+/// The duties that are under way.
+#[derive(Default)]
+pub(super) struct Duties(JoinSet<(Object, DutyDone)>);
+
+impl Duties {
+    fn begin(
+        &mut self,
+        of: &SemaphoreController,
+        duty: impl Future<Output = DutyDone> + Send + 'static,
+    ) {
+        let object = of.object();
+        self.0.spawn(async { (object, duty.await) });
+    }
+
+    pub(super) fn add_finalizer(&mut self, of: &SemaphoreController) {
+        let adding = of.add_finalizer();
+        self.begin(of, async { DutyDone::AddedFinalizer(adding.await) });
+    }
+
+    /// Removes it from a semaphore of which nothing is left in Consul if it is `clean`.
+    pub(super) fn remove_finalizer(&mut self, of: &SemaphoreController, clean: bool) {
+        let removing = of.remove_finalizer(clean);
+        self.begin(of, async { DutyDone::RemovedFinalizer(removing.await) });
+    }
+
+    /// Asks which sessions our node has.
+    pub(super) fn list_sessions(&mut self, of: &SemaphoreController) {
+        let home = of.home().cloned();
+        self.begin(of, async {
+            let Some(home) = home else {
+                let why = "there is no way to Consul".into();
+                return DutyDone::Sessions(Err(consul::Error::NotSent(why)));
+            };
+            DutyDone::Sessions(home.consul.node_sessions(&home.node).await)
+        });
+    }
+
+    /// These limits are in the status as ours.
+    pub(super) fn record(&mut self, of: &SemaphoreController, limits: Vec<u32>) {
+        let namespace = of.object().semaphore.namespace;
+        self.begin(of, async move {
+            crash::reach(Point::LimitRecorded, &namespace).await;
+            DutyDone::Recorded(limits)
+        });
+    }
+
+    /// Waits until one has ended; `None` if there is none.
+    pub(super) async fn next(&mut self) -> Option<(Object, DutyDone)> {
+        match self.0.join_next().await? {
+            Ok(ended) => Some(ended),
+            // That a task has panicked is a bug, and ends who waits for it, too. None is aborted.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+}

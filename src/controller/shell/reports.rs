@@ -1,0 +1,87 @@
+//! When the status of which semaphore is made anew: at once, or when the last time is long enough ago.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
+
+use consul_client::clock::Moment;
+use consul_semaphore::engine::SemaphoreRef;
+
+/// How often the status of a semaphore is made anew at most.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The semaphores whose status is to be made anew.
+#[derive(Default)]
+pub(super) struct Reports {
+    /// When it was last made.
+    last: HashMap<SemaphoreRef, Moment>,
+    due: BTreeSet<(Moment, SemaphoreRef)>,
+}
+
+impl Reports {
+    /// Something is different.
+    pub(super) fn changed(&mut self, semaphore: SemaphoreRef) {
+        let last = self.last.get(&semaphore);
+        let due = last.map_or(Moment::default(), |last| *last + INTERVAL);
+        self.due.insert((due, semaphore));
+    }
+
+    /// It is waited for.
+    pub(super) fn hurry(&mut self, semaphore: SemaphoreRef) {
+        self.due.insert((Moment::default(), semaphore));
+    }
+
+    /// It was made.
+    pub(super) fn made(&mut self, semaphore: &SemaphoreRef, now: Moment) {
+        self.last.insert(semaphore.clone(), now);
+    }
+
+    /// Takes out one that is due.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<SemaphoreRef> {
+        if self.next()? > now {
+            return None;
+        }
+        self.due.pop_first().map(|(_, semaphore)| semaphore)
+    }
+
+    /// When the next one is due.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// A semaphore is gone.
+    pub(super) fn forget(&mut self, semaphore: &SemaphoreRef) {
+        self.last.remove(semaphore);
+        self.due.retain(|(_, other)| other != semaphore);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_boot(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn changes_are_collected_for_a_second_but_for_the_first_one() {
+        let mut reports = Reports::default();
+        let db = SemaphoreRef {
+            namespace: "batch".into(),
+            name: "db".into(),
+        };
+        reports.changed(db.clone());
+        assert_eq!(reports.take_due(at(5_000)), Some(db.clone()));
+        reports.made(&db, at(5_000));
+        reports.changed(db.clone());
+        reports.changed(db.clone());
+        assert_eq!(reports.take_due(at(5_999)), None);
+        assert_eq!(reports.next(), Some(at(6_000)));
+        reports.hurry(db.clone());
+        assert_eq!(reports.take_due(at(5_999)), Some(db.clone()));
+        assert_eq!(reports.take_due(at(6_000)), Some(db.clone()));
+        assert_eq!(reports.take_due(at(9_000)), None);
+    }
+}
