@@ -529,7 +529,7 @@ impl Queue {
             }
             // There are fewer at once from now on.
             Err(consul::Error::TooLarge(_)) if too_long => {}
-            Err(error) => self.knowledge.write_failed(error, now),
+            Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
     }
 
@@ -795,7 +795,9 @@ impl Queue {
         };
         match blocking.what {
             Blocks::Read | Blocks::Resolve(_) => self.knowledge.read_failed(error, now),
-            Blocks::Transact(_) => self.knowledge.write_failed(error, now),
+            Blocks::Transact(transaction) => {
+                self.knowledge.transaction_failed(&transaction, error, now);
+            }
         }
         self.catch_up(now);
     }
