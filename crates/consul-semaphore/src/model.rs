@@ -352,6 +352,46 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     assert_eq!(world.outside.sight().body.unwrap().limit, 3);
 }
 
+/// The same if another write was on its way while the limit was recorded.
+#[test]
+fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
+    let mut world = World::new(&alone(3, 64));
+    let script = [
+        Event::Create {
+            job: 0,
+            priority: 0,
+        },
+        Event::Pass,
+        Event::Pass,
+        Event::Control,
+        Event::EndPod(0),
+        Event::Control,
+        Event::SetLimit(5),
+        Event::SeeJobs,
+        Event::SeeConsul,
+    ];
+    for event in &script {
+        world.happen(event);
+    }
+    // It decides to record the limit and to release the slot, does so, and hears nothing of what it does next.
+    for _ in 0..20 {
+        let released = world.outside.sight().holding().next().is_none();
+        let done = released && world.outside.applied.contains(&5);
+        if world.outside.late.is_empty() {
+            world.happen(&Event::Step(done.then(Lost::call)));
+        }
+    }
+    let [(late, _)] = &world.outside.late[..] else {
+        panic!("{:?}", world.outside.late)
+    };
+    assert_eq!(late.limit, Some(5));
+    world.happen(&Event::SetLimit(3));
+    world.settle();
+    world.happen(&Event::Land);
+    world.settle();
+    assert_eq!(world.outside.sight().body.unwrap().limit, 3);
+}
+
 /// The PATCH before a release is what stops an older start that is still on its way.
 #[test]
 fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {

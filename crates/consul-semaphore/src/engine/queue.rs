@@ -120,7 +120,7 @@ struct Limits {
     recorded: Vec<u32>,
     /// What became of the limit since the spec last changed.
     defence: Defence,
-    /// Whether `.lock` was written since a limit was last recorded as ours.
+    /// Whether `.lock` was written since a limit was last on its way to it.
     fenced: bool,
 }
 
@@ -1007,6 +1007,7 @@ impl Queue {
         let blocked = self.operations.is_none() || self.knowledge.is_blocked(now.moment);
         if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
             let transaction = Arc::new(transaction.clone());
+            self.limits.fenced &= transaction.limit.is_none();
             let until = self.patience_for_calls(now);
             let call = Call::Transact {
                 transaction: transaction.clone(),
@@ -1188,7 +1189,6 @@ impl Queue {
         if agreement == Some(Agreement::Agreed) {
             self.limits.defence.holds(false);
         }
-        self.limits.fenced &= record.is_none();
         let ahead: BTreeSet<_> = self.sessions.ahead.values().collect();
         let lives = |session: &SessionId| {
             let end = lookup.life(session).and_then(Life::end);
@@ -1244,7 +1244,7 @@ impl Queue {
         }
     }
 
-    /// What became of the limit, and whether `.lock` was written since one was recorded.
+    /// What became of the limit, and whether `.lock` was written since one was on its way to it.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
     }
