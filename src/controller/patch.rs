@@ -217,7 +217,7 @@ async fn find_out(
     };
     match now {
         // A conflict with the version that is still there is somebody's refusal, such as a webhook's.
-        Some(now) if now.job.version == job.version => failed,
+        Some(now) if job.is_still(&now.job) => failed,
         // Another version answers the question; so does another Job under the same name.
         now => PatchError::Outdated(now.map(Box::new)),
     }

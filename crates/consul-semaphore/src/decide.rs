@@ -55,8 +55,8 @@ pub struct Observed<'a> {
     pub applied: &'a [u32],
     /// What became of the limit since the spec last changed.
     pub defence: Defence,
-    /// Whether `.lock` was written since a limit was last recorded as ours: an earlier write of
-    /// which nothing was heard can't come after it.
+    /// Whether `.lock` was written since a limit was last on its way to it: an earlier write of
+    /// which nothing was heard can't come after that.
     pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,

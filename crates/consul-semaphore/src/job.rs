@@ -203,6 +203,14 @@ impl Job {
             .is_some_and(|granted| *granted.lock_key == *lock_key)
     }
 
+    /// Whether another version of the same Job takes the place of this one. Versions order what the watch and
+    /// the answers to writes bring. What was asked for after this one was received takes its place whatever its
+    /// own version: etcd may have been restored from a backup.
+    pub fn gives_way_to(&self, other: &Self, asked: Option<Moment>) -> bool {
+        let asked_later = asked.is_some_and(|asked| asked > self.seen);
+        asked_later || !is_older(&other.version, &self.version)
+    }
+
     /// Whether the grant of this session is what started it.
     pub fn started_by(&self, session: &SessionId) -> bool {
         self.granted
@@ -215,5 +223,43 @@ impl Job {
     pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
         let granted = self.granted.iter();
         granted.flat_map(|granted| self.reported.iter().chain([&granted.session]))
+    }
+}
+
+/// Whether one version is older than the other: the API server's versions of one object grow, and may be
+/// compared as numbers where they are numbers (KEP-5504).
+fn is_older(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version < than,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
+        let second = |seconds| Moment::from_boot(Duration::from_secs(seconds));
+        let at = |version: &str| Job {
+            version: version.into(),
+            seen: second(5),
+            ..samples::job("a", Standing::Idle, None, None)
+        };
+        let known = at("100");
+        for (version, asked, expected) in [
+            ("101", None, true),
+            ("100", None, true),
+            ("99", None, false),
+            ("99", Some(second(5)), false),
+            ("99", Some(second(6)), true),
+        ] {
+            let said = known.gives_way_to(&at(version), asked);
+            assert_eq!(said, expected, "{version}, asked for at {asked:?}");
+        }
     }
 }

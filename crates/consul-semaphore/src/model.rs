@@ -11,6 +11,7 @@
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
 //! - [`script`]: the random scripts
+//! - [`flaws`], [`found`]: what is wrong with an algorithm, and the rules that it breaks in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
 //! are tried from random seeds.
@@ -20,6 +21,7 @@ pub(crate) mod consul;
 mod exhaustive;
 mod flaws;
 mod foreign;
+mod found;
 mod jobs;
 mod observer;
 mod operator;
@@ -41,11 +43,13 @@ use proptest::{
 };
 
 use self::{
+    flaws::Flaw,
     foreign::Style,
+    jobs::Refusal,
     operator::Lost,
     script::{
-        clients, corruption, disorder, jobs, limits, mischief, mutex, operator, replicas, rest,
-        script, setup,
+        any_order, clients, corruption, crowd, disorder, jobs, limits, mischief, mutex, operations,
+        operator, replicas, rest, script, setup,
     },
     world::{Event, Setup, World},
 };
@@ -102,12 +106,7 @@ proptest! {
 
     /// The same while calls are under way side by side, and are answered in another order, twice, late or not at all.
     #[test]
-    fn any_order_of_answers_comes_to_rest(
-        setup in setup(),
-        script in script([
-            (6, jobs()), (3, clients()), (1, mischief()), (1, limits()), (6, operator()), (10, disorder()), (1, rest()),
-        ], 250),
-    ) {
+    fn any_order_of_answers_comes_to_rest((setup, script) in any_order()) {
         World::run(&setup, &script).settle();
     }
 
@@ -227,7 +226,7 @@ proptest! {
     #[test]
     fn a_limit_changed_around_a_crash_ends_as_the_specs(
         limits in vec(1..9_u32, 3),
-        steps in vec((0..6_usize, prop::option::of(any::<bool>())), 2),
+        steps in vec((0..6_usize, prop::option::of(prop_oneof![Just(Lost::answer()), Just(Lost::call())])), 2),
     ) {
         let mut world = World::new(&alone(limits[0], 64));
         world.settle();
@@ -237,7 +236,7 @@ proptest! {
             for _ in 0..steps {
                 world.happen(&Event::Step(None));
             }
-            world.happen(&Event::Step(lost.map(|done| Lost { done })));
+            world.happen(&Event::Step(lost));
             world.happen(&Event::Crash);
         }
         let plan = world.settle();
@@ -245,6 +244,28 @@ proptest! {
         prop_assert_eq!(world.outside.sight().body.unwrap().limit, limits[2]);
         prop_assert_eq!(&world.outside.applied, &limits[2..]);
     }
+}
+
+/// Jobs that come while others hold all slots, and overtake each other.
+fn overtake(limit: u32, priorities: &[i32], flaw: Option<Flaw>) {
+    let theirs = usize::try_from(limit).unwrap();
+    let setup = Setup {
+        clients: vec![(Style::Go, theirs); theirs],
+        ..alone(limit, 128)
+    };
+    let mut world = World::with(&setup, flaw);
+    world.happen(&Event::Pass);
+    for client in 0..theirs {
+        world.happen(&Event::Arrive(client));
+        world.happen(&Event::LookAndClaim(client));
+    }
+    for (position, priority) in priorities.iter().enumerate() {
+        let jobs = &mut world.outside.jobs;
+        jobs.create(&format!("job-{position:02}"), "db", *priority);
+        world.happen(&Event::Pass);
+    }
+    world.settle();
+    assert_eq!(world.outside.started, []);
 }
 
 /// A prune fails if the holder came back to life after it was seen dead.
@@ -317,7 +338,7 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
         Event::Step(None),
         Event::Step(None),
         Event::Step(None),
-        Event::Step(Some(Lost { done: false })),
+        Event::Step(Some(Lost::call())),
         Event::SetLimit(3),
     ];
     for event in &script {
@@ -328,6 +349,46 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     world.happen(&Event::Land);
     let plan = world.settle();
     assert_eq!(plan.agreement, Some(Agreement::Agreed));
+    assert_eq!(world.outside.sight().body.unwrap().limit, 3);
+}
+
+/// The same if another write was on its way while the limit was recorded.
+#[test]
+fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
+    let mut world = World::new(&alone(3, 64));
+    let script = [
+        Event::Create {
+            job: 0,
+            priority: 0,
+        },
+        Event::Pass,
+        Event::Pass,
+        Event::Control,
+        Event::EndPod(0),
+        Event::Control,
+        Event::SetLimit(5),
+        Event::SeeJobs,
+        Event::SeeConsul,
+    ];
+    for event in &script {
+        world.happen(event);
+    }
+    // It decides to record the limit and to release the slot, does so, and hears nothing of what it does next.
+    for _ in 0..20 {
+        let released = world.outside.sight().holding().next().is_none();
+        let done = released && world.outside.applied.contains(&5);
+        if world.outside.late.is_empty() {
+            world.happen(&Event::Step(done.then(Lost::call)));
+        }
+    }
+    let [(late, _)] = &world.outside.late[..] else {
+        panic!("{:?}", world.outside.late)
+    };
+    assert_eq!(late.limit, Some(5));
+    world.happen(&Event::SetLimit(3));
+    world.settle();
+    world.happen(&Event::Land);
+    world.settle();
     assert_eq!(world.outside.sight().body.unwrap().limit, 3);
 }
 
@@ -371,7 +432,7 @@ fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
         Event::Step(None),
         Event::Step(None),
         Event::Depose,
-        Event::Forbid(0),
+        Event::Forbid(0, Refusal::Forbidden),
     ];
     let mut world = World::run(&alone(1, 64), &script);
     // What was refused is tried again after a pause, so these come in one second.
@@ -401,6 +462,7 @@ proptest! {
         ],
         limit in 1..200_u32,
         lost in 0..200_usize,
+        later in operations(),
     ) {
         let mut world = World::new(&alone(limit, operations));
         // There are hundreds of calls, and a Job that lost its slot has half a minute.
@@ -412,7 +474,9 @@ proptest! {
         let running = world.running();
         prop_assert_eq!(running.len(), jobs.min(usize::try_from(limit).unwrap()));
 
-        // Many lose their slot at once: each has its own again, and nobody is suspended.
+        // Many lose their slot at once: each has its own again, and nobody is suspended. Meanwhile Consul's
+        // servers are exchanged.
+        world.happen(&Event::Capacity(later));
         for _ in 0..lost {
             world.happen_at_once(&Event::Expire(0));
         }
@@ -429,5 +493,11 @@ proptest! {
         world.outside.by_others(|outside| outside.jobs.complete_all());
         world.settle();
         prop_assert!(world.end().finished);
+    }
+
+    /// However many overtake each other, no more of them are shown to others than may be.
+    #[test]
+    fn few_of_those_who_wait_are_shown((limit, priorities) in crowd()) {
+        overtake(limit, &priorities, None);
     }
 }

@@ -38,6 +38,14 @@ impl From<&Job> for Target {
     }
 }
 
+impl Target {
+    /// Whether the Job, read again, is still as it was decided on. A write that failed all the same was refused;
+    /// otherwise it came too late, whatever was said of it.
+    pub fn is_still(&self, now: &Job) -> bool {
+        self.uid == now.uid && self.version == now.version
+    }
+}
+
 /// A slot that Consul says is held. Its key, index and session are a sequencer
 /// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>): what a client looks
 /// up to see that the lock is still the one that it was given.

@@ -8,15 +8,12 @@ use consul_client::clock::Moment;
 use consul_semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
 
 impl State {
-    /// A Job as it is. Versions order what the watch and the answers to writes bring. What was asked for
-    /// after the version that is known was received replaces it, whatever its own version: etcd may have
-    /// been restored from a backup.
+    /// A Job as it is, unless what is known of it is newer.
     pub(super) fn put(&mut self, kept: Kept, announce: bool, asked: Option<Moment>) {
         let uid = kept.job.uid.clone();
         let mut new_in_line = true;
         if let Some(known) = self.jobs.get_mut(&uid) {
-            let asked_later = asked.is_some_and(|asked| asked > known.job.seen);
-            if !asked_later && is_older(&kept.job.version, &known.job.version) {
+            if !known.job.gives_way_to(&kept.job, asked) {
                 return;
             }
             if known.says_the_same(&kept) {
@@ -260,14 +257,5 @@ impl State {
             name: wanted,
         };
         self.semaphores.get(&reference)
-    }
-}
-
-/// Whether a version is older than another: the API server's versions of one object grow, and may
-/// be compared as numbers where they are numbers (KEP-5504).
-fn is_older(version: &str, known: &str) -> bool {
-    match (version.parse::<u64>(), known.parse::<u64>()) {
-        (Ok(version), Ok(known)) => version < known,
-        _ => false,
     }
 }

@@ -235,6 +235,21 @@ impl Knowledge {
         self.failed(error, false, now);
     }
 
+    /// A transaction failed. If it may have been done all the same, a listing that was asked for before says
+    /// nothing of that.
+    pub(super) fn transaction_failed(
+        &mut self,
+        transaction: &Transaction,
+        error: consul::Error,
+        now: Now,
+    ) {
+        if error.may_have_been_applied() {
+            let keys = transaction.written_keys();
+            self.own_writes.add(keys, &[], now.moment);
+        }
+        self.write_failed(error, now);
+    }
+
     /// A write failed. If it may have been done all the same, that is looked up, not guessed.
     pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {
@@ -470,6 +485,23 @@ mod tests {
         known.listed(Ok(news(10, sent)), now());
         assert!(known.reading.is_none());
         known.listed(Ok(news(20, sent)), now());
+        assert!(known.reading.is_some());
+    }
+
+    #[test]
+    fn a_listing_from_before_a_write_of_which_nothing_was_heard_tells_nothing() {
+        let mut known = known();
+        let sent = tick();
+        known.listed(Ok(news(9, sent)), now());
+        let (handed_over, _) = hand_over("a", "b", 20);
+        let lost = consul::Error::Unreachable {
+            message: "no answer".into(),
+            undecided: true,
+        };
+        known.transaction_failed(&handed_over, lost, now());
+        known.listed(Ok(news(10, sent)), now());
+        assert!(known.reading.is_none(), "it was asked for before");
+        known.listed(Ok(news(10, tick())), now());
         assert!(known.reading.is_some());
     }
 

@@ -120,7 +120,7 @@ struct Limits {
     recorded: Vec<u32>,
     /// What became of the limit since the spec last changed.
     defence: Defence,
-    /// Whether `.lock` was written since a limit was last recorded as ours.
+    /// Whether `.lock` was written since a limit was last on its way to it.
     fenced: bool,
 }
 
@@ -555,7 +555,7 @@ impl Queue {
             }
             // There are fewer at once from now on.
             Err(consul::Error::TooLarge(_)) if too_long => {}
-            Err(error) => self.knowledge.write_failed(error, now),
+            Err(error) => self.knowledge.transaction_failed(transaction, error, now),
         }
     }
 
@@ -821,7 +821,9 @@ impl Queue {
         };
         match blocking.what {
             Blocks::Read | Blocks::Resolve(_) => self.knowledge.read_failed(error, now),
-            Blocks::Transact(_) => self.knowledge.write_failed(error, now),
+            Blocks::Transact(transaction) => {
+                self.knowledge.transaction_failed(&transaction, error, now);
+            }
         }
         self.catch_up(now);
     }
@@ -1031,6 +1033,7 @@ impl Queue {
         let blocked = self.operations.is_none() || self.knowledge.is_blocked(now.moment);
         if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
             let transaction = Arc::new(transaction.clone());
+            self.limits.fenced &= transaction.limit.is_none();
             let until = self.patience_for_calls(now);
             let call = Call::Transact {
                 transaction: transaction.clone(),
@@ -1212,7 +1215,6 @@ impl Queue {
         if agreement == Some(Agreement::Agreed) {
             self.limits.defence.holds(false);
         }
-        self.limits.fenced &= record.is_none();
         let ahead: BTreeSet<_> = self.sessions.ahead.values().collect();
         let lives = |session: &SessionId| {
             let end = lookup.life(session).and_then(Life::end);
@@ -1268,7 +1270,7 @@ impl Queue {
         }
     }
 
-    /// What became of the limit, and whether `.lock` was written since one was recorded.
+    /// What became of the limit, and whether `.lock` was written since one was on its way to it.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
     }

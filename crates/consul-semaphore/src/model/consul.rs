@@ -21,10 +21,15 @@ pub(crate) struct Consul {
     rests: Arc<BTreeMap<String, u64>>,
 }
 
-/// An operation's condition does not hold.
-pub(crate) struct Refused {
-    /// Whether it is that the last holder of a key died.
-    pub(crate) rests: bool,
+/// Why a transaction is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// An operation's condition does not hold.
+    Condition,
+    /// The last holder of a key died.
+    Rests,
+    /// There are too many operations.
+    TooLarge,
 }
 
 #[derive(Clone)]
@@ -184,7 +189,7 @@ impl Consul {
     /// Applies an operation, to an answer without an entry where something was deleted.
     fn apply(&mut self, operation: &Op) -> Result<Option<Entry>, Refused> {
         let index_of = |key: &str| self.entries.get(key).map(|entry| entry.modify_index);
-        let provided = |holds: bool| holds.then_some(()).ok_or(Refused { rests: false });
+        let provided = |holds: bool| holds.then_some(()).ok_or(Refused::Condition);
         match operation {
             Op::Cas {
                 key,
@@ -208,7 +213,7 @@ impl Consul {
                     .get(key)
                     .is_some_and(|until| *until > self.seconds)
                 {
-                    return Err(Refused { rests: true });
+                    return Err(Refused::Rests);
                 }
                 provided(self.is_alive(session))?;
                 let mut entry = self.write(key, value, *flags);
@@ -271,7 +276,7 @@ impl Consul {
                 Ok(Some(entry))
             }
             // No plan has it.
-            Op::Get { .. } => Err(Refused { rests: false }),
+            Op::Get { .. } => Err(Refused::Condition),
         }
     }
 

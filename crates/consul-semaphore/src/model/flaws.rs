@@ -1,8 +1,18 @@
 //! Flawed algorithms: what the engine is told, or what it says, is spoiled.
 //! The checker must find each of them out, or what it says of the real one is worth nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::plan::Transaction;
 use consul_client::Op;
+
+/// The rule that is broken when something happens, if one is.
+pub(super) fn rule_broken(happens: impl FnOnce()) -> Option<String> {
+    let panic = catch_unwind(AssertUnwindSafe(happens)).err()?;
+    let said = panic.downcast::<String>().map(|said| *said);
+    let said = said.or_else(|panic| panic.downcast::<&str>().map(|said| said.to_string()));
+    Some(said.unwrap_or_else(|_| "a panic".into()))
+}
 
 /// What is wrong with an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +35,22 @@ pub(super) enum Flaw {
     PrunesNobody,
     /// A slot is left to those who come first for as long as they do not take it.
     StandsBackForEver,
+    /// A limit that was written once counts as ours for ever, whichever one the spec agrees with since.
+    ClaimsOldLimits,
+    /// The grant of a Job that is put on hold, and whose session dies, stays in its template.
+    KeepsGrantOnHold,
+    /// A conflict is always taken for a change of the Job, and what it was about is tried again at once.
+    NeverPauses,
+    /// A version that is smaller than the one that is known is never believed.
+    BelievesNoSmallerVersion,
+    /// While it is asked whether pods are left, nothing else is decided.
+    WaitsForProofs,
+    /// Contenders of waiting Jobs that others have overtaken are never taken back.
+    ShowsTheOvertaken,
 }
 
 impl Flaw {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 15] = [
         Self::SkipsChecks,
         Self::DropsIndex,
         Self::ReleasesEarly,
@@ -38,6 +60,12 @@ impl Flaw {
         Self::GrantsNobody,
         Self::PrunesNobody,
         Self::StandsBackForEver,
+        Self::ClaimsOldLimits,
+        Self::KeepsGrantOnHold,
+        Self::NeverPauses,
+        Self::BelievesNoSmallerVersion,
+        Self::WaitsForProofs,
+        Self::ShowsTheOvertaken,
     ];
 
     /// Spoils what was decided to be written; `None` if nothing is.
@@ -77,13 +105,19 @@ impl Flaw {
                 return None;
             }
             Self::PrunesNobody if !transaction.prunes.is_empty() => return None,
-            // These are about what is asked, or written to workloads.
+            // These are about what is asked, shown, or written to workloads.
             Self::ReleasesEarly
             | Self::SuspendsNobody
             | Self::RegrantsNobody
             | Self::GrantsNobody
             | Self::PrunesNobody
-            | Self::StandsBackForEver => {}
+            | Self::StandsBackForEver
+            | Self::ClaimsOldLimits
+            | Self::KeepsGrantOnHold
+            | Self::NeverPauses
+            | Self::BelievesNoSmallerVersion
+            | Self::WaitsForProofs
+            | Self::ShowsTheOvertaken => {}
         }
         Some(transaction)
     }

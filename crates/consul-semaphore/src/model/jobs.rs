@@ -12,6 +12,15 @@ use consul_client::{SessionId, clock::Moment};
 /// How many seconds pods take to end once they are asked to.
 const GRACE: i64 = 5;
 
+/// What somebody says who has a start refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Refusal {
+    /// That it is forbidden.
+    Forbidden,
+    /// That it conflicts with something, as if the Job had changed.
+    Conflict,
+}
+
 /// A Job as the API server has it.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a field of a Job's, or what was done to it.
@@ -36,8 +45,8 @@ pub(super) struct Object {
     deleting: bool,
     /// Whether it has had pods.
     ran: bool,
-    /// Whether the API server refuses to have it started: a webhook, a quota.
-    pub(super) forbidden: bool,
+    /// Whether the API server refuses to have it started, and what it says then: a webhook, a quota.
+    pub(super) forbidden: Option<Refusal>,
     /// Whether its user suspended it while it ran after a grant, which is to put it on hold.
     pub(super) stopped_by_user: bool,
     /// Whether it was last made running without a grant, by a user: the one way to have pods
@@ -116,14 +125,34 @@ pub(super) struct Pod {
     asked: i64,
 }
 
+/// The first version that the API server gives: those that it gives once it has gone back are smaller.
+const FIRST: u64 = 1_000_000_000;
+
+/// How far versions go back at once: further than they have come since.
+const BACK: u64 = 1_000_000;
+
 /// The Jobs and pods of the namespace.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Jobs {
     objects: BTreeMap<Uid, Object>,
     pods: Vec<Pod>,
     version: u64,
+    /// How often versions have gone back.
+    restored: u64,
     /// The wall clock, in seconds.
     pub(super) clock: i64,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            pods: Vec::new(),
+            version: FIRST,
+            restored: 0,
+            clock: 0,
+        }
+    }
 }
 
 impl Jobs {
@@ -191,16 +220,27 @@ impl Jobs {
     }
 
     /// A start is refused from now on. The Job itself does not change by it.
-    pub(super) fn forbid(&mut self, uid: &Uid) {
+    pub(super) fn forbid(&mut self, uid: &Uid, refusal: Refusal) {
         if let Some(object) = self.objects.get_mut(uid) {
-            object.forbidden = true;
+            object.forbidden = Some(refusal);
+        }
+    }
+
+    /// The API server's data come back from a backup that was made just now: versions go back, and no version
+    /// of a Job that was known is there any more.
+    pub(super) fn restore(&mut self) {
+        self.restored += 1;
+        self.version = FIRST - self.restored * BACK;
+        for object in self.objects.values_mut() {
+            self.version += 1;
+            object.version = self.version;
         }
     }
 
     /// Nothing stands in the way of a start any more.
     pub(super) fn allow_all(&mut self) {
         for object in self.objects.values_mut() {
-            object.forbidden = false;
+            object.forbidden = None;
         }
     }
 
@@ -269,7 +309,7 @@ impl Jobs {
             finished: false,
             deleting: false,
             ran: false,
-            forbidden: false,
+            forbidden: None,
             stopped_by_user: false,
             rogue: false,
         };
@@ -423,8 +463,11 @@ impl Jobs {
         let Some(object) = self.objects.get(&target.uid) else {
             return Answer::Conflict;
         };
-        if object.forbidden && !favoured && matches!(patch, Patch::Start(_)) {
-            return Answer::Refused;
+        let forbidden = object.forbidden.filter(|_| !favoured);
+        match (forbidden, patch) {
+            (Some(Refusal::Forbidden), Patch::Start(_)) => return Answer::Refused,
+            (Some(Refusal::Conflict), Patch::Start(_)) => return Answer::Conflict,
+            _ => {}
         }
         if !self.is_at(&target.uid, &target.version) {
             return Answer::Conflict;

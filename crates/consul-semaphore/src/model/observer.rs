@@ -61,6 +61,8 @@ pub(super) struct Observer {
     defended: BTreeMap<u64, u32>,
     /// Whether Consul's limit was last written by the operator.
     pub(super) limit_is_ours: bool,
+    /// The limits that were recorded as the operator's, until the spec's was agreed with.
+    claimed: BTreeSet<u32>,
     /// The sessions in whose slots Jobs were started, or have gone on.
     ran_in: BTreeSet<SessionId>,
     /// How long each grant has its slot cool.
@@ -82,6 +84,7 @@ impl Observer {
             taken: _,
             defended,
             limit_is_ours,
+            claimed,
             ran_in: _,
             cooldowns,
             done,
@@ -91,7 +94,7 @@ impl Observer {
             canon.word(&robbed.contains_key(uid));
             canon.word(&contended.contains(uid));
         }
-        canon.word(&(defended, limit_is_ours));
+        canon.word(&(defended, limit_is_ours, claimed));
         let (sight, now) = (outside.sight(), canon.now());
         let prefix = &outside.settings.prefix;
         for session in canon.spoken_of() {
@@ -334,8 +337,9 @@ impl Observer {
         };
         assert_eq!(written.transaction.limit, Some(moved));
         self.limit_is_ours = true;
-        let ours = |limit: u32| written.applied.contains(&limit);
-        assert!(ours(moved), "wrote a limit that is not recorded");
+        let recorded = |limit: u32| written.applied.contains(&limit);
+        assert!(recorded(moved), "wrote a limit that is not recorded");
+        let ours = |limit: u32| recorded(limit) && self.claimed.contains(&limit);
         if before.is_some_and(|before| !ours(before)) {
             let policy = written.settings.policy;
             assert_eq!(policy, LimitPolicy::Enforce, "overwrote a foreign limit");
@@ -347,7 +351,17 @@ impl Observer {
         self.defended.entry(written.generation).or_default();
     }
 
-    /// How often a limit was enforced is known to the process alone.
+    /// These limits count as the operator's from now on.
+    pub(super) fn recorded(&mut self, limits: &[u32]) {
+        self.claimed.extend(limits);
+    }
+
+    /// Consul's limit is the spec's, and nothing is left to do: any other one is somebody else's from now on.
+    pub(super) fn agreed(&mut self, limit: u32) {
+        self.claimed.retain(|claimed| *claimed == limit);
+    }
+
+    /// How often a limit was enforced is known to the process alone, and not even to that if it was not told.
     pub(super) fn forget_enforcements(&mut self) {
         self.defended.clear();
     }

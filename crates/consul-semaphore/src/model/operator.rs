@@ -3,27 +3,32 @@
 //! It decides nothing. It shows the engine what a watch would, carries out what the engine asks for, and loses
 //! answers, doubles them or delays them as the script says.
 
+mod hung;
 mod step;
 mod trace;
+mod view;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
-pub(super) use self::step::Step;
+pub(super) use self::{hung::Lost, step::Step};
+use self::{
+    hung::{About, End},
+    view::{Store, View},
+};
 use super::{
     consul::Refused,
     flaws::Flaw,
-    outside::Outside,
+    jobs::Object,
+    outside::{Outside, Reach},
     requests::{self, Patch},
 };
 use crate::{
-    Defence, Job, Life, Plan, Turns, Uid,
-    engine::{
-        Action, Answer, Call, CallId, Event, Lookup, News, Now, Queue, Slice, Write, Written,
-    },
+    Defence, Job, Plan, Turns, Uid,
+    engine::{Action, Answer, Call, CallId, Event, News, Now, Queue, Write, Written},
     limit,
     plan::Stop,
 };
@@ -34,13 +39,6 @@ const ECHOES: usize = 4;
 
 /// How many passes it may take until nothing more can be answered at once.
 const PROMPT: usize = 20;
-
-/// The answer to a call is lost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lost {
-    /// Whether the call was carried out.
-    pub(super) done: bool,
-}
 
 /// One process: all of this is gone when it crashes.
 #[derive(Clone, Debug, Default)]
@@ -54,8 +52,12 @@ pub(super) struct Operator {
     store: Store,
     /// The generation that the engine knows of.
     generation: u64,
+    /// How many operations it knows Consul to take.
+    operations: usize,
     /// What is still to be carried out, in order.
     pending: VecDeque<Step>,
+    /// The calls of which nothing is heard.
+    hung: Vec<End>,
     /// Jobs that were stopped and have not been seen since.
     stopped: BTreeSet<Uid>,
     /// The last answers, and what the watch brought last: each may come once more.
@@ -63,69 +65,6 @@ pub(super) struct Operator {
     brought: VecDeque<News>,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
-}
-
-/// What a process keeps for the engine.
-#[derive(Clone, Debug, Default)]
-struct Store {
-    jobs: Vec<Arc<Job>>,
-    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
-    renewals: BTreeMap<SessionId, Option<Moment>>,
-}
-
-/// The same as the engine looks it up.
-struct View<'a> {
-    store: &'a Store,
-    outside: &'a Outside,
-}
-
-impl Lookup for View<'_> {
-    fn slice(&self, head: usize) -> Slice {
-        let settings = &self.outside.settings;
-        let lock_key = settings.prefix.lock_key();
-        let asks = |job: &Job| job.wants.as_deref() == Some(settings.name.as_str());
-        let jobs = || self.store.jobs.iter().cloned();
-        let mut waiting: Vec<_> = jobs().filter(|job| job.in_line() && asks(job)).collect();
-        waiting.sort_by_key(|job| job.place());
-        let mut position = 0..;
-        waiting.retain(|job| position.next() < Some(head) || job.is_impatient());
-        Slice {
-            bound: jobs().filter(|job| job.started_at(&lock_key)).collect(),
-            waiting,
-        }
-    }
-
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        let mut jobs = self.store.jobs.iter();
-        jobs.find(|job| job.uid == *uid).cloned()
-    }
-
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
-        uids.iter().map(|uid| self.workload(uid)).collect()
-    }
-
-    /// Pods may have ended at any time.
-    fn touched(&self) -> BTreeSet<Uid> {
-        let contenders = self.outside.sight().contenders;
-        contenders.into_values().flatten().collect()
-    }
-
-    fn life(&self, session: &SessionId) -> Option<Life> {
-        let outside = self.outside;
-        let alive = outside.consul.is_alive(session);
-        let Some(ttl) = outside.settings.ttl.filter(|_| outside.timed) else {
-            return Some(if alive || outside.away {
-                Life::Endless
-            } else {
-                Life::Gone
-            });
-        };
-        Some(match self.store.renewals.get(session) {
-            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
-            Some(None) => Life::Gone,
-            None => Life::Unknown,
-        })
-    }
 }
 
 /// The present.
@@ -146,12 +85,19 @@ fn unheard() -> consul::Error {
 }
 
 impl Operator {
+    /// A process that has just begun.
+    pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        Self {
+            flaw,
+            ..Self::default()
+        }
+    }
+
     /// In a world in which only the order of things counts.
     pub(super) fn timeless(flaw: Option<Flaw>) -> Self {
         Self {
-            flaw,
             timeless: true,
-            ..Self::default()
+            ..Self::new(flaw)
         }
     }
 
@@ -201,32 +147,38 @@ impl Operator {
             self.answered.truncate(ECHOES);
         }
         if let Some(queue) = &mut self.queue {
-            let store = &self.store;
-            queue.handle(event, now(outside), &View { store, outside });
+            let view = View {
+                store: &self.store,
+                outside,
+                flaw: self.flaw,
+            };
+            queue.handle(event, now(outside), &view);
             self.collect(outside);
         }
     }
 
-    /// The watch brings the Jobs.
+    /// All Jobs are listed.
     pub(super) fn see_jobs(&mut self, outside: &Outside) {
-        let seen = |uid: &Uid, version: &str| {
+        let now = outside.now();
+        let asked = (self.flaw != Some(Flaw::BelievesNoSmallerVersion)).then_some(now);
+        let seen = |object: &Object| {
+            let mut job = outside.jobs.read(&object.uid, now)?;
             let mut known = self.store.jobs.iter();
-            let known = known.find(|job| job.uid == *uid && *job.version == *version);
-            known.map_or(outside.now(), |job| job.seen)
+            match known.find(|known| known.uid == job.uid) {
+                Some(known) if !known.gives_way_to(&job, asked) => return Some(known.clone()),
+                Some(known) if known.version == job.version => job.seen = known.seen,
+                _ => {}
+            }
+            Some(Arc::new(job))
         };
-        let jobs = outside.jobs.objects().filter_map(|object| {
-            let mut job = outside.jobs.read(&object.uid, outside.now())?;
-            job.seen = seen(&job.uid, &job.version);
-            Some(job)
-        });
-        self.store.jobs = jobs.map(Arc::new).collect();
+        self.store.jobs = outside.jobs.objects().filter_map(seen).collect();
         self.stopped.clear();
     }
 
     /// The watch brings the prefix.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
-        let news = if outside.away {
+        let news = if outside.is_away() {
             Err(unheard())
         } else {
             Ok(News::from(listing))
@@ -256,7 +208,7 @@ impl Operator {
 
     /// The sessions that are due are renewed.
     pub(super) fn renew(&mut self, outside: &mut Outside) {
-        let (Some(ttl), false) = (outside.settings.ttl, outside.away) else {
+        let (Some(ttl), false) = (outside.settings.ttl, outside.is_away()) else {
             return;
         };
         let now = outside.now();
@@ -286,7 +238,7 @@ impl Operator {
                     break;
                 };
                 asked = true;
-                self.answer(outside, id, &call);
+                self.ask(outside, id, &call, None);
             }
             // While a write is under way, what there is to do is not known.
             if !asked || self.queue.as_ref().is_some_and(Queue::is_blocked) {
@@ -304,16 +256,24 @@ impl Operator {
 
     /// One pass.
     fn pass(&mut self, outside: &Outside) -> Plan {
+        if self.waits_for_proof() {
+            return Plan::default();
+        }
         let Some(queue) = &mut self.queue else {
             return Plan::default();
         };
         if self.flaw == Some(Flaw::StandsBackForEver) {
             queue.knowledge.memory.turns = Turns::new(outside.settings.fair);
         }
-        let store = &self.store;
-        let conclusion = queue.pass(now(outside), &View { store, outside });
+        let view = View {
+            store: &self.store,
+            outside,
+            flaw: self.flaw,
+        };
+        let conclusion = queue.pass(now(outside), &view);
         let plan = queue.plan.clone();
-        let settled = conclusion.settled.filter(|_| conclusion.record.is_none());
+        let forgets = conclusion.record.is_none() && self.flaw != Some(Flaw::ClaimsOldLimits);
+        let settled = conclusion.settled.filter(|_| forgets);
         self.record(outside, conclusion.record);
         for stop in self.stops(outside).collect::<Vec<_>>() {
             self.stopped.insert(stop.job.uid.clone());
@@ -361,7 +321,8 @@ impl Operator {
                 queue.believe_at_once();
             }
             self.queue = Some(queue);
-            self.handle(outside, Event::Reach(Some(outside.operations)));
+            self.operations = outside.operations;
+            self.handle(outside, Event::Reach(Some(self.operations)));
         }
         let changed = self.generation != outside.generation;
         self.generation = outside.generation;
@@ -398,6 +359,8 @@ impl Operator {
             let step = match action {
                 Action::Call(id, Call::Transact { transaction, .. }) => {
                     let transaction = (*transaction).clone();
+                    let fits = transaction.operations.len() <= self.operations;
+                    assert!(fits, "too many operations: {transaction:?}");
                     match self.flaw {
                         Some(flaw) => flaw.spoil(transaction),
                         None => Some(transaction),
@@ -430,8 +393,8 @@ impl Operator {
         }
     }
 
-    /// Answers what can be answered without anything changing outside.
-    fn answer(&mut self, outside: &Outside, id: CallId, call: &Call) {
+    /// What it is told of something that can be answered without anything changing outside.
+    fn answer(&self, outside: &Outside, call: &Call) -> Answer {
         let session = |id: &SessionId| {
             let identity = outside.consul.identity(id)?;
             Some(Session {
@@ -445,13 +408,13 @@ impl Operator {
             })
         };
         let reached = |answer| {
-            if outside.away {
+            if outside.is_away() {
                 Err(unheard())
             } else {
                 Ok(answer)
             }
         };
-        let answer = match call {
+        match call {
             Call::Read { .. } => {
                 let listing = outside.consul.list(&outside.settings.prefix, outside.now());
                 Answer::Listing(reached(()).map(|()| listing))
@@ -469,21 +432,42 @@ impl Operator {
                 Answer::Proof(Ok((job.map(Arc::new), left.into_iter().collect())))
             }
             Call::AskAccess => Answer::Access(Some(true)),
-            Call::Transact { .. } | Call::Write { .. } | Call::CreateSession { .. } => return,
-        };
-        self.handle(outside, Event::Answered(id, answer));
+            // These are no questions.
+            Call::Transact { .. } | Call::Write { .. } | Call::CreateSession { .. } => {
+                Answer::Access(None)
+            }
+        }
     }
 
-    /// A question has no answer.
-    fn lose(&mut self, outside: &Outside, id: CallId, call: &Call) {
-        let answer = match call {
+    /// A question of which nothing is heard.
+    fn no_answer(call: &Call) -> Answer {
+        match call {
             Call::Read { .. } => Answer::Listing(Err(unheard())),
             Call::Resolve { .. } => Answer::Resolved(Err(unheard())),
             Call::Describe(_) => Answer::Described(Err(unheard())),
             Call::Prove(_) => Answer::Proof(Err("it is away".into())),
             _ => Answer::Access(None),
+        }
+    }
+
+    /// Puts a question.
+    fn ask(&mut self, outside: &Outside, id: CallId, call: &Call, lost: Option<Lost>) {
+        let silent = match call {
+            Call::Prove(_) => outside.pods_hidden,
+            Call::AskAccess => false,
+            _ => outside.reach == Reach::Silent,
         };
-        self.handle(outside, Event::Answered(id, answer));
+        let answer = if lost.is_some() || silent {
+            Self::no_answer(call)
+        } else {
+            self.answer(outside, call)
+        };
+        let end = End {
+            id,
+            answer,
+            about: About::question(call),
+        };
+        self.end(outside, end, silent || lost.is_some_and(|lost| lost.hangs));
     }
 
     /// Does the next thing, and says whether it was done as planned.
@@ -502,14 +486,15 @@ impl Operator {
         let Some(step) = self.pending.remove(position) else {
             return true;
         };
-        let away = outside.away && !matches!(step, Step::Record { .. } | Step::Patch { .. });
+        let away = outside.is_away() && !matches!(step, Step::Record { .. } | Step::Patch { .. });
+        let hangs = lost.is_some_and(|lost| lost.hangs) || outside.reach == Reach::Silent && away;
         let done = lost.is_none_or(|lost| lost.done) && !away;
-        let lost = lost.is_some() || away;
+        let unheard_of = lost.is_some() || away;
         match step {
             Step::Record { was, limits } => {
                 let unchanged = outside.applied == was;
                 if unchanged {
-                    outside.applied = limits;
+                    outside.record(limits);
                 }
                 self.handle(outside, Event::Recorded(outside.applied.clone()));
                 unchanged
@@ -517,14 +502,24 @@ impl Operator {
             Step::Transact { id, transaction } => {
                 let sent = outside.now();
                 let answer = done.then(|| outside.transact(&transaction, self.generation));
-                let went_through = matches!(answer, Some(Ok(_))) && !lost;
+                let went_through = matches!(answer, Some(Ok(_))) && !unheard_of;
                 let result = match answer {
-                    Some(Ok(entries)) if !lost => Ok(entries),
-                    Some(Err(refused)) if !lost => Err(refusal(&refused)),
+                    Some(Ok(entries)) if !unheard_of => Ok(entries),
+                    Some(Err(refused)) if !unheard_of => {
+                        self.learn_capacity(outside, refused);
+                        Err(refusal(refused))
+                    }
                     _ => Err(unheard()),
                 };
-                let answer = Answer::Transacted { sent, result };
-                self.handle(outside, Event::Answered(id, answer));
+                let end = End {
+                    id,
+                    answer: Answer::Transacted { sent, result },
+                    about: About::All,
+                };
+                self.end(outside, end, hangs);
+                if unheard_of && transaction.limit.is_some() {
+                    outside.observer.forget_enforcements();
+                }
                 if !done {
                     outside.late.push((transaction, self.generation));
                 }
@@ -539,21 +534,25 @@ impl Operator {
                 let late = not_after.is_some_and(|not_after| not_after <= outside.now());
                 let sent = done && !late;
                 let answer = sent.then(|| outside.patch(&patch, read, self.deposed));
-                let seen = outside.jobs.read(&patch.target().uid, outside.now());
                 let written = match answer {
                     _ if late => Written::NotSent,
-                    _ if lost => Written::Unanswered("it is away".into()),
-                    Some(requests::Answer::Done) => Written::Done,
-                    Some(requests::Answer::Conflict) => Written::Outdated(seen.map(Arc::new)),
-                    Some(requests::Answer::Refused) | None => Written::Refused {
-                        message: "no".into(),
-                        forbidden: false,
-                    },
+                    Some(answer) if !unheard_of => self.written(outside, &patch, answer),
+                    _ => Written::Unanswered("it is away".into()),
                 };
+                let outdated = matches!(written, Written::Outdated(_));
                 if let Some(id) = id {
-                    self.handle(outside, Event::Answered(id, Answer::Written(written)));
+                    let end = End {
+                        id,
+                        answer: Answer::Written(written),
+                        about: About::Write(patch.target().uid.clone()),
+                    };
+                    self.end(outside, end, hangs);
                 }
-                answer == Some(requests::Answer::Done) && !lost
+                if outdated && self.flaw == Some(Flaw::NeverPauses) {
+                    let queue = self.queue.as_mut();
+                    drop(queue.map(|queue| std::mem::take(&mut queue.writes.refusals)));
+                }
+                answer == Some(requests::Answer::Done) && !unheard_of
             }
             Step::MakeSession { id, name } => {
                 let made = done.then(|| outside.consul.make_session(&name));
@@ -562,9 +561,14 @@ impl Operator {
                     let renewed = Some(outside.now());
                     self.store.renewals.insert(session.clone(), renewed);
                 }
-                let made = made.filter(|_| !lost).ok_or_else(unheard);
-                self.handle(outside, Event::Answered(id, Answer::SessionMade(made)));
-                !lost
+                let made = made.filter(|_| !unheard_of).ok_or_else(unheard);
+                let end = End {
+                    id,
+                    answer: Answer::SessionMade(made),
+                    about: About::All,
+                };
+                self.end(outside, end, hangs);
+                !unheard_of
             }
             Step::Destroy(session) => {
                 if !away {
@@ -572,24 +576,44 @@ impl Operator {
                 }
                 !away
             }
-            Step::Ask { id, call } if lost => {
-                self.lose(outside, id, &call);
-                false
-            }
             Step::Ask { id, call } => {
-                self.answer(outside, id, &call);
-                true
+                self.ask(outside, id, &call, lost);
+                lost.is_none()
             }
+        }
+    }
+
+    /// What the answer to a PATCH means. After a conflict the Job is read again.
+    fn written(&self, outside: &Outside, patch: &Patch, answer: requests::Answer) -> Written {
+        let now = outside.jobs.read(&patch.target().uid, outside.now());
+        let same = |now: &Job| patch.target().is_still(now) && self.flaw != Some(Flaw::NeverPauses);
+        match answer {
+            requests::Answer::Done => Written::Done,
+            requests::Answer::Conflict if !now.as_ref().is_some_and(same) => {
+                Written::Outdated(now.map(Arc::new))
+            }
+            requests::Answer::Conflict | requests::Answer::Refused => Written::Refused {
+                message: "no".into(),
+                forbidden: false,
+            },
+        }
+    }
+
+    /// Consul takes fewer operations at once than was known.
+    fn learn_capacity(&mut self, outside: &Outside, refused: Refused) {
+        if refused == Refused::TooLarge {
+            self.operations = outside.operations;
+            self.handle(outside, Event::Capacity(self.operations));
         }
     }
 }
 
 /// What Consul says of a transaction that it refuses.
-fn refusal(refused: &Refused) -> consul::Error {
-    let what = if refused.rests {
-        "can't be locked due to lock delay"
-    } else {
-        "index is stale"
+fn refusal(refused: Refused) -> consul::Error {
+    let what = match refused {
+        Refused::Condition => "index is stale",
+        Refused::Rests => "can't be locked due to lock delay",
+        Refused::TooLarge => return consul::Error::TooLarge("too many operations".into()),
     };
     consul::Error::Conflict(vec![OpError {
         operation: 0,

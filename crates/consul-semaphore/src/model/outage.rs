@@ -14,7 +14,7 @@ use super::{
     config,
     foreign::{Client, Style},
     operator::Operator,
-    outside::Outside,
+    outside::{Outside, Reach},
     requests::Deletion,
     rest::check_at_rest,
     world::{Event, by_others},
@@ -31,8 +31,8 @@ const ROUND: u64 = 6;
 /// Something that happens.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// Consul is out of the operator's reach from now on, or is back.
-    Away(bool),
+    /// Consul is out of the operator's reach from now on, or is back. Where calls hang, the watch does, too.
+    Reach(Reach),
     /// Consul ends a session that was not renewed for a TTL.
     Expire(usize),
     /// The operator's process is replaced.
@@ -73,7 +73,7 @@ impl Days {
 
     fn happen(&mut self, happening: &Happening) {
         match happening {
-            Happening::Away(away) => self.outside.away = *away,
+            Happening::Reach(reach) => self.reach(*reach),
             Happening::Expire(choice) => {
                 let overdue = self.overdue(1);
                 if let Some(session) = overdue.get(choice % overdue.len().max(1)) {
@@ -95,6 +95,13 @@ impl Days {
         }
         self.pass();
         self.second();
+    }
+
+    fn reach(&mut self, reach: Reach) {
+        self.outside.reach = reach;
+        if reach != Reach::Silent {
+            self.operator.give_up(&self.outside, true);
+        }
     }
 
     /// A second passes.
@@ -121,18 +128,21 @@ impl Days {
     fn pass(&mut self) {
         for _ in 0..20 {
             self.operator.see_jobs(&self.outside);
-            self.operator.see_consul(&self.outside);
+            if self.outside.reach != Reach::Silent {
+                self.operator.see_consul(&self.outside);
+            }
             self.plan = self.operator.decide(&self.outside);
             self.check_policy();
             let busy = self.operator.is_busy();
             while self.operator.is_busy() {
                 self.operator.act(&mut self.outside, None);
             }
+            self.outside.by_others(|outside| outside.jobs.control());
             self.operator.renew(&mut self.outside);
-            if !self.outside.away {
+            if !self.outside.is_away() {
                 self.reached = self.outside.now();
             }
-            if !busy || self.outside.away {
+            if !busy || self.outside.is_away() {
                 return;
             }
         }
@@ -197,7 +207,7 @@ impl Days {
         let lost = jobs.in_need_of_a_slot(&lock_key);
         for uid in lost.filter(|uid| !held.contains(uid)) {
             let runs = jobs.get(uid).is_some_and(super::jobs::Object::runs);
-            if !self.outside.away {
+            if !self.outside.is_away() {
                 assert!(!runs, "{uid} runs, and Consul says that it must not");
             }
             let Some(ttl) = settings.ttl else {
@@ -224,7 +234,7 @@ impl Days {
 
     /// Consul is there for good: all comes back by itself, and to rest.
     fn settle(&mut self) {
-        self.outside.away = false;
+        self.reach(Reach::There);
         self.outside.jobs.allow_all();
         self.pass();
         for _ in 0..4 * TTL {
@@ -256,11 +266,16 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         1 => any_one().prop_map(Event::TakeOut),
         1 => Just(Event::DeleteLock),
     ];
+    let reach = prop_oneof![
+        5 => Just(Reach::Away),
+        3 => Just(Reach::Silent),
+        4 => Just(Reach::There),
+    ];
     let happening = prop_oneof![
         6 => jobs.prop_map(Happening::Other),
         3 => clients.prop_map(Happening::Other),
         2 => mischief.prop_map(Happening::Other),
-        3 => prop::bool::weighted(0.6).prop_map(Happening::Away),
+        4 => reach.prop_map(Happening::Reach),
         4 => any_one().prop_map(Happening::Expire),
         1 => Just(Happening::Crash),
         6 => (1..TTL).prop_map(Happening::Wait),

@@ -15,6 +15,16 @@ use super::{
 use crate::{Identity, Mode, Settings, Uid, plan::Transaction};
 use consul_client::{Entry, Op, SessionId, clock::Moment};
 
+/// What becomes of the operator's calls to Consul.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    There,
+    /// They fail.
+    Away,
+    /// They hang: nothing says that Consul is away.
+    Silent,
+}
+
 /// Everything that outlives the operator.
 #[derive(Clone)]
 pub(super) struct Outside {
@@ -26,14 +36,16 @@ pub(super) struct Outside {
     pub(super) generation: u64,
     /// Its `status.appliedLimits`.
     pub(super) applied: Vec<u32>,
-    /// How many operations Consul takes in a transaction.
+    /// How many operations Consul takes in a transaction. Its servers may be exchanged for others.
     pub(super) operations: usize,
     /// Whether sessions end when they are not renewed.
     pub(super) timed: bool,
     /// When Consul last heard of each session that has a TTL.
     pub(super) renewed: BTreeMap<SessionId, Moment>,
-    /// Whether Consul is out of the operator's reach.
-    pub(super) away: bool,
+    /// Whether Consul is in the operator's reach.
+    pub(super) reach: Reach,
+    /// Whether whoever asks for pods is not answered.
+    pub(super) pods_hidden: bool,
     /// Seconds since the start.
     pub(super) seconds: u64,
     /// The Jobs in the order in which they were started.
@@ -55,7 +67,8 @@ impl Outside {
             operations,
             timed: false,
             renewed: BTreeMap::new(),
-            away: false,
+            reach: Reach::There,
+            pods_hidden: false,
             seconds: 0,
             started: Vec::new(),
             late: Vec::new(),
@@ -78,6 +91,11 @@ impl Outside {
         let lock = self.consul.get(&self.settings.prefix.lock_key());
         let body = lock.and_then(|lock| Body::read(&lock.value));
         body.is_some_and(|body| body.holds(session))
+    }
+
+    /// Whether Consul is out of the operator's reach.
+    pub(super) fn is_away(&self) -> bool {
+        self.reach != Reach::There
     }
 
     /// The spec, to be changed.
@@ -111,6 +129,12 @@ impl Outside {
         Sight::new(lock, contenders.collect())
     }
 
+    /// Limits are recorded in the status as the operator's.
+    pub(super) fn record(&mut self, limits: Vec<u32>) {
+        self.observer.recorded(&limits);
+        self.applied = limits;
+    }
+
     /// Lets anything but the operator happen.
     pub(super) fn by_others(&mut self, happens: impl FnOnce(&mut Self)) {
         let before = self.sight();
@@ -133,7 +157,9 @@ impl Outside {
     ) -> Result<Vec<Entry>, Refused> {
         let operations = &transaction.operations;
         assert!(!operations.is_empty(), "nothing to write");
-        assert!(operations.len() <= self.operations, "too many operations");
+        if operations.len() > self.operations {
+            return Err(Refused::TooLarge);
+        }
         let before = self.sight();
         let answer = self.consul.transact(operations)?;
         let written = Written {
@@ -157,6 +183,9 @@ impl Outside {
         if let Some((transaction, generation)) = self.late.pop() {
             // It may well be refused.
             let _answer = self.transact(&transaction, generation);
+            if transaction.limit.is_some() {
+                self.observer.forget_enforcements();
+            }
         }
     }
 

@@ -1,7 +1,32 @@
 //! What must be true once nothing is left to do.
 
-use super::{jobs::Object, outside::Outside};
+use std::sync::Arc;
+
+use super::{jobs::Object, operator::Operator, outside::Outside, sight::Body};
 use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Plan, Standing, Uid};
+
+/// What must be true while calls hang, once all else is done: nobody waits for them but the Jobs that they are
+/// about. One that is being written to may have pods, for which a slot is kept.
+pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
+    let settings = &outside.settings;
+    let sight = outside.sight();
+    let agreed = |body: &&Arc<Body>| body.limit == settings.limit && !settings.paused;
+    let Some(body) = sight.body.as_ref().filter(agreed) else {
+        return;
+    };
+    let foreign = sight.holding().filter(|(_, uid)| uid.is_none()).count();
+    let mut taken = sight.jobs();
+    let writes = operator.hung().filter(|(_, written)| *written);
+    taken.extend(writes.map(|(uid, _)| uid.clone()));
+    let free = foreign + taken.len() < body.limit();
+    let hangs = |uid: &Uid| operator.hung().any(|(hung, _)| hung == uid);
+    let mut objects = outside.jobs.objects();
+    let waits = objects.any(|object| {
+        let job = outside.jobs.read(&object.uid, outside.now());
+        !hangs(&object.uid) && job.is_some_and(|job| settings.may_start(&job))
+    });
+    assert!(!(free && waits), "a slot is idle while a call hangs");
+}
 
 /// What must be true once nothing is left to do.
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
@@ -51,7 +76,8 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
     if plan.agreement == Some(Agreement::Agreed) {
         let limit = settings.limit;
         assert_eq!(body.limit, limit);
-        assert!(outside.applied.iter().all(|applied| *applied == limit));
+        let others = outside.applied.iter().any(|applied| *applied != limit);
+        assert!(!others, "a limit of others is ours: {:?}", outside.applied);
         assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
         let startable = outside.jobs.objects().filter(|object| {
             let job = job(&object.uid);

@@ -4,6 +4,7 @@ use proptest::{collection::vec, prelude::*, strategy::Union};
 
 use super::{
     foreign::Style,
+    jobs::Refusal,
     operator::Lost,
     requests::Deletion,
     world::{Event, Setup},
@@ -15,12 +16,17 @@ fn any_one() -> impl Strategy<Value = usize> {
     0..12_usize
 }
 
+/// How many operations a server may take in a transaction.
+pub(super) fn operations() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(4_usize), Just(64), Just(128)]
+}
+
 pub(super) fn setup() -> impl Strategy<Value = Setup> {
     let client = (
         prop_oneof![3 => Just(Style::Go), 1 => Just(Style::Guide)],
         1..4_usize,
     );
-    let operations = prop_oneof![Just(4), Just(64), Just(128)];
+    let operations = operations();
     let policy = prop_oneof![3 => Just(LimitPolicy::Refuse), 1 => Just(LimitPolicy::Enforce)];
     let cooldown = prop_oneof![2 => Just(0), 2 => 1..20_u64, 1 => Just(200)];
     (
@@ -84,7 +90,8 @@ pub(super) fn jobs() -> BoxedStrategy<Event> {
         1 => (any_one(), prop_oneof![1 => Just(None), 1 => Just(Some("other")), 4 => Just(Some("db"))])
             .prop_map(|(job, name)| Event::AskFor(job, name)),
         1 => any_one().prop_map(Event::Touch),
-        1 => any_one().prop_map(Event::Forbid),
+        1 => (any_one(), prop_oneof![Just(Refusal::Forbidden), Just(Refusal::Conflict)])
+            .prop_map(|(job, refusal)| Event::Forbid(job, refusal)),
     ]
     .boxed()
 }
@@ -102,13 +109,15 @@ pub(super) fn clients() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// Sessions that end, and people who write to Consul by hand.
+/// Sessions that end, people who write to Consul by hand, and servers that are not what they were.
 pub(super) fn mischief() -> BoxedStrategy<Event> {
     prop_oneof![
         3 => any_one().prop_map(Event::Expire),
         1 => any_one().prop_map(Event::DeleteContender),
         2 => any_one().prop_map(Event::TakeOut),
         1 => Just(Event::DeleteLock),
+        1 => operations().prop_map(Event::Capacity),
+        1 => Just(Event::Restore),
     ]
     .boxed()
 }
@@ -163,8 +172,9 @@ pub(super) fn limits() -> BoxedStrategy<Event> {
 /// The operator at work, and its failures.
 pub(super) fn operator() -> BoxedStrategy<Event> {
     let lost = prop_oneof![
-        16 => Just(None),
-        1 => any::<bool>().prop_map(|done| Some(Lost { done })),
+        32 => Just(None),
+        1 => Just(Some(Lost::answer())),
+        1 => Just(Some(Lost::call())),
     ];
     prop_oneof![
         6 => Just(Event::SeeJobs),
@@ -177,17 +187,17 @@ pub(super) fn operator() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// What happens in another order than it was asked for, twice, late or not at all.
+/// What happens in another order than it was asked for, twice, late or not at all. What hangs stops all that
+/// waits for it, so it is given up soon.
 pub(super) fn disorder() -> BoxedStrategy<Event> {
-    let lost = prop_oneof![
-        4 => Just(None),
-        1 => any::<bool>().prop_map(|done| Some(Lost { done })),
-    ];
+    let lost = (any::<bool>(), any::<bool>()).prop_map(|(done, hangs)| Lost { done, hangs });
+    let lost = prop_oneof![3 => Just(None), 1 => lost.prop_map(Some)];
     prop_oneof![
         6 => Just(Event::Decide),
         6 => (any_one(), lost).prop_map(|(position, lost)| Event::StepOf(position, lost)),
         2 => any_one().prop_map(Event::Echo),
         1 => Just(Event::LoseTheWatch),
+        1 => Just(Event::GiveUp),
     ]
     .boxed()
 }
@@ -205,6 +215,25 @@ pub(super) fn rest() -> BoxedStrategy<Event> {
         1 => (0..20_u64).prop_map(Event::SetCooldown),
     ]
     .boxed()
+}
+
+/// Anything, while calls are under way side by side.
+pub(super) fn any_order() -> impl Strategy<Value = (Setup, Vec<Event>)> {
+    let kinds = [
+        (6, jobs()),
+        (3, clients()),
+        (1, mischief()),
+        (1, limits()),
+        (6, operator()),
+        (10, disorder()),
+        (1, rest()),
+    ];
+    (setup(), script(kinds, 250))
+}
+
+/// So many slots that others hold, and the priorities of Jobs that come one after the other.
+pub(super) fn crowd() -> impl Strategy<Value = (u32, Vec<i32>)> {
+    (1..25_u32, vec(-4..5, 10..50))
 }
 
 /// A script of these kinds of events, in these proportions.

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::{
+    flaws::Flaw,
     foreign::{Client, Style},
-    jobs::{Jobs, Object},
+    jobs::{Jobs, Object, Refusal},
     operator::{Lost, Operator},
     outside::Outside,
     requests::Deletion,
-    rest::check_at_rest,
+    rest::{check_at_rest, check_beside_hung},
 };
-use crate::{LimitPolicy, Mode, Plan, Uid, samples};
+use crate::{Agreement, LimitPolicy, Mode, Plan, Uid, samples};
 use consul_client::SessionId;
 
 /// The Jobs' names; one is made again under the same name when it is gone.
@@ -53,7 +54,9 @@ pub(super) enum Event {
     Unsuspend(usize),
     AskFor(usize, Option<&'static str>),
     Touch(usize),
-    Forbid(usize),
+    Forbid(usize, Refusal),
+    /// The API server's data come back from a backup.
+    Restore,
 
     // The ConsulSemaphore.
     SetLimit(u32),
@@ -80,6 +83,8 @@ pub(super) enum Event {
         flags: u64,
         locked: bool,
     },
+    /// Other servers take so many operations in a transaction.
+    Capacity(usize),
 
     // The operator: what it sees, its next step, a whole pass, its failures.
     SeeJobs,
@@ -93,6 +98,8 @@ pub(super) enum Event {
     Echo(usize),
     /// The watch fails.
     LoseTheWatch,
+    /// The calls that hang are given up.
+    GiveUp,
     Pass,
     Crash,
     /// Another replica takes over; this one has not noticed yet, and goes on with its plan.
@@ -116,6 +123,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(setup: &Setup) -> Self {
+        Self::with(setup, None)
+    }
+
+    /// With an operator of which this is wrong.
+    pub(super) fn with(setup: &Setup, flaw: Option<Flaw>) -> Self {
         let mut settings = samples::settings(setup.limit);
         settings.mode = setup.mode;
         settings.policy = setup.policy;
@@ -130,7 +142,7 @@ impl World {
         Self {
             outside,
             call_seconds: 1,
-            operator: Operator::default(),
+            operator: Operator::new(flaw),
             stragglers: Vec::new(),
             clients: clients
                 .map(|(style, limit)| Client::new(*style, *limit))
@@ -146,7 +158,12 @@ impl World {
 
     /// Runs a script, checking every rule at every step.
     pub(super) fn run(setup: &Setup, script: &[Event]) -> Self {
-        let mut world = Self::new(setup);
+        Self::run_with(setup, None, script)
+    }
+
+    /// The same with an operator of which this is wrong.
+    pub(super) fn run_with(setup: &Setup, flaw: Option<Flaw>, script: &[Event]) -> Self {
+        let mut world = Self::with(setup, flaw);
         for event in script {
             world.happen(event);
         }
@@ -177,16 +194,18 @@ impl World {
             Event::Decide => self.operator.decide_at_once(&self.outside),
             Event::Echo(choice) => self.operator.echo(&self.outside, *choice),
             Event::LoseTheWatch => self.operator.lose_the_watch(&self.outside),
+            Event::GiveUp => self.operator.give_up(&self.outside, true),
             Event::Pass => {
                 self.pass();
             }
             Event::Crash => {
-                self.operator = Operator::default();
+                self.operator = Operator::new(self.operator.flaw());
                 self.operator.see_jobs(&self.outside);
                 self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
-                let mut deposed = std::mem::take(&mut self.operator);
+                let next = Operator::new(self.operator.flaw());
+                let mut deposed = std::mem::replace(&mut self.operator, next);
                 deposed.deposed = true;
                 self.stragglers.push(deposed);
                 self.operator.see_jobs(&self.outside);
@@ -225,6 +244,10 @@ impl World {
         let plan = self.operator.decide(&self.outside);
         let busy = self.operator.is_busy();
         self.finish_plan();
+        if plan.is_at_rest() && !busy && plan.agreement == Some(Agreement::Agreed) {
+            let limit = self.outside.settings.limit;
+            self.outside.observer.agreed(limit);
+        }
         (plan, busy)
     }
 
@@ -236,10 +259,40 @@ impl World {
     }
 
     /// Nothing happens any more, except what the Job controller and the operator have left to do.
-    /// Within a bounded number of passes nothing is.
+    /// Within a bounded number of passes nothing is: first while no time passes, then while some calls hang.
     pub(super) fn settle(&mut self) -> Plan {
         self.stragglers.clear();
+        self.finish_plan();
+        self.operator.give_up(&self.outside, false);
+        self.fall_quiet();
         self.outside.jobs.allow_all();
+        self.outside.pods_hidden = true;
+        self.come_to_rest();
+        check_beside_hung(&self.outside, &self.operator);
+        self.outside.pods_hidden = false;
+        self.operator.give_up(&self.outside, true);
+        let plan = self.come_to_rest();
+        check_at_rest(&self.outside, &plan);
+        plan
+    }
+
+    /// While no time passes, whoever refuses goes on refusing, and all that is asked for again is asked for
+    /// after a pause: within a bounded number of passes nothing is.
+    fn fall_quiet(&mut self) {
+        let call_seconds = std::mem::take(&mut self.call_seconds);
+        let passes = PASSES + 4 * self.outside.jobs.objects().count();
+        let mut plan = Plan::default();
+        let quiet = (0..passes).any(|_| {
+            self.outside.by_others(|outside| outside.jobs.settle());
+            let busy;
+            (plan, busy) = self.pass();
+            !busy
+        });
+        assert!(quiet, "no pause within {passes} passes: {plan:?}");
+        self.call_seconds = call_seconds;
+    }
+
+    fn come_to_rest(&mut self) -> Plan {
         self.finish_plan();
         let mut plan = Plan::default();
         let passes = PASSES + 2 * self.outside.jobs.objects().count();
@@ -253,7 +306,6 @@ impl World {
             (plan, busy) = self.pass();
             let undisturbed = self.operator.is_undisturbed(&self.outside);
             if plan.is_at_rest() && !stops && !busy && undisturbed {
-                check_at_rest(&self.outside, &plan);
                 return plan;
             }
             if plan.wake.is_some() || !undisturbed {
@@ -341,6 +393,7 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
         }
         Event::WriteLimit(limit) => outside.edit_lock(|lock| lock["Limit"] = (*limit).into()),
         Event::DeleteLock => outside.consul.delete(&prefix.lock_key()),
+        Event::Capacity(operations) => outside.operations = *operations,
         Event::Corrupt {
             value,
             flags,
@@ -392,7 +445,10 @@ fn by_users(outside: &mut Outside, event: &Event) {
                 jobs.edit(&uid, |object| object.impatient = true);
             }
         }
-        Event::Forbid(job) => with_job(jobs, *job, Jobs::forbid),
+        Event::Forbid(job, refusal) => {
+            with_job(jobs, *job, |jobs, uid| jobs.forbid(uid, *refusal));
+        }
+        Event::Restore => jobs.restore(),
         Event::Control => jobs.control(),
         Event::EndPod(choice) => {
             let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();

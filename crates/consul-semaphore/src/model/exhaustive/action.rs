@@ -101,8 +101,8 @@ impl Delivery {
     pub(super) fn lost(self) -> Option<Lost> {
         match self {
             Self::Good | Self::Twice => None,
-            Self::Unanswered => Some(Lost { done: true }),
-            Self::Late => Some(Lost { done: false }),
+            Self::Unanswered => Some(Lost::answer()),
+            Self::Late => Some(Lost::call()),
         }
     }
 }

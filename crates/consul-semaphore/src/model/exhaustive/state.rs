@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     fmt,
     hash::{Hash, Hasher},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
@@ -12,6 +11,7 @@ use std::{
 use super::{
     super::{
         canon::Canon,
+        flaws::rule_broken,
         foreign::{Client, Style},
         operator::{Operator, Step},
         outside::Outside,
@@ -102,7 +102,7 @@ impl State {
                 let lock_key = outside.settings.prefix.lock_key();
                 let consul = &mut outside.consul;
                 consul.put(&lock_key, body.as_bytes(), SEMAPHORE_FLAGS, None);
-                outside.applied = vec![setup.limit];
+                outside.record(vec![setup.limit]);
             }
             for job in jobs {
                 outside.jobs.create(job, "db", 0);
@@ -279,15 +279,11 @@ impl State {
 
     /// Lets something happen, and takes down the rule that it breaks, if it does.
     pub(super) fn carry_out(&mut self, happens: impl FnOnce(&mut Self)) {
-        let all = || {
+        let broken = rule_broken(|| {
             happens(self);
             self.go_on_alone();
-        };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(all)) {
-            let said = panic.downcast::<String>().map(|said| *said);
-            let said = said.or_else(|panic| panic.downcast::<&str>().map(|said| said.to_string()));
-            self.broken = Some(said.unwrap_or_else(|_| "a panic".into()));
-        }
+        });
+        self.broken = broken.or(self.broken.take());
         self.seal();
     }
 

@@ -1,0 +1,113 @@
+//! Calls that are lost, and calls that hang: nothing is heard of these for longer than anybody waits.
+
+use super::{Flaw, Operator, Step};
+use crate::{
+    Uid,
+    engine::{Answer, Call, CallId, Event},
+    model::outside::Outside,
+};
+
+/// The answer to a call is lost.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Lost {
+    /// Whether the call was carried out.
+    pub(in super::super) done: bool,
+    /// Whether not even that is known: the call hangs.
+    pub(in super::super) hangs: bool,
+}
+
+impl Lost {
+    /// The call was carried out.
+    pub(in super::super) fn answer() -> Self {
+        Self {
+            done: true,
+            hangs: false,
+        }
+    }
+
+    /// The call was given up.
+    pub(in super::super) fn call() -> Self {
+        Self {
+            done: false,
+            hangs: false,
+        }
+    }
+}
+
+/// How a call ends: at once, or when it is given up at last.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub(super) id: CallId,
+    pub(super) answer: Answer,
+    pub(super) about: About,
+}
+
+/// What a call is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum About {
+    /// A write to this workload.
+    Write(Uid),
+    /// The pods of this workload.
+    Proof(Uid),
+    /// Something that people are told.
+    People,
+    /// All who want a slot.
+    All,
+}
+
+impl About {
+    pub(super) fn question(call: &Call) -> Self {
+        match call {
+            Call::Prove(identity) => Self::Proof(identity.uid.clone()),
+            Call::Describe(_) | Call::AskAccess => Self::People,
+            _ => Self::All,
+        }
+    }
+}
+
+impl Operator {
+    /// A call has ended, or hangs.
+    pub(super) fn end(&mut self, outside: &Outside, end: End, hangs: bool) {
+        if hangs {
+            self.hung.push(end);
+        } else {
+            self.handle(outside, Event::Answered(end.id, end.answer));
+        }
+    }
+
+    /// The calls that hang are given up: all of them, or those that others wait for.
+    pub(in super::super) fn give_up(&mut self, outside: &Outside, all: bool) {
+        let hung = std::mem::take(&mut self.hung);
+        let given_up = |end: &End| all || end.about == About::All;
+        let (given_up, hung): (Vec<_>, _) = hung.into_iter().partition(given_up);
+        self.hung = hung;
+        for end in given_up {
+            self.end(outside, end, false);
+        }
+    }
+
+    /// The workloads that calls are about which hang, and whether each is a write.
+    pub(in super::super) fn hung(&self) -> impl Iterator<Item = (&Uid, bool)> {
+        self.hung.iter().filter_map(|hung| match &hung.about {
+            About::Write(uid) => Some((uid, true)),
+            About::Proof(uid) => Some((uid, false)),
+            About::People | About::All => None,
+        })
+    }
+
+    /// Whether it waits for a proof, which it should not.
+    pub(super) fn waits_for_proof(&self) -> bool {
+        let asks = |step: &Step| {
+            matches!(
+                step,
+                Step::Ask {
+                    call: Call::Prove(_),
+                    ..
+                }
+            )
+        };
+        let hangs = |end: &End| matches!(end.about, About::Proof(_));
+        self.flaw == Some(Flaw::WaitsForProofs)
+            && (self.pending.iter().any(asks) || self.hung.iter().any(hangs))
+    }
+}

@@ -1,0 +1,109 @@
+//! What a process keeps for the engine, and how the engine looks it up.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::Flaw;
+use crate::{
+    AHEAD, Job, Life, Standing, Uid,
+    engine::{Lookup, Slice},
+    model::outside::Outside,
+};
+use consul_client::{SessionId, clock::Moment};
+
+/// What a process keeps for the engine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Store {
+    pub(super) jobs: Vec<Arc<Job>>,
+    /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
+    pub(super) renewals: BTreeMap<SessionId, Option<Moment>>,
+}
+
+/// The same as the engine looks it up.
+pub(super) struct View<'a> {
+    pub(super) store: &'a Store,
+    pub(super) outside: &'a Outside,
+    pub(super) flaw: Option<Flaw>,
+}
+
+impl View<'_> {
+    /// All who wait, in order.
+    fn waiting(&self) -> Vec<Arc<Job>> {
+        let name = self.outside.settings.name.as_str();
+        let jobs = self.store.jobs.iter().cloned();
+        let mut waiting: Vec<_> = jobs
+            .filter(|job| job.in_line() && job.wants.as_deref() == Some(name))
+            .collect();
+        waiting.sort_by_key(|job| job.place());
+        waiting
+    }
+
+    /// A contender's Job. One of which it is not seen that it waits keeps its contender.
+    fn of_contender(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let job = self.workload(uid)?;
+        let next = AHEAD.min(usize::try_from(self.outside.settings.limit).unwrap_or(AHEAD));
+        let overtaken = self.flaw == Some(Flaw::ShowsTheOvertaken)
+            && self.waiting().iter().skip(next).any(|job| job.uid == *uid);
+        if !overtaken {
+            return Some(job);
+        }
+        let job = Job {
+            standing: Standing::Stopping,
+            ..(*job).clone()
+        };
+        Some(Arc::new(job))
+    }
+}
+
+impl Lookup for View<'_> {
+    fn slice(&self, head: usize) -> Slice {
+        let lock_key = self.outside.settings.prefix.lock_key();
+        let unseen = |job: &Job| {
+            let on_hold = job.hold && job.standing == Standing::Idle;
+            on_hold && self.flaw == Some(Flaw::KeepsGrantOnHold)
+        };
+        let jobs = self.store.jobs.iter().cloned();
+        let bound = jobs.filter(|job| job.started_at(&lock_key) && !unseen(job));
+        let mut waiting = self.waiting();
+        let mut position = 0..;
+        waiting.retain(|job| position.next() < Some(head) || job.is_impatient());
+        Slice {
+            bound: bound.collect(),
+            waiting,
+        }
+    }
+
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let mut jobs = self.store.jobs.iter();
+        jobs.find(|job| job.uid == *uid).cloned()
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        uids.iter().map(|uid| self.of_contender(uid)).collect()
+    }
+
+    /// Pods may have ended at any time.
+    fn touched(&self) -> BTreeSet<Uid> {
+        let contenders = self.outside.sight().contenders;
+        contenders.into_values().flatten().collect()
+    }
+
+    fn life(&self, session: &SessionId) -> Option<Life> {
+        let outside = self.outside;
+        let alive = outside.consul.is_alive(session);
+        let Some(ttl) = outside.settings.ttl.filter(|_| outside.timed) else {
+            return Some(if alive || outside.is_away() {
+                Life::Endless
+            } else {
+                Life::Gone
+            });
+        };
+        Some(match self.store.renewals.get(session) {
+            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
+            Some(None) => Life::Gone,
+            None => Life::Unknown,
+        })
+    }
+}
