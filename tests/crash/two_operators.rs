@@ -27,7 +27,9 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
     let mut observers = Vec::new();
     for limit in [2_u8, 3, 5] {
         let name = format!("db-{limit}");
-        let db = team.semaphore(&name).limit(limit.into()).create().await;
+        // Nobody starts before all wait: so all slots are taken at once, however slowly Jobs are created.
+        let db = team.semaphore(&name).limit(limit.into()).paused(true);
+        let db = db.create().await;
         observers.push((limit, bed.watch_limit(&db.lock_prefix()).await, db));
     }
     let twice = TwoSlots::default();
@@ -42,6 +44,9 @@ async fn two_active_operators_keep_the_limit_and_start_each_job_once() {
             let job = team.job(&name).semaphore(&format!("db-{limit}"));
             jobs.push(job.runs("50ms").create().await);
         }
+    }
+    for (_, _, db) in &observers {
+        db.resume().await;
     }
     // The last of each line come last: a minute is for one, not for all.
     for job in &jobs {
