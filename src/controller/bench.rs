@@ -32,7 +32,7 @@ impl Queue {
         };
         let line = QueueRef::new(&semaphore, None);
         let index = Index::default();
-        index.add_semaphore(semaphore, prefix, false, true);
+        index.add_semaphore(&semaphore, prefix, false, true);
         Self { index, line }
     }
 

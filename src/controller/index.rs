@@ -4,11 +4,6 @@
 //! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs
 //! O(log n), and nothing ever looks through all Jobs but a change of the semaphores themselves.
 
-#![expect(
-    clippy::ref_option,
-    reason = "a semaphore without keys is found in the same maps, by None"
-)]
-
 mod contenders;
 mod lists;
 mod marks;
@@ -211,16 +206,16 @@ impl Index {
     /// There is a semaphore, which this operator looks after if it is `ours`.
     pub(super) fn add_semaphore(
         &self,
-        reference: SemaphoreRef,
+        reference: &SemaphoreRef,
         prefix: Prefix,
         keyed: bool,
         ours: bool,
     ) {
         let mut state = self.state();
-        if !ours && state.is_others(&reference, &prefix, keyed) {
+        if !ours && state.is_others(reference, &prefix, keyed) {
             return;
         }
-        state.forget_semaphore(&reference);
+        state.forget_semaphore(reference);
         let namespace = reference.namespace.clone();
         let by_prefix = state
             .by_prefix
@@ -235,7 +230,7 @@ impl Index {
         };
         state.semaphores.insert(reference.clone(), semaphore);
         if ours && !keyed {
-            state.line_for(&QueueRef::new(&reference, None));
+            state.line_for(&QueueRef::new(reference, None));
         }
         self.rearrange(state, &namespace);
     }

@@ -1,6 +1,11 @@
 //! What there is of one `ConsulSemaphore` beside its slots: the object in the API server with its finalizer and its
 //! status, how it may use Consul, and the watch of its prefix. Its slots are the engine's.
 
+#![expect(
+    clippy::ref_option,
+    reason = "a semaphore without keys is found in the same maps, by None"
+)]
+
 mod access;
 mod advice;
 mod conditions;

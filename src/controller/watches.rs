@@ -263,11 +263,19 @@ async fn watch_semaphores(
     .await;
 }
 
+/// Who looks after a semaphore.
+#[derive(PartialEq, Eq)]
+enum LookedAfter {
+    /// This operator, and it has this uid.
+    Here(Option<String>),
+    ByOthers,
+}
+
 struct Semaphores {
     context: Arc<Context>,
     reach: Reach,
-    /// All semaphores that there are, each with its uid; `None` for those that another operator looks after.
-    known: HashMap<SemaphoreRef, Option<Option<String>>>,
+    /// All semaphores that there are.
+    known: HashMap<SemaphoreRef, LookedAfter>,
     inputs: mpsc::Sender<Input>,
 }
 
@@ -315,8 +323,12 @@ impl Semaphores {
         };
         let reference = reference_of(semaphore.as_ref());
         let ours = self.context.scope.semaphores.matches(semaphore.labels());
-        let known = self.known.get(&reference);
-        if ours && known == Some(&Some(semaphore.uid())) {
+        let looked_after = if ours {
+            LookedAfter::Here(semaphore.uid())
+        } else {
+            LookedAfter::ByOthers
+        };
+        if ours && self.known.get(&reference) == Some(&looked_after) {
             return self.tell(Input::Put(semaphore)).await;
         }
         if self.dismiss(&reference).await && !ours {
@@ -325,8 +337,8 @@ impl Semaphores {
         let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
         self.context
             .index
-            .add_semaphore(reference.clone(), prefix, keyed, ours);
-        self.known.insert(reference, ours.then(|| semaphore.uid()));
+            .add_semaphore(&reference, prefix, keyed, ours);
+        self.known.insert(reference, looked_after);
         if ours {
             self.tell(Input::Put(semaphore)).await;
         }
@@ -339,11 +351,11 @@ impl Semaphores {
 
     /// Ends the work on a semaphore; says whether there was any.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
-        if self.known.remove(reference).flatten().is_none() {
-            return false;
+        let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
+        if ours {
+            self.tell(Input::Removed(reference.clone())).await;
         }
-        self.tell(Input::Removed(reference.clone())).await;
-        true
+        ours
     }
 
     /// Tells the shell, which lives as long as this.

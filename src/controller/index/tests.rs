@@ -25,12 +25,12 @@ fn line_of(name: &str, key: &str) -> QueueRef {
 }
 
 fn add(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, true);
+    index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, true);
 }
 
 /// A semaphore that another operator looks after.
 fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
-    index.add_semaphore(reference(name), prefix.parse().unwrap(), keyed, false);
+    index.add_semaphore(&reference(name), prefix.parse().unwrap(), keyed, false);
 }
 
 /// An index of a cluster whose semaphores are known.

@@ -9,11 +9,22 @@ use consul_client::clock::Moment;
 /// When to try again to remove what could not be removed.
 const SOON: Duration = Duration::from_secs(1);
 
+/// How far the work on a semaphore has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nothing begins before the finalizer is there.
+    #[default]
+    Waiting,
+    /// It has been there.
+    Working,
+    /// Nothing more is to be done.
+    Done,
+}
+
 /// What is known of the finalizer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finalizer {
-    /// Whether it has been there since the semaphore was taken up: nothing begins before.
-    pub(super) was_there: bool,
+    phase: Phase,
     /// Whether it is to be added.
     missing: bool,
     /// Why it could not be added the last time.
@@ -22,16 +33,22 @@ pub(super) struct Finalizer {
     asked: bool,
     /// When its removal is tried again.
     again: Option<Moment>,
-    /// Whether nothing more is to be done for the semaphore.
-    pub(super) gone: bool,
 }
 
 impl Finalizer {
+    /// Whether the work has begun and not ended.
+    pub(super) fn is_at_work(&self) -> bool {
+        self.phase == Phase::Working
+    }
+
     /// The semaphore has it, or has it not. One that is `deleted` without it can't be kept any more.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
         self.missing = !is_there;
-        self.was_there |= is_there;
-        self.gone |= !is_there && deleted;
+        match self.phase {
+            Phase::Waiting if is_there => self.phase = Phase::Working,
+            Phase::Waiting | Phase::Working if !is_there && deleted => self.phase = Phase::Done,
+            Phase::Waiting | Phase::Working | Phase::Done => {}
+        }
         if is_there {
             self.setback = None;
         }
@@ -39,7 +56,7 @@ impl Finalizer {
 
     /// When it is to be added; `None` while a write of it is under way, and when it is there.
     pub(super) fn due(&self) -> Option<Moment> {
-        let due = self.missing && !self.asked && !self.gone;
+        let due = self.missing && !self.asked && self.phase != Phase::Done;
         due.then(|| {
             self.setback
                 .map_or(Moment::default(), |before| before.until)
@@ -49,7 +66,7 @@ impl Finalizer {
     /// Whether it may be removed now, and when it may if not.
     pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
         match self.again {
-            _ if self.asked || self.gone => Err(None),
+            _ if self.asked || self.phase == Phase::Done => Err(None),
             Some(again) if again > now => Err(Some(again)),
             _ => Ok(()),
         }
@@ -78,7 +95,9 @@ impl Finalizer {
         if !std::mem::take(&mut self.asked) {
             return;
         }
-        self.gone |= done;
+        if done {
+            self.phase = Phase::Done;
+        }
         self.again = (!done).then(|| now.moment + SOON);
     }
 }
@@ -104,12 +123,12 @@ mod tests {
         finalizer.ask();
         assert_eq!(finalizer.due(), None, "it is under way");
         finalizer.added(false, now());
-        assert!(finalizer.due() > Some(now().moment) && !finalizer.was_there);
+        assert!(finalizer.due() > Some(now().moment) && !finalizer.is_at_work());
         finalizer.observe(false, false);
         assert!(finalizer.due() > Some(now().moment), "no sooner");
         finalizer.ask();
         finalizer.added(true, now());
-        assert!(finalizer.due().is_none() && finalizer.was_there);
+        assert!(finalizer.due().is_none() && finalizer.is_at_work());
         finalizer.observe(false, false);
         assert_eq!(finalizer.due(), Some(Moment::default()), "taken off");
     }
@@ -127,13 +146,13 @@ mod tests {
         assert_eq!(finalizer.may_be_removed(again), Ok(()));
         finalizer.ask();
         finalizer.removed(true, now());
-        assert!(finalizer.gone);
+        assert!(!finalizer.is_at_work());
     }
 
     #[test]
     fn who_is_deleted_without_it_is_let_go() {
         let mut finalizer = Finalizer::default();
         finalizer.observe(false, true);
-        assert!(finalizer.gone && finalizer.due().is_none());
+        assert!(!finalizer.is_at_work() && finalizer.due().is_none());
     }
 }

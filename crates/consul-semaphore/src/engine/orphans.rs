@@ -153,6 +153,7 @@ mod tests {
     }
 
     /// Sessions of these names.
+    #[expect(clippy::unnecessary_wraps, reason = "as Consul answers")]
     fn sessions(names: &[&str]) -> Result<Vec<Session>, consul::Error> {
         let session = |name: &&str| Session {
             id: (*name).into(),

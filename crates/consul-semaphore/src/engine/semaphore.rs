@@ -168,7 +168,7 @@ impl Semaphore {
 
     /// Whether the work has begun and not ended: nothing is written to Consul before the finalizer is there.
     pub fn has_begun(&self) -> bool {
-        self.finalizer.was_there && !self.finalizer.gone
+        self.finalizer.is_at_work()
     }
 
     /// Whether the queue of a key goes by what the watch showed last.
