@@ -355,6 +355,15 @@ impl Engine {
         state.queues.get(&queue.key).map(|state| &state.queue)
     }
 
+    #[cfg(test)]
+    pub(crate) fn queue_mut(&mut self, queue: &QueueRef) -> Option<&mut Queue> {
+        let state = self.semaphores.get_mut(&queue.semaphore)?;
+        state
+            .queues
+            .get_mut(&queue.key)
+            .map(|state| &mut state.queue)
+    }
+
     /// Whose call it is; `None` if its queue is no more.
     pub fn queue_of(&self, call: CallId) -> Option<&QueueRef> {
         self.by_number.get(&call.queue)

@@ -176,7 +176,8 @@ proptest! {
             world.happen(&Event::DeleteLock);
             world.settle();
         }
-        prop_assert!(world.end().finished);
+        world.end();
+        prop_assert!(world.outside.is_gone());
         let left = world.outside.sight();
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
@@ -189,7 +190,8 @@ proptest! {
     ) {
         let mut world = World::run(&setup, &script);
         world.settle();
-        prop_assert!(world.end().finished);
+        world.end();
+        prop_assert!(world.outside.is_gone());
         let left = world.outside.sight();
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
@@ -399,22 +401,26 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
         job: 0,
         priority: 0,
     };
-    let script = [
-        job,
-        Event::Pass,
-        // It decides and grants; before it starts the Job, another replica takes over, and gives
-        // the slot back because the semaphore is being deleted.
-        Event::Step(None),
-        Event::Step(None),
-        Event::Depose,
-        Event::Terminate,
-        Event::Pass,
-        Event::Pass,
-        Event::Straggle,
-    ];
-    let mut world = World::run(&alone(1, 64), &script);
+    // It decides and grants; before it starts the Job, another replica takes over, and gives
+    // the slot back because the semaphore is being deleted.
+    let mut world = World::run(
+        &alone(1, 64),
+        &[
+            job,
+            Event::Pass,
+            Event::Pass,
+            Event::Step(None),
+            Event::Step(None),
+            Event::Depose,
+        ],
+    );
+    assert!(world.straggler_starts());
+    for event in [Event::Terminate, Event::Pass, Event::Pass, Event::Straggle] {
+        world.happen(&event);
+    }
     assert_eq!(world.outside.started, []);
-    assert!(world.settle().finished);
+    world.settle();
+    assert!(world.outside.is_gone());
 }
 
 /// The same when the slot is given back because the API server refuses the start, though not if the
@@ -429,17 +435,22 @@ fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
         job(),
         job(),
         Event::Pass,
+        Event::Pass,
+        // It decides, grants, and makes a session for the next one.
+        Event::Step(None),
         Event::Step(None),
         Event::Step(None),
         Event::Depose,
         Event::Forbid(0, Refusal::Forbidden),
     ];
     let mut world = World::run(&alone(1, 64), &script);
+    assert!(world.straggler_starts());
     // What was refused is tried again after a pause, so these come in one second.
     world.call_seconds = 0;
-    for event in [Event::Pass, Event::Pass, Event::Pass, Event::Straggle] {
-        world.happen_at_once(&event);
+    while world.outside.started.is_empty() {
+        world.happen_at_once(&Event::Pass);
     }
+    world.happen_at_once(&Event::Straggle);
     let [started] = &world.outside.started[..] else {
         panic!("{:?}", world.outside.started)
     };
@@ -492,7 +503,8 @@ proptest! {
 
         world.outside.by_others(|outside| outside.jobs.complete_all());
         world.settle();
-        prop_assert!(world.end().finished);
+        world.end();
+        prop_assert!(world.outside.is_gone());
     }
 
     /// However many overtake each other, no more of them are shown to others than may be.

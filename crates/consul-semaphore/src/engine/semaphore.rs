@@ -185,6 +185,12 @@ impl Semaphore {
         asked.as_ref().unwrap_or(recorded)
     }
 
+    /// The limits that are recorded, and those that are about to be.
+    #[cfg(test)]
+    pub(crate) fn limits_now(&self) -> (&[u32], Option<&[u32]>) {
+        (&self.limits.recorded, self.limits.asked.as_deref())
+    }
+
     /// The greatest fencing token that was seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.fencing_token

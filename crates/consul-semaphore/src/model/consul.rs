@@ -80,6 +80,12 @@ impl Consul {
             .is_some_and(|session| session.alive)
     }
 
+    /// The sessions that live and whose names say whom they stand for.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = (&SessionId, &Identity)> {
+        let alive = self.sessions.iter().filter(|(_, session)| session.alive);
+        alive.filter_map(|(id, session)| Some((id, session.identity.as_deref()?)))
+    }
+
     /// Whom a session stands for, if its name says so. Unlike Consul it also knows that of a dead
     /// one, because whoever read the prefix while it lived knows it too.
     pub(crate) fn identity(&self, session: &SessionId) -> Option<&Identity> {

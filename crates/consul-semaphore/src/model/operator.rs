@@ -27,12 +27,16 @@ use super::{
     requests::{self, Patch},
 };
 use crate::{
-    Defence, Job, Plan, Turns, Uid,
-    engine::{Action, Answer, Call, CallId, Event, News, Now, Queue, Write, Written},
-    limit,
+    Identity, Job, Life, Plan, Turns, Uid,
+    engine::{
+        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
+        Queue, QueueRef, SemaphoreRef, Spec, Write, Written,
+    },
     plan::Stop,
 };
-use consul_client::{self as consul, Behavior, OpError, Session, SessionId, clock::Moment};
+use consul_client::{
+    self as consul, Behavior, Listing, OpError, Session, SessionId, clock::Moment,
+};
 
 /// How many answers and listings may come once more.
 const ECHOES: usize = 4;
@@ -41,14 +45,15 @@ const ECHOES: usize = 4;
 const PROMPT: usize = 20;
 
 /// One process: all of this is gone when it crashes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Operator {
     /// What is wrong with its algorithm.
     flaw: Option<Flaw>,
     /// Whether there is no time between what happens, so that nothing has to be waited for but what is told.
     timeless: bool,
-    /// Made by the first pass.
-    queue: Option<Queue>,
+    engine: Engine,
+    /// The one queue of the one semaphore.
+    reference: QueueRef,
     store: Store,
     /// The generation that the engine knows of.
     generation: u64,
@@ -58,11 +63,15 @@ pub(super) struct Operator {
     pending: VecDeque<Step>,
     /// The calls of which nothing is heard.
     hung: Vec<End>,
+    /// Whether a Job has changed since the last pass.
+    woken: bool,
+    /// What was heard of sessions by the last pass.
+    lives: BTreeSet<(SessionId, bool)>,
     /// Jobs that were stopped and have not been seen since.
     stopped: BTreeSet<Uid>,
     /// The last answers, and what the watch brought last: each may come once more.
     answered: VecDeque<(CallId, Answer)>,
-    brought: VecDeque<News>,
+    brought: VecDeque<Listing>,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
 }
@@ -76,6 +85,31 @@ fn now(outside: &Outside) -> Now {
     }
 }
 
+/// Whether nothing has happened to any Job.
+fn alike(before: &[Arc<Job>], after: &[Arc<Job>]) -> bool {
+    let same = |(before, after): (&Arc<Job>, &Arc<Job>)| {
+        let seen = after.seen;
+        Job {
+            seen,
+            ..(**before).clone()
+        } == **after
+    };
+    before.len() == after.len() && before.iter().zip(after).all(same)
+}
+
+/// A session as Consul shows it.
+fn session(outside: &Outside, id: &SessionId, identity: &Identity) -> Session {
+    Session {
+        id: id.clone(),
+        name: identity.session_name(),
+        node: "k8s".into(),
+        ttl: outside.settings.ttl,
+        lock_delay: Duration::ZERO,
+        behavior: Behavior::Delete,
+        create_index: 1,
+    }
+}
+
 /// Nothing was heard of a call.
 fn unheard() -> consul::Error {
     consul::Error::Unreachable {
@@ -84,12 +118,35 @@ fn unheard() -> consul::Error {
     }
 }
 
+impl Default for Operator {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
 impl Operator {
     /// A process that has just begun.
     pub(super) fn new(flaw: Option<Flaw>) -> Self {
+        let semaphore = SemaphoreRef {
+            namespace: "n".into(),
+            name: "db".into(),
+        };
         Self {
             flaw,
-            ..Self::default()
+            timeless: false,
+            engine: Engine::default(),
+            reference: QueueRef::new(&semaphore, None),
+            store: Store::default(),
+            generation: 0,
+            operations: 0,
+            pending: VecDeque::new(),
+            hung: Vec::new(),
+            woken: false,
+            lives: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            answered: VecDeque::new(),
+            brought: VecDeque::new(),
+            deposed: false,
         }
     }
 
@@ -105,6 +162,10 @@ impl Operator {
         self.flaw
     }
 
+    fn queue(&self) -> Option<&Queue> {
+        self.engine.queue(&self.reference)
+    }
+
     /// What it does next.
     pub(super) fn next_step(&self) -> Option<&Step> {
         self.pending.front()
@@ -112,8 +173,8 @@ impl Operator {
 
     /// Whether it has a session made ahead for this Job.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
-        let queue = self.queue.as_ref();
-        queue.is_some_and(|queue| queue.sessions.ahead.contains_key(uid))
+        self.queue()
+            .is_some_and(|queue| queue.sessions.ahead.contains_key(uid))
     }
 
     /// Whether something is still to be carried out.
@@ -123,14 +184,12 @@ impl Operator {
 
     /// When it passes if nothing happens before.
     pub(super) fn next_timeout(&self) -> Moment {
-        self.queue
-            .as_ref()
-            .map_or(Moment::default(), Queue::next_timeout)
+        self.queue().map_or(Moment::default(), Queue::next_timeout)
     }
 
     /// Whether nothing that has failed is waited for, so that a plan says all that is to be done.
     pub(super) fn is_undisturbed(&self, outside: &Outside) -> bool {
-        self.queue.as_ref().is_some_and(|queue| {
+        self.queue().is_some_and(|queue| {
             let refusals = queue.writes.refusals.due();
             let mut paused = refusals.chain(queue.held.proofs.due());
             queue.reading().is_some()
@@ -140,21 +199,46 @@ impl Operator {
         })
     }
 
-    /// Something happens that the engine is shown.
-    fn handle(&mut self, outside: &Outside, event: Event) {
-        if let (Event::Answered(id, answer), false) = (&event, self.timeless) {
-            self.answered.push_front((*id, answer.clone()));
+    /// The engine is told something.
+    fn tell(
+        &mut self,
+        outside: &Outside,
+        tell: impl FnOnce(&mut Engine, &SemaphoreRef, Now, &View<'_>),
+    ) {
+        let view = View {
+            store: &self.store,
+            outside,
+            flaw: self.flaw,
+        };
+        tell(
+            &mut self.engine,
+            &self.reference.semaphore,
+            now(outside),
+            &view,
+        );
+        self.collect(outside);
+    }
+
+    /// A call has been answered.
+    fn answer(&mut self, outside: &Outside, id: CallId, answer: Answer) {
+        if !self.timeless {
+            self.answered.push_front((id, answer.clone()));
             self.answered.truncate(ECHOES);
         }
-        if let Some(queue) = &mut self.queue {
-            let view = View {
-                store: &self.store,
-                outside,
-                flaw: self.flaw,
-            };
-            queue.handle(event, now(outside), &view);
-            self.collect(outside);
+        self.tell(outside, |engine, _, now, view| {
+            engine.answered(id, answer, now, view);
+        });
+    }
+
+    /// The watch has brought something, or has failed.
+    fn listed(&mut self, outside: &Outside, listing: Result<Listing, consul::Error>) {
+        if let (Ok(listing), false) = (&listing, self.timeless) {
+            self.brought.push_front(listing.clone());
+            self.brought.truncate(ECHOES);
         }
+        self.tell(outside, |engine, semaphore, now, view| {
+            engine.listed(semaphore, listing, now, view);
+        });
     }
 
     /// All Jobs are listed.
@@ -171,23 +255,21 @@ impl Operator {
             }
             Some(Arc::new(job))
         };
-        self.store.jobs = outside.jobs.objects().filter_map(seen).collect();
+        let jobs: Vec<_> = outside.jobs.objects().filter_map(seen).collect();
+        self.woken |= !alike(&self.store.jobs, &jobs);
+        self.store.jobs = jobs;
         self.stopped.clear();
     }
 
     /// The watch brings the prefix.
     pub(super) fn see_consul(&mut self, outside: &Outside) {
         let listing = outside.consul.list(&outside.settings.prefix, outside.now());
-        let news = if outside.is_away() {
+        let listing = if outside.is_away() {
             Err(unheard())
         } else {
-            Ok(News::from(listing))
+            Ok(listing)
         };
-        if let (Ok(news), false) = (&news, self.timeless) {
-            self.brought.push_front(news.clone());
-            self.brought.truncate(ECHOES);
-        }
-        self.handle(outside, Event::Listed(news));
+        self.listed(outside, listing);
     }
 
     /// Something that came before comes once more, or late: an answer, or a listing that the watch brought.
@@ -195,15 +277,15 @@ impl Operator {
         let answer = self.answered.get(choice / 2).cloned();
         let listing = self.brought.get(choice / 2).cloned();
         match (choice % 2, answer, listing) {
-            (0, Some((id, answer)), _) => self.handle(outside, Event::Answered(id, answer)),
-            (1, _, Some(news)) => self.handle(outside, Event::Listed(Ok(news))),
+            (0, Some((id, answer)), _) => self.answer(outside, id, answer),
+            (1, _, Some(listing)) => self.listed(outside, Ok(listing)),
             _ => {}
         }
     }
 
     /// The watch fails.
     pub(super) fn lose_the_watch(&mut self, outside: &Outside) {
-        self.handle(outside, Event::Listed(Err(unheard())));
+        self.listed(outside, Err(unheard()));
     }
 
     /// The sessions that are due are renewed.
@@ -212,8 +294,7 @@ impl Operator {
             return;
         };
         let now = outside.now();
-        let kept = self.queue.iter().flat_map(Queue::sessions);
-        for session in kept {
+        for session in &self.store.kept {
             let last = self.store.renewals.get(session).copied().flatten();
             if last.is_some_and(|last| now.since(last) < ttl / 3) {
                 continue;
@@ -241,7 +322,7 @@ impl Operator {
                 self.ask(outside, id, &call, None);
             }
             // While a write is under way, what there is to do is not known.
-            if !asked || self.queue.as_ref().is_some_and(Queue::is_blocked) {
+            if !asked || self.queue().is_some_and(Queue::is_blocked) {
                 break;
             }
         }
@@ -259,22 +340,22 @@ impl Operator {
         if self.waits_for_proof() {
             return Plan::default();
         }
-        let Some(queue) = &mut self.queue else {
-            return Plan::default();
-        };
-        if self.flaw == Some(Flaw::StandsBackForEver) {
+        if self.flaw == Some(Flaw::StandsBackForEver)
+            && let Some(queue) = self.engine.queue_mut(&self.reference)
+        {
             queue.knowledge.memory.turns = Turns::new(outside.settings.fair);
         }
-        let view = View {
-            store: &self.store,
-            outside,
-            flaw: self.flaw,
-        };
-        let conclusion = queue.pass(now(outside), &view);
-        let plan = queue.plan.clone();
-        let forgets = conclusion.record.is_none() && self.flaw != Some(Flaw::ClaimsOldLimits);
-        let settled = conclusion.settled.filter(|_| forgets);
-        self.record(outside, conclusion.record);
+        let (reference, lives) = (self.reference.clone(), self.lives(outside));
+        let news = std::mem::take(&mut self.woken) || !lives.is_subset(&self.lives);
+        self.lives = lives;
+        // The exhaustive worlds leave out what it costs to wait for nothing.
+        let woken = news || self.timeless;
+        self.tell(outside, |engine, _, now, view| {
+            if woken {
+                engine.touched(&reference, now, view);
+            }
+            while engine.pass(now, view).is_some() {}
+        });
         for stop in self.stops(outside).collect::<Vec<_>>() {
             self.stopped.insert(stop.job.uid.clone());
             self.pending.push_back(Step::Patch {
@@ -284,25 +365,48 @@ impl Operator {
                 not_after: None,
             });
         }
-        self.collect(outside);
-        self.record(
-            outside,
-            settled.map(|limit| limit::settled(&outside.applied, limit)),
-        );
-        plan
+        self.record(outside);
+        let semaphore = self.engine.semaphore(&self.reference.semaphore);
+        let queue = semaphore
+            .filter(|semaphore| semaphore.has_begun())
+            .and(self.queue());
+        queue.map_or_else(Plan::default, |queue| queue.plan.clone())
     }
 
-    /// Has limits recorded in the status. One that is not ours any more is so at once; one that is to be ours
-    /// is when that is recorded.
-    fn record(&mut self, outside: &Outside, limits: Option<Vec<u32>>) {
-        if let Some(limits) = limits
-            && limits != outside.applied
-            && !self.is_recording()
-        {
-            let was = outside.applied.clone();
-            let known = limits.iter().filter(|limit| was.contains(limit));
-            self.handle(outside, Event::Recorded(known.copied().collect()));
-            self.pending.push_back(Step::Record { was, limits });
+    /// The sessions that are renewed of which something has been heard, and whether they are gone.
+    fn lives(&self, outside: &Outside) -> BTreeSet<(SessionId, bool)> {
+        let view = View {
+            store: &self.store,
+            outside,
+            flaw: self.flaw,
+        };
+        let lives = self.store.kept.iter().map(|session| {
+            let life = (&view).life(session);
+            (session.clone(), life)
+        });
+        lives
+            .filter(|(_, life)| *life != Some(Life::Unknown))
+            .map(|(session, life)| (session, life == Some(Life::Gone)))
+            .collect()
+    }
+
+    /// Has the status say which limits are ours, as often as it does not.
+    fn record(&mut self, outside: &Outside) {
+        let semaphore = self.engine.semaphore(&self.reference.semaphore);
+        let Some(semaphore) = semaphore.filter(|semaphore| semaphore.is_known()) else {
+            return;
+        };
+        let mut limits = semaphore.applied_limits().to_vec();
+        if self.flaw == Some(Flaw::ClaimsOldLimits) {
+            let forgotten = outside
+                .applied
+                .iter()
+                .filter(|limit| !limits.contains(limit));
+            let forgotten: Vec<_> = forgotten.copied().collect();
+            limits.splice(0..0, forgotten);
+        }
+        if limits != outside.applied && !self.is_recording() {
+            self.pending.push_back(Step::Record { limits });
         }
     }
 
@@ -311,35 +415,39 @@ impl Operator {
         pending.any(|step| matches!(step, Step::Record { .. }))
     }
 
-    /// The engine hears of the spec and of the status.
+    /// The watch of the object shows its spec, its finalizer, and at first its status.
     fn see_spec(&mut self, outside: &Outside) {
-        let settings = outside.settings.as_ref();
-        if self.queue.is_none() {
-            let recorded = outside.applied.clone();
-            let mut queue = Queue::new(settings.clone(), recorded, Defence::default());
-            if self.timeless {
-                queue.believe_at_once();
-            }
-            self.queue = Some(queue);
+        if self.operations == 0 {
             self.operations = outside.operations;
-            self.handle(outside, Event::Reach(Some(self.operations)));
         }
-        let changed = self.generation != outside.generation;
         self.generation = outside.generation;
-        let settings = Box::new(settings.clone());
-        self.handle(outside, Event::Spec { settings, changed });
-        if !self.is_recording() {
-            self.handle(outside, Event::Recorded(outside.applied.clone()));
+        let operations = self.operations;
+        let known = || {
+            let known = Known {
+                recorded: outside.applied.clone(),
+                ..Known::default()
+            };
+            (known, ConsulAccess::Granted { operations })
+        };
+        let spec = Spec {
+            settings: (*outside.settings).clone(),
+            generation: i64::try_from(outside.generation).ok(),
+            keyed: false,
+        };
+        self.tell(outside, |engine, semaphore, now, view| {
+            engine.put(semaphore, spec, outside.finalizer, known, now, view);
+        });
+        if self.timeless
+            && let Some(queue) = self.engine.queue_mut(&self.reference)
+        {
+            queue.believe_at_once();
         }
     }
 
     /// The Jobs that run though no grant started them, as far as it has seen.
     pub(super) fn stops(&self, outside: &Outside) -> impl Iterator<Item = Stop> {
         let asking = self.store.jobs.iter().filter(|job| {
-            let busy = self
-                .queue
-                .as_ref()
-                .is_some_and(|queue| queue.is_busy(&job.uid));
+            let busy = self.queue().is_some_and(|queue| queue.is_busy(&job.uid));
             job.wants.as_deref() == Some(outside.settings.name.as_str())
                 && !busy
                 && !self.stopped.contains(&job.uid)
@@ -349,63 +457,79 @@ impl Operator {
 
     /// Lines up what the engine asks for.
     fn collect(&mut self, outside: &Outside) {
-        let Some(queue) = &mut self.queue else {
-            return;
-        };
-        while let Some(action) = queue.next_action() {
-            let read = queue
-                .reading()
-                .map_or(outside.now(), |reading| reading.sent);
-            let step = match action {
-                Action::Call(id, Call::Transact { transaction, .. }) => {
-                    let transaction = (*transaction).clone();
-                    let fits = transaction.operations.len() <= self.operations;
-                    assert!(fits, "too many operations: {transaction:?}");
-                    match self.flaw {
-                        Some(flaw) => flaw.spoil(transaction),
-                        None => Some(transaction),
+        while let Some(effect) = self.engine.next_effect() {
+            let step = match effect {
+                Effect::Queue(_, action) => self.step_of(outside, action),
+                Effect::Semaphore(_, duty) => match duty {
+                    Duty::AddFinalizer => Some(Step::Finalizer { added: true }),
+                    Duty::RemoveFinalizer | Duty::LeaveBehind => {
+                        Some(Step::Finalizer { added: false })
                     }
-                    .map(|transaction| Step::Transact { id, transaction })
-                }
-                Action::Call(
-                    id,
-                    Call::Write {
-                        write, not_after, ..
-                    },
-                ) => {
-                    let spoiled = self.flaw == Some(Flaw::SuspendsNobody)
-                        && matches!(write, Write::Suspend(_));
-                    (!spoiled).then(|| Step::Patch {
-                        id: Some(id),
-                        patch: write.into(),
-                        read,
-                        not_after,
-                    })
-                }
-                Action::Call(id, Call::CreateSession { name, .. }) => {
-                    Some(Step::MakeSession { id, name })
-                }
-                Action::Call(id, call) => Some(Step::Ask { id, call }),
-                Action::Destroy(session) => Some(Step::Destroy(session)),
-                Action::Adopt(_) | Action::Forget(_) | Action::Report(_) => None,
+                    Duty::ListSessions => Some(Step::ListSessions),
+                    Duty::EndSession(session) => Some(Step::Destroy(session)),
+                    // The status says it: see `record`.
+                    Duty::RecordLimits(_) => None,
+                },
+                Effect::Closed(_) => None,
             };
             self.pending.extend(step);
         }
     }
 
+    fn step_of(&mut self, outside: &Outside, action: Action) -> Option<Step> {
+        let reading = self.queue().and_then(Queue::reading);
+        let read = reading.map_or(outside.now(), |reading| reading.sent);
+        match action {
+            Action::Call(id, Call::Transact { transaction, .. }) => {
+                let transaction = (*transaction).clone();
+                let fits = transaction.operations.len() <= self.operations;
+                assert!(fits, "too many operations: {transaction:?}");
+                let transaction = match self.flaw {
+                    Some(flaw) => flaw.spoil(transaction)?,
+                    None => transaction,
+                };
+                Some(Step::Transact { id, transaction })
+            }
+            Action::Call(
+                id,
+                Call::Write {
+                    write, not_after, ..
+                },
+            ) => {
+                let spoiled =
+                    self.flaw == Some(Flaw::SuspendsNobody) && matches!(write, Write::Suspend(_));
+                (!spoiled).then(|| Step::Patch {
+                    id: Some(id),
+                    patch: write.into(),
+                    read,
+                    not_after,
+                })
+            }
+            Action::Call(id, Call::CreateSession { name, .. }) => {
+                Some(Step::MakeSession { id, name })
+            }
+            Action::Call(id, call) => Some(Step::Ask { id, call }),
+            Action::Adopt(session) => {
+                self.store.kept.insert(session);
+                None
+            }
+            Action::Forget(session) => {
+                self.store.forget(&session);
+                None
+            }
+            Action::Destroy(session) => {
+                self.store.forget(&session);
+                Some(Step::Destroy(session))
+            }
+            Action::Report(_) => None,
+        }
+    }
+
     /// What it is told of something that can be answered without anything changing outside.
-    fn answer(&self, outside: &Outside, call: &Call) -> Answer {
+    fn answer_to(&self, outside: &Outside, call: &Call) -> Answer {
         let session = |id: &SessionId| {
             let identity = outside.consul.identity(id)?;
-            Some(Session {
-                id: id.clone(),
-                name: identity.session_name(),
-                node: "k8s".into(),
-                ttl: None,
-                lock_delay: Duration::ZERO,
-                behavior: Behavior::Delete,
-                create_index: 1,
-            })
+            Some(session(outside, id, identity))
         };
         let reached = |answer| {
             if outside.is_away() {
@@ -460,7 +584,7 @@ impl Operator {
         let answer = if lost.is_some() || silent {
             Self::no_answer(call)
         } else {
-            self.answer(outside, call)
+            self.answer_to(outside, call)
         };
         let end = End {
             id,
@@ -486,18 +610,54 @@ impl Operator {
         let Some(step) = self.pending.remove(position) else {
             return true;
         };
-        let away = outside.is_away() && !matches!(step, Step::Record { .. } | Step::Patch { .. });
+        let of_kubernetes = matches!(
+            step,
+            Step::Record { .. } | Step::Finalizer { .. } | Step::Patch { .. }
+        );
+        let away = outside.is_away() && !of_kubernetes;
         let hangs = lost.is_some_and(|lost| lost.hangs) || outside.reach == Reach::Silent && away;
         let done = lost.is_none_or(|lost| lost.done) && !away;
         let unheard_of = lost.is_some() || away;
         match step {
-            Step::Record { was, limits } => {
-                let unchanged = outside.applied == was;
-                if unchanged {
-                    outside.record(limits);
+            Step::Record { limits } => {
+                if done {
+                    outside.record(limits.clone());
                 }
-                self.handle(outside, Event::Recorded(outside.applied.clone()));
-                unchanged
+                if unheard_of {
+                    // Whoever writes the status tries again until it hears something.
+                    self.pending.push_back(Step::Record { limits });
+                } else {
+                    self.tell(outside, |engine, semaphore, now, view| {
+                        engine.recorded(semaphore, &limits, now, view);
+                    });
+                }
+                !unheard_of
+            }
+            Step::Finalizer { added } => {
+                if done {
+                    outside.set_finalizer(added);
+                }
+                self.tell(outside, |engine, semaphore, now, view| {
+                    if added {
+                        engine.added_finalizer(semaphore, !unheard_of, now, view);
+                    } else {
+                        engine.removed_finalizer(semaphore, !unheard_of, now, view);
+                    }
+                });
+                !unheard_of
+            }
+            Step::ListSessions => {
+                let sessions = outside.consul.sessions();
+                let sessions = sessions.map(|(id, identity)| session(outside, id, identity));
+                let sessions = if unheard_of {
+                    Err(unheard())
+                } else {
+                    Ok(sessions.collect())
+                };
+                self.tell(outside, |engine, semaphore, now, view| {
+                    engine.listed_sessions(semaphore, sessions, now, view);
+                });
+                !unheard_of
             }
             Step::Transact { id, transaction } => {
                 let sent = outside.now();
@@ -506,7 +666,7 @@ impl Operator {
                 let result = match answer {
                     Some(Ok(entries)) if !unheard_of => Ok(entries),
                     Some(Err(refused)) if !unheard_of => {
-                        self.learn_capacity(outside, refused);
+                        self.learn_capacity(outside, id, refused);
                         Err(refusal(refused))
                     }
                     _ => Err(unheard()),
@@ -549,7 +709,7 @@ impl Operator {
                     self.end(outside, end, hangs);
                 }
                 if outdated && self.flaw == Some(Flaw::NeverPauses) {
-                    let queue = self.queue.as_mut();
+                    let queue = self.engine.queue_mut(&self.reference);
                     drop(queue.map(|queue| std::mem::take(&mut queue.writes.refusals)));
                 }
                 answer == Some(requests::Answer::Done) && !unheard_of
@@ -600,10 +760,13 @@ impl Operator {
     }
 
     /// Consul takes fewer operations at once than was known.
-    fn learn_capacity(&mut self, outside: &Outside, refused: Refused) {
+    fn learn_capacity(&mut self, outside: &Outside, id: CallId, refused: Refused) {
         if refused == Refused::TooLarge {
-            self.operations = outside.operations;
-            self.handle(outside, Event::Capacity(self.operations));
+            let operations = outside.operations;
+            self.operations = operations;
+            self.tell(outside, |engine, _, now, view| {
+                engine.capacity(id, operations, now, view);
+            });
         }
     }
 }

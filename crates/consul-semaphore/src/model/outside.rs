@@ -36,6 +36,8 @@ pub(super) struct Outside {
     pub(super) generation: u64,
     /// Its `status.appliedLimits`.
     pub(super) applied: Vec<u32>,
+    /// Whether it has our finalizer.
+    pub(super) finalizer: bool,
     /// How many operations Consul takes in a transaction. Its servers may be exchanged for others.
     pub(super) operations: usize,
     /// Whether sessions end when they are not renewed.
@@ -64,6 +66,7 @@ impl Outside {
             settings: Arc::new(settings),
             generation: 1,
             applied: Vec::new(),
+            finalizer: false,
             operations,
             timed: false,
             renewed: BTreeMap::new(),
@@ -133,6 +136,20 @@ impl Outside {
     pub(super) fn record(&mut self, limits: Vec<u32>) {
         self.observer.recorded(&limits);
         self.applied = limits;
+    }
+
+    /// The finalizer is added, or removed.
+    pub(super) fn set_finalizer(&mut self, added: bool) {
+        let left = self.sight().jobs();
+        assert!(added || left.is_empty(), "let go while {left:?} hold");
+        assert!(added || self.settings.terminating, "let go too early");
+        // The object goes with it.
+        self.finalizer = added && !self.is_gone();
+    }
+
+    /// Whether the semaphore has been deleted, and its finalizer removed.
+    pub(super) fn is_gone(&self) -> bool {
+        self.settings.terminating && !self.finalizer
     }
 
     /// Lets anything but the operator happen.

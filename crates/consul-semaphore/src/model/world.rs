@@ -6,9 +6,9 @@ use super::{
     flaws::Flaw,
     foreign::{Client, Style},
     jobs::{Jobs, Object, Refusal},
-    operator::{Lost, Operator},
+    operator::{Lost, Operator, Step},
     outside::Outside,
-    requests::Deletion,
+    requests::{Deletion, Patch},
     rest::{check_at_rest, check_beside_hung},
 };
 use crate::{Agreement, LimitPolicy, Mode, Plan, Uid, samples};
@@ -154,6 +154,18 @@ impl World {
     pub(super) fn is_held_by(&self, client: usize) -> bool {
         let session = self.clients[client].session();
         session.is_some_and(|session| self.outside.sight().contenders.contains_key(session))
+    }
+
+    /// Whether the replica that was overtaken last is about to start a Job.
+    pub(super) fn straggler_starts(&self) -> bool {
+        let step = self.stragglers.last().and_then(Operator::next_step);
+        matches!(
+            step,
+            Some(Step::Patch {
+                patch: Patch::Start(_),
+                ..
+            })
+        )
     }
 
     /// Runs a script, checking every rule at every step.
@@ -304,7 +316,8 @@ impl World {
             let stops = self.operator.stops(&self.outside).next().is_some();
             let busy;
             (plan, busy) = self.pass();
-            let undisturbed = self.operator.is_undisturbed(&self.outside);
+            let gone = self.outside.is_gone();
+            let undisturbed = gone || self.operator.is_undisturbed(&self.outside);
             if plan.is_at_rest() && !stops && !busy && undisturbed {
                 return plan;
             }

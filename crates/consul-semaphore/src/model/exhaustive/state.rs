@@ -97,6 +97,7 @@ impl State {
                 settings.cooldown = Duration::from_hours(20);
             }
             let mut outside = Outside::new(settings, 64);
+            outside.finalizer = true;
             if !setup.from_nothing {
                 let body = format!(r#"{{"Limit":{},"Holders":{{}}}}"#, setup.limit);
                 let lock_key = outside.settings.prefix.lock_key();

@@ -3,7 +3,7 @@
 use super::{Flaw, Operator, Step};
 use crate::{
     Uid,
-    engine::{Answer, Call, CallId, Event},
+    engine::{Answer, Call, CallId},
     model::outside::Outside,
 };
 
@@ -69,10 +69,12 @@ impl Operator {
     /// A call has ended, or hangs.
     pub(super) fn end(&mut self, outside: &Outside, end: End, hangs: bool) {
         if hangs {
-            self.hung.push(end);
-        } else {
-            self.handle(outside, Event::Answered(end.id, end.answer));
+            return self.hung.push(end);
         }
+        if let Answer::SessionMade(Ok(session)) = &end.answer {
+            self.store.kept.insert(session.clone());
+        }
+        self.answer(outside, end.id, end.answer);
     }
 
     /// The calls that hang are given up: all of them, or those that others wait for.

@@ -10,10 +10,16 @@ use consul_client::{Op, SessionId, clock::Moment};
 /// A call that the engine asks for, or that follows from what a pass came to.
 #[derive(Clone, Debug)]
 pub(in super::super) enum Step {
+    /// The status says that these limits are ours.
     Record {
-        was: Vec<u32>,
         limits: Vec<u32>,
     },
+    /// The finalizer is added, or removed.
+    Finalizer {
+        added: bool,
+    },
+    /// Asks which sessions there are.
+    ListSessions,
     Transact {
         id: CallId,
         transaction: Transaction,
@@ -53,6 +59,8 @@ impl Step {
                 outside.patch(patch, *read, false);
             }
             Self::Record { .. }
+            | Self::Finalizer { .. }
+            | Self::ListSessions
             | Self::MakeSession { .. }
             | Self::Destroy(_)
             | Self::Ask { .. } => {}
@@ -79,6 +87,8 @@ impl Step {
                 !outside.jobs.is_at(&target.uid, &target.version)
             }
             Self::Record { .. }
+            | Self::Finalizer { .. }
+            | Self::ListSessions
             | Self::MakeSession { .. }
             | Self::Destroy(_)
             | Self::Ask { .. } => false,

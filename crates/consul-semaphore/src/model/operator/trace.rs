@@ -18,9 +18,12 @@ impl Operator {
         canon: &mut Canon<'_>,
     ) {
         canon.word(&(self.deposed, self.pending.len()));
-        let Some(queue) = &self.queue else {
+        let semaphore = self.engine.semaphore(&self.reference.semaphore);
+        let (Some(queue), Some(semaphore)) = (self.queue(), semaphore) else {
             return canon.word(&'-');
         };
+        canon.word(&semaphore.limits_now());
+        canon.word(&semaphore.watched().is_known());
         let settings = &outside.settings;
         let now = canon.now();
         let withheld = queue.withheld_now(now);
@@ -123,7 +126,9 @@ impl Step {
     /// All that counts of it.
     pub(in super::super) fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
         match self {
-            Self::Record { was, limits } => canon.word(&('r', was, limits)),
+            Self::Record { limits } => canon.word(&('r', limits)),
+            Self::Finalizer { added } => canon.word(&('f', added)),
+            Self::ListSessions => canon.word(&'l'),
             Self::Transact { transaction, .. } => trace_transaction(transaction, outside, canon),
             Self::Patch { patch, read, .. } => {
                 trace_target(patch.target(), outside, canon);

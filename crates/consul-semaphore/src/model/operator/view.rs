@@ -7,8 +7,8 @@ use std::{
 
 use super::Flaw;
 use crate::{
-    AHEAD, Job, Life, Standing, Uid,
-    engine::{Lookup, Slice},
+    AHEAD, Job, Key, Life, Standing, Uid,
+    engine::{Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     model::outside::Outside,
 };
 use consul_client::{SessionId, clock::Moment};
@@ -19,6 +19,16 @@ pub(super) struct Store {
     pub(super) jobs: Vec<Arc<Job>>,
     /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
     pub(super) renewals: BTreeMap<SessionId, Option<Moment>>,
+    /// The sessions that it renews.
+    pub(super) kept: BTreeSet<SessionId>,
+}
+
+impl Store {
+    /// A session is renewed no more.
+    pub(super) fn forget(&mut self, session: &SessionId) {
+        self.kept.remove(session);
+        self.renewals.remove(session);
+    }
 }
 
 /// The same as the engine looks it up.
@@ -57,7 +67,32 @@ impl View<'_> {
     }
 }
 
-impl Lookup for View<'_> {
+impl Stores for View<'_> {
+    type Of<'a>
+        = &'a Self
+    where
+        Self: 'a;
+
+    fn of<'a>(&'a self, _queue: &'a QueueRef) -> &'a Self {
+        self
+    }
+
+    fn keys(&self, _semaphore: &SemaphoreRef) -> Vec<Option<Key>> {
+        vec![None]
+    }
+
+    fn open(&self, _queue: &QueueRef) {}
+
+    fn close(&self, _queue: &QueueRef) -> bool {
+        false
+    }
+
+    fn keeps(&self, session: &SessionId) -> bool {
+        self.store.kept.contains(session)
+    }
+}
+
+impl Lookup for &View<'_> {
     fn slice(&self, head: usize) -> Slice {
         let lock_key = self.outside.settings.prefix.lock_key();
         let unseen = |job: &Job| {
@@ -91,6 +126,9 @@ impl Lookup for View<'_> {
     }
 
     fn life(&self, session: &SessionId) -> Option<Life> {
+        if !self.store.kept.contains(session) {
+            return None;
+        }
         let outside = self.outside;
         let alive = outside.consul.is_alive(session);
         let Some(ttl) = outside.settings.ttl.filter(|_| outside.timed) else {
