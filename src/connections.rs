@@ -12,6 +12,7 @@ use std::{
 };
 
 use axum::Router;
+use consul_client::Backoff;
 use hyper::{
     Request,
     body::Incoming,
@@ -25,11 +26,11 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet, yield_now},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-/// How long to wait when the system has no connection to give, as when file descriptors ran out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between tries while the system has no connection to give, as when file descriptors ran out.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
 /// How long what was sent may stay without an answer of the other side's TCP, in milliseconds.
 #[cfg(target_os = "linux")]
@@ -99,15 +100,19 @@ pub(crate) async fn serve(
         tasks: JoinSet::new(),
         open: VecDeque::new(),
     };
+    let mut backoff = BACKOFF;
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.tasks.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => connections.admit(stream).await,
+                Ok((stream, _)) => {
+                    backoff.reset();
+                    connections.admit(stream).await;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
-                    sleep(ACCEPT_PAUSE).await;
+                    backoff.wait().await;
                 }
             },
         }

@@ -9,6 +9,7 @@
 //! | `error` | what can go wrong, and how an answer of Consul is told to be which |
 //! | `call` | what a call asks and what is answered |
 //! | `client` | the one way a call takes: deadline, attempts, bounded answers |
+//! | `backoff` | pauses between tries, for all that fails |
 //! | `repeat` | when a call that failed is made again |
 //! | `lanes` | how many calls of a kind are under way at once |
 //! | `datacenter` | what is kept apart for each datacenter |
@@ -26,6 +27,7 @@
 //! register) always; a write only when it is certain that nothing was written. Everything is bounded
 //! by the timeout of [`Config`].
 
+mod backoff;
 mod call;
 mod catalog;
 mod client;
@@ -49,6 +51,7 @@ mod token;
 mod txn;
 mod watch;
 
+pub use backoff::Backoff;
 pub use catalog::ExternalNode;
 pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};

@@ -6,9 +6,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -19,8 +18,8 @@ use tokio::{
 };
 
 use super::{
-    Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK, lanes::Lane,
-    token::Token,
+    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK,
+    lanes::Lane, token::Token,
 };
 use crate::clock::Moment;
 
@@ -44,25 +43,17 @@ impl AuthMethod {
 const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 
 /// Between logins that fail, or whose tokens are lost at once: for ever.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(250))
-    .with_max_delay(LONGEST)
-    .without_max_times();
-
-/// The longest pause, before its jitter.
-const LONGEST: Duration = Duration::from_secs(30);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
 /// A token that is lost after this time was a good one.
 const LASTING: Duration = Duration::from_secs(30);
 
 /// Between looks at a new token until the server that is asked knows it: it is there within some
 /// 100 ms as a rule, and an agent that was asked too early remembers for 30 s that there is none.
-const PROBES: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(25))
-    .with_max_delay(Duration::from_millis(500))
-    .with_max_times(10);
+const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
+
+/// How many looks there are.
+const LOOKS: usize = 10;
 
 /// The least time between looks at a token that was denied.
 const DOUBT: Duration = Duration::from_millis(250);
@@ -159,7 +150,7 @@ impl Login {
     /// Gives the token back. There is none from then on.
     pub(super) async fn end(&self) {
         self.desk.state.send_replace(State::Over);
-        let task = self.task().take();
+        let task = self.task.lock().take();
         if let Some(task) = task
             && timeout(FAREWELL, task).await.is_err()
         {
@@ -178,18 +169,14 @@ impl Login {
             idle
         };
         if self.desk.state.send_if_modified(idle) {
-            *self.task() = Some(tokio::spawn(self.desk.clone().run()));
+            *self.task.lock() = Some(tokio::spawn(self.desk.clone().run()));
         }
-    }
-
-    fn task(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.task.lock()
     }
 }
 
 impl Drop for Login {
     fn drop(&mut self) {
-        if let Some(task) = self.task().take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
@@ -199,7 +186,7 @@ impl Desk {
     /// Has a token for as long as one is wanted, and gives the last one back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
-        let mut relapses = BACKOFF.build();
+        let mut relapses = BACKOFF;
         while self.renew(&mut held).await {
             let Some(now) = &held else { break };
             let lost = self.unless_over(self.until_due(now)).await == Some(true);
@@ -210,10 +197,10 @@ impl Desk {
                 held = None;
             }
             if lasted {
-                relapses = BACKOFF.build();
+                relapses.reset();
             } else if lost {
                 // Logins whose tokens nobody knows must not follow each other without a pause.
-                self.pause(relapses.next()).await;
+                self.unless_over(relapses.wait()).await;
             }
         }
         if let Some(last) = held {
@@ -223,7 +210,7 @@ impl Desk {
 
     /// Logs in until that works, and gives the token before back; false if none is wanted any more.
     async fn renew(&self, held: &mut Option<Held>) -> bool {
-        let mut pauses = BACKOFF.build();
+        let mut backoff = BACKOFF;
         let mut told = None;
         while !self.is_over() {
             let error = match self.log_in().await {
@@ -250,13 +237,9 @@ impl Desk {
                 None => State::Out(error.clone()),
             });
             told = Some(error);
-            self.pause(pauses.next()).await;
+            self.unless_over(backoff.wait()).await;
         }
         false
-    }
-
-    async fn pause(&self, pause: Option<Duration>) {
-        self.unless_over(sleep(pause.unwrap_or(LONGEST))).await;
     }
 
     /// Waits until another token is needed: true if Consul does not know this one any more, false if
@@ -351,7 +334,7 @@ impl Desk {
     /// One that takes longer is used all the same.
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
-        for pause in PROBES.build() {
+        for pause in PROBES.pauses().take(LOOKS) {
             match client.send(own_token().with("stale", "")).await {
                 Err(error) if error.is_unknown_token() => sleep(pause).await,
                 _ => return,

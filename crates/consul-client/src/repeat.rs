@@ -2,20 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    Error,
+    Backoff, Error,
     endpoints::{Choice, Target},
 };
 
 /// Between the attempts of one call.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(100))
-    .with_max_delay(Duration::from_secs(2))
-    .with_max_times(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+
+/// How often one call pauses.
+const PAUSES: u32 = 5;
 
 /// The least pause after "too many requests".
 const SLOW_DOWN: Duration = Duration::from_millis(500);
@@ -24,7 +22,7 @@ const SLOW_DOWN: Duration = Duration::from_millis(500);
 pub(super) struct Repeat {
     /// After this nothing is sent any more.
     latest: Instant,
-    pauses: ExponentialBackoff,
+    backoff: Backoff,
     pub(super) tried: Vec<Arc<Target>>,
     /// A failure after which a write may have been applied: it outweighs later ones.
     undecided: Option<Error>,
@@ -34,7 +32,7 @@ impl Repeat {
     pub(super) fn new(latest: Instant) -> Self {
         Self {
             latest,
-            pauses: BACKOFF.build(),
+            backoff: BACKOFF,
             tried: Vec::new(),
             undecided: None,
         }
@@ -50,8 +48,8 @@ impl Repeat {
         };
         let pause = match (slow, fresh) {
             (false, true) => Some(Duration::ZERO),
-            (false, false) => self.pauses.next(),
-            (true, _) => self.pauses.next().map(|pause| pause + SLOW_DOWN),
+            (false, false) => self.next_pause(),
+            (true, _) => self.next_pause().map(|pause| pause + SLOW_DOWN),
         };
         let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.latest) else {
             return Err(self.worst(error));
@@ -61,6 +59,10 @@ impl Repeat {
         }
         sleep(pause).await;
         Ok(())
+    }
+
+    fn next_pause(&mut self) -> Option<Duration> {
+        (self.backoff.tries() < PAUSES).then(|| self.backoff.pause())
     }
 
     /// The error of the whole call, of which this is the last one.

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::{
     sync::{mpsc, watch},
@@ -10,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Client, Error, Listing,
+    Backoff, Client, Error, Listing,
     call::{Call, Wait},
     endpoints::Target,
     kv::list_path,
@@ -55,18 +54,10 @@ const POLL: Duration = Duration::from_millis(1500);
 const LONGEST: Duration = Duration::from_mins(10);
 
 /// Between readings that fail, for ever.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(200))
-    .with_max_delay(Duration::from_secs(4))
-    .without_max_times();
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(4));
 
 /// After a reading that is too large: each costs as much as is read of it.
-const TOO_LARGE: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_secs(15))
-    .with_max_delay(Duration::from_secs(15))
-    .without_max_times();
+const TOO_LARGE: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
 
 impl Client {
     /// Reads a prefix again and again: at once, then after every change and after every `wait`.
@@ -90,7 +81,7 @@ impl Client {
             bucket: Bucket::new(options.burst, options.rate),
             urgent: options.urgent,
             failures: None,
-            lost_waits: None,
+            lost_waits: BACKOFF,
         };
         stream::unfold(watch, async |mut watch| {
             let reading = watch.next().await;
@@ -138,16 +129,16 @@ struct Watch {
     /// How many times the next reading is expected to count.
     cost: f64,
     bucket: Bucket,
-    /// The pauses to come, since the last reading failed.
-    failures: Option<ExponentialBackoff>,
-    /// The longest pauses to come, since the last wait failed.
-    lost_waits: Option<ExponentialBackoff>,
+    /// The pauses between readings, since the last one failed.
+    failures: Option<Backoff>,
+    /// The longest pauses after waits that fail.
+    lost_waits: Backoff,
 }
 
 impl Watch {
     async fn next(&mut self) -> Result<Listing, Error> {
-        if let Some(pause) = self.failures.as_mut().and_then(Iterator::next) {
-            sleep(pause).await;
+        if let Some(failures) = &mut self.failures {
+            failures.wait().await;
         }
         self.bucket.take(self.cost).await;
         let reading = self.read().await;
@@ -157,8 +148,8 @@ impl Watch {
                 self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
-            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE.build()),
-            Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
+            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE),
+            Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF),
             Err(_) => {}
         }
         reading
@@ -178,15 +169,14 @@ impl Watch {
         };
         let (mut listing, server) = match waited {
             Some(Ok(reading)) if reading.0.index >= self.seen => {
-                self.lost_waits = None;
+                self.lost_waits.reset();
                 reading
             }
             Some(Err(error)) if !error.is_transient() => return Err(error),
             Some(Err(_)) => {
                 // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
                 // All watches of a server lose theirs together, and may lose all to come.
-                let pauses = self.lost_waits.get_or_insert_with(|| BACKOFF.build());
-                let pause = pauses.next().unwrap_or_default().min(self.wait);
+                let pause = self.lost_waits.pause().min(self.wait);
                 sleep(pause.mul_f64(fastrand::f64())).await;
                 self.list_now().await?
             }
