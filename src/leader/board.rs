@@ -1,6 +1,6 @@
 //! What is told of an election: to `/readyz`, to the metric, to the log.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::telemetry::{Metrics, Part, Telemetry};
 
@@ -77,7 +77,7 @@ impl<F: Fn(&Standing)> Board<F> {
         let standing = Standing::Standby {
             leader: leader.map(str::to_owned),
         };
-        let mut told = self.told();
+        let mut told = self.told.lock();
         told.trouble = None;
         let known = told.standing == standing;
         drop(told);
@@ -92,7 +92,7 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// It can't be known who leads, or this replica can't stand for election.
     pub(super) fn trouble(&self, why: String) {
-        let mut told = self.told();
+        let mut told = self.told.lock();
         if told.trouble.as_ref() == Some(&why) {
             return;
         }
@@ -117,12 +117,8 @@ impl<F: Fn(&Standing)> Board<F> {
             _ => format!("nobody leads, {} (this replica) stands by", self.identity),
         });
         (self.on)(&standing);
-        let mut told = self.told();
+        let mut told = self.told.lock();
         told.standing = standing;
         told.trouble = None;
-    }
-
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock()
     }
 }

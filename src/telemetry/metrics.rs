@@ -4,7 +4,7 @@
 //! bounded: the namespaces and names of the semaphores that exist, and words of this program.
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -227,19 +227,15 @@ impl Metrics {
     pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
         let of = |reason| readiness(semaphore, reason);
         self.0.ready.get_or_create(&of(reason)).set(ready.into());
-        let before = self.reasons().insert(semaphore.clone(), reason);
+        let before = self.0.reasons.lock().insert(semaphore.clone(), reason);
         if let Some(before) = before.filter(|before| *before != reason) {
             self.0.ready.remove(&of(before));
         }
     }
 
-    fn reasons(&self) -> MutexGuard<'_, HashMap<SemaphoreLabels, &'static str>> {
-        self.0.reasons.lock()
-    }
-
     /// A semaphore is gone: its series go too.
     pub fn forget(&self, semaphore: &SemaphoreLabels) {
-        if let Some(reason) = self.reasons().remove(semaphore) {
+        if let Some(reason) = self.0.reasons.lock().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
         }
         for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
@@ -253,7 +249,7 @@ impl Metrics {
 
     /// Another replica says from now on what becomes of the semaphores.
     pub fn forget_all(&self) {
-        self.reasons().clear();
+        self.0.reasons.lock().clear();
         self.0.ready.clear();
         for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
             gauges.clear();

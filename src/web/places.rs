@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// How many there may be.
 pub(super) const ALL: usize = 64;
@@ -70,7 +70,7 @@ impl Places {
     /// A place for this user, or why there is none.
     pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<Place, String> {
         let tenant = Tenant::of(user);
-        let mut taken = self.taken();
+        let mut taken = self.0.lock();
         if taken.values().sum::<usize>() >= ALL {
             return Err(format!(
                 "this replica shows {ALL} open pages already, and no more: close one, or ask another replica"
@@ -88,15 +88,11 @@ impl Places {
             tenant,
         })
     }
-
-    fn taken(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
-        self.0.lock()
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = self.places.0.lock();
         if let Some(own) = taken.get_mut(&self.tenant) {
             *own -= 1;
             if *own == 0 {
@@ -128,7 +124,7 @@ mod tests {
         taken.pop();
         taken.push(places.take(user(ALL)).ok().unwrap());
         taken.clear();
-        assert!(places.taken().is_empty());
+        assert!(places.0.lock().is_empty());
 
         // They are many, or may be.
         taken.extend((0..ALL).map(|_| places.take(None).ok().unwrap()));

@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     },
 };
 use kube::{Api, Client, api::PostParams};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
@@ -82,7 +82,7 @@ impl Reviews {
 
     /// Whose a token is.
     pub(super) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
-        let before = self.tokens().get(token).cloned();
+        let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
             return known.user.clone().ok_or(Refusal::Unknown);
         }
@@ -100,7 +100,7 @@ impl Reviews {
         namespace: Option<&Arc<str>>,
     ) -> Result<bool, Refusal> {
         let place = namespace.cloned();
-        let known = user.known().get(&place).copied();
+        let known = user.sees.lock().get(&place).copied();
         if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
             return Ok(sees);
         }
@@ -116,7 +116,7 @@ impl Reviews {
             Ok(true)
         });
         let sees = asked.await.unwrap_or(Err(Refusal::silent()))?;
-        let (mut known, now) = (user.known(), Moment::now());
+        let (mut known, now) = (user.sees.lock(), Moment::now());
         known.retain(|_, (_, until)| *until > now);
         known.insert(place, (sees, now + LASTS));
         Ok(sees)
@@ -153,7 +153,7 @@ impl Reviews {
 
     fn remember(&self, token: &Token, user: Option<Arc<User>>) {
         let now = Moment::now();
-        let mut tokens = self.tokens();
+        let mut tokens = self.tokens.lock();
         if tokens.len() >= TOKENS && !tokens.contains_key(token) {
             // Whoever brings wrong ones pushes nobody out who is known.
             tokens.retain(|_, known| known.user.is_some());
@@ -180,10 +180,6 @@ impl Reviews {
         let answer = reviews.create(&PostParams::default(), question).await;
         answer.map_err(|error| explain(&error))
     }
-
-    fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Known>> {
-        self.tokens.lock()
-    }
 }
 
 impl User {
@@ -205,10 +201,6 @@ impl User {
             subject: subject.clone(),
             sees: Mutex::default(),
         })
-    }
-
-    fn known(&self) -> MutexGuard<'_, Sees> {
-        self.sees.lock()
     }
 }
 
@@ -384,17 +376,20 @@ pub(super) mod tests {
         let known = Token::of("for-the-page");
         let user = reviews.user(&known).await.unwrap();
         // An answer that is old still says that this one is no stranger.
-        reviews.tokens().get_mut(&known).unwrap().until = Moment::now();
+        reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), None);
-            assert!(reviews.tokens().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= TOKENS);
         }
-        assert!(reviews.tokens().contains_key(&known));
+        assert!(reviews.tokens.lock().contains_key(&known));
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), Some(user.clone()));
-            assert!(reviews.tokens().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= TOKENS);
         }
-        assert!(!reviews.tokens().contains_key(&known), "the oldest goes");
+        assert!(
+            !reviews.tokens.lock().contains_key(&known),
+            "the oldest goes"
+        );
     }
 
     /// Nobody is let in by an API server that does not answer.

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use reqwest::{Client, ClientBuilder, Url};
 use tokio::sync::{self, Notify};
@@ -125,9 +125,9 @@ impl Choice {
         }
         let _turn = self.resolving.lock().await;
         // Another call may have seen to it meanwhile.
-        if self.list().target().is_none() {
+        if self.list.lock().target().is_none() {
             let targets = self.endpoints.resolve(&trust).await?;
-            *self.list() = List { targets, at: 0 };
+            *self.list.lock() = List { targets, at: 0 };
         }
         let target = self.target(&trust);
         target.ok_or_else(|| unreachable("no address".to_owned()))
@@ -136,7 +136,7 @@ impl Choice {
     /// The target did not work: the next one is asked from now on, unless another call has seen to
     /// that already.
     pub(super) fn leave(&self, target: &Arc<Target>) {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let current = list.targets.get(list.at);
         if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
             list.at += 1;
@@ -145,7 +145,7 @@ impl Choice {
 
     /// The target that the list is at, with connections that are made with these certificates.
     fn target(&self, trust: &Arc<Trust>) -> Option<Arc<Target>> {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let target = list.target()?;
         if Arc::ptr_eq(&target.trust, trust) {
             return Some(target);
@@ -157,10 +157,6 @@ impl Choice {
             *place = renewed.clone();
         }
         Some(renewed)
-    }
-
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock()
     }
 }
 

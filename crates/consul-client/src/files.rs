@@ -209,7 +209,7 @@ mod tests {
     /// Its files are on a disk that hangs once they have been read.
     struct Hangs {
         looks: Arc<AtomicUsize>,
-        disk: std::sync::Mutex<mpsc::Receiver<()>>,
+        disk: parking_lot::Mutex<mpsc::Receiver<()>>,
     }
 
     impl Source for Hangs {
@@ -218,7 +218,7 @@ mod tests {
 
         fn files(&self) -> Vec<PathBuf> {
             if self.looks.fetch_add(1, Ordering::Relaxed) > 0 {
-                let _ = self.disk.lock().unwrap().recv();
+                let _ = self.disk.lock().recv();
             }
             vec!["/does/not/exist".into()]
         }
