@@ -424,5 +424,4 @@ fn parse_bool(value: &str) -> Result<bool, String> {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;
