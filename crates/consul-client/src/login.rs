@@ -1,8 +1,7 @@
-//! A login: Consul gives a token for a bearer token, by one of its auth methods.
+//! Login: Consul exchanges a bearer token for an ACL token, by one of its auth methods.
 //!
-//! One task of the client logs in, for all who use it: when a token is wanted first, when Consul
-//! does not know the one it gave any more, and in time before that expires. Who is in want of a
-//! token waits for the task.
+//! One task logs in for all clones of the client: when a token is first needed, when Consul does not know the token any
+//! more, and in time before it expires. Calls that need a token wait for the task.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -23,12 +22,12 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// By which auth method of Consul's a client logs in, and with what.
+/// The auth method that a client logs in by, and what it needs for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthMethod {
     /// The auth method's name in Consul.
     pub name: String,
-    /// The file of the bearer token, which is read anew for each login: Kubernetes exchanges it.
+    /// The file of the bearer token. It is read for each login, because Kubernetes replaces it.
     pub bearer_token_file: PathBuf,
     /// What Consul notes in the description of the token, for people.
     pub meta: BTreeMap<String, String>,
@@ -42,20 +41,20 @@ impl AuthMethod {
 /// The variable that carries the file's name.
 const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 
-/// Between logins that fail, or whose tokens are lost at once: for ever.
+/// Between logins that fail, or whose tokens are lost at once.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
-/// A token that is lost after this time was a good one.
+/// A token that is lost after this time had worked.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// Between looks at a new token until the server that is asked knows it: it is there within some
-/// 100 ms as a rule, and an agent that was asked too early remembers for 30 s that there is none.
+/// Between checks whether the server that is asked knows a new token. It usually takes some 100 ms, and an agent that
+/// is asked too early caches for 30 s that there is no such token.
 const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
 
-/// How many looks there are.
+/// How many checks there are.
 const LOOKS: usize = 10;
 
-/// The least time between looks at a token that was denied.
+/// The least time between checks of a token that was denied.
 const DOUBT: Duration = Duration::from_millis(250);
 
 /// How long giving the token back may take.
@@ -70,10 +69,10 @@ pub(super) struct Login {
 /// What the task works with.
 struct Desk {
     method: AuthMethod,
-    /// It brings no token.
+    /// It sends no token.
     client: Client,
     state: watch::Sender<State>,
-    /// Consul has denied that it knows the token.
+    /// Consul has answered that it does not know the token.
     doubted: Notify,
 }
 
@@ -92,7 +91,7 @@ enum State {
     Over,
 }
 
-/// A token that a login came to.
+/// A token from a login.
 struct Held {
     token: Token,
     since: Moment,
@@ -101,7 +100,7 @@ struct Held {
 }
 
 impl Login {
-    /// A login that begins when a token is wanted. The client is one without a token.
+    /// A login that begins when a token is first needed, by a client without a token.
     pub(super) fn new(client: Client, method: AuthMethod) -> Result<Self, ConfigError> {
         let file = method.bearer_token_file.display();
         let problem = match std::fs::read_to_string(&method.bearer_token_file) {
@@ -136,8 +135,8 @@ impl Login {
         }
     }
 
-    /// Consul does not know the token. Waits until there is another one, or none, or it has been
-    /// seen that it knows it after all; whether it makes sense to ask once more.
+    /// Consul does not know the token. Waits until there is another one or none, or until Consul knows it after all.
+    /// Returns whether to retry the call.
     pub(super) async fn look_into(&self) -> bool {
         let mut state = self.desk.state.subscribe();
         if matches!(*state.borrow_and_update(), State::Over) {
@@ -183,7 +182,7 @@ impl Drop for Login {
 }
 
 impl Desk {
-    /// Has a token for as long as one is wanted, and gives the last one back.
+    /// Keeps a valid token until it is not needed any more, and gives the last one back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
         let mut relapses = BACKOFF;
@@ -199,7 +198,7 @@ impl Desk {
             if lasted {
                 relapses.reset();
             } else if lost {
-                // Logins whose tokens nobody knows must not follow each other without a pause.
+                // Logins whose tokens are unknown at once must not follow each other without a pause.
                 self.unless_over(relapses.wait()).await;
             }
         }
@@ -208,7 +207,7 @@ impl Desk {
         }
     }
 
-    /// Logs in until that works, and gives the token before back; false if none is wanted any more.
+    /// Logs in until that works, and gives the previous token back; false if no token is needed any more.
     async fn renew(&self, held: &mut Option<Held>) -> bool {
         let mut backoff = BACKOFF;
         let mut told = None;
@@ -226,7 +225,7 @@ impl Desk {
             if told.as_ref() != Some(&error) {
                 tracing::warn!(%error, "not logged in to Consul: trying again");
             }
-            // One that lasts for a while yet is kept.
+            // One that is still valid is kept.
             if let Some(old) = held
                 && self.is_lost(&old.token).await
             {
@@ -299,7 +298,7 @@ impl Desk {
         let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
         let answer = answer.await.map_err(|error| self.explain(error, &bearer))?;
         let given: Result<Given, _> = answer.json();
-        // Why not is not repeated: it could be the token that is not as it should be.
+        // The reason is not repeated: it could contain the token.
         let unclear = || self.failed("the answer cannot be understood");
         let given = given.map_err(|_| unclear())?;
         let token = Token::parse(&given.secret).map_err(|_| unclear())?;
@@ -330,8 +329,8 @@ impl Desk {
         }
     }
 
-    /// Waits until the server that is asked knows the token, itself and not by asking the leader.
-    /// One that takes longer is used all the same.
+    /// Waits until the server that is asked knows the token without asking the leader. If it takes longer, the token is
+    /// used anyway.
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         for pause in PROBES.pauses().take(LOOKS) {
@@ -359,14 +358,13 @@ impl Desk {
         }
     }
 
-    /// What a failure of the login means to those who want a token.
+    /// A failure of the login, for those who wait for a token.
     fn explain(&self, error: Error, bearer: &Secret) -> Error {
-        // A proxy may repeat anything.
+        // A proxy may quote anything.
         let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
         match error {
             Error::Denied(_) | Error::Unexpected { .. } | Error::Decode(_) => {
-                // A refusal may look like that too: by this status Consul also says that it can't
-                // verify a token.
+                // May be a refusal: Consul has the same status for a token that it can't verify.
                 self.failure(&hide(&error.to_string()), error.is_transient())
             }
             Error::NoLeader { message, undecided } => Error::NoLeader {

@@ -20,11 +20,11 @@ const SLOW_DOWN: Duration = Duration::from_millis(500);
 
 /// The attempts of one call.
 pub(super) struct Repeat {
-    /// After this nothing is sent any more.
+    /// Nothing is sent after this.
     latest: Instant,
     backoff: Backoff,
     pub(super) tried: Vec<Arc<Target>>,
-    /// A failure after which a write may have been applied: it outweighs later ones.
+    /// A failure after which a write may have been applied. It takes precedence over later ones.
     undecided: Option<Error>,
 }
 
@@ -38,8 +38,8 @@ impl Repeat {
         }
     }
 
-    /// Waits until it is right to try again; the error, when that would be too late. A server that
-    /// was not yet asked in this call is asked at once.
+    /// Waits until the next attempt; fails with the error when that would be too late. A server that this call has not
+    /// asked yet is asked at once.
     pub(super) async fn pause(&mut self, error: Error, servers: &Choice) -> Result<(), Error> {
         let slow = matches!(error, Error::TooManyRequests(_));
         let fresh = match timeout_at(self.latest, servers.current()).await {
@@ -65,7 +65,7 @@ impl Repeat {
         (self.backoff.tries() < PAUSES).then(|| self.backoff.pause())
     }
 
-    /// The error of the whole call, of which this is the last one.
+    /// The error of the whole call, whose last attempt failed with this one.
     pub(super) fn worst(&mut self, last: Error) -> Error {
         match self.undecided.take() {
             Some(undecided) if !last.may_have_been_applied() && last.is_transient() => undecided,
