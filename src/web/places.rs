@@ -7,20 +7,20 @@ use parking_lot::Mutex;
 /// How many there may be.
 pub(super) const ALL: usize = 64;
 
-/// How many of them one tenant may have. Where nobody says who it is, all together have them all.
+/// How many of them one tenant may have. Without authentication all clients share all of them.
 pub(super) const EACH: usize = 12;
 
-/// What the name of every `ServiceAccount` begins with, before its namespace.
+/// The prefix of every `ServiceAccount`'s user name, before its namespace.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Who shares a tenant's places. Groups are no tenants: one user is in many, and all are in some.
+/// Who shares places. Groups are not tenants: one user is in many, and some contain everybody.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tenant {
-    /// All `ServiceAccounts` of a namespace: whoever may make one there may make a hundred.
+    /// All `ServiceAccounts` of a namespace: who may create one there may create a hundred.
     Namespace(Arc<str>),
-    /// A user, who can't make another one.
+    /// A user.
     User(Arc<str>),
-    /// All, where nobody says who it is.
+    /// All clients, without authentication.
     Anybody,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// The places of all who look.
+/// All places.
 #[derive(Clone, Default)]
 pub(super) struct Places(Arc<Mutex<HashMap<Tenant, usize>>>);
 
