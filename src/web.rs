@@ -86,7 +86,7 @@ pub struct Page {
 }
 
 /// What all open pages share.
-struct Desk {
+struct AppState {
     guard: Guard,
     picture: Arc<Shared>,
     places: Places,
@@ -135,7 +135,7 @@ impl Page {
         for watch in watch::over(&scope, &client, &picture) {
             watching.spawn(watch.run());
         }
-        let desk = Desk {
+        let app = AppState {
             guard: match access {
                 Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client))),
                 Access::Open => Guard::Open,
@@ -144,7 +144,7 @@ impl Page {
             places: Places::default(),
             telemetry,
         };
-        let routes = routes::routes(Arc::new(desk));
+        let routes = routes::routes(Arc::new(app));
         connections::serve(self.listener, routes, BOUNDS, shutdown).await;
         Ok(())
     }

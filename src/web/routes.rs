@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 
-use super::{Desk, guard::Refusal, stream};
+use super::{AppState, guard::Refusal, stream};
 use crate::connections::Connection;
 
 const HTML: &str = include_str!("page/index.html");
@@ -37,7 +37,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-pub(super) fn routes(desk: Arc<Desk>) -> Router {
+pub(super) fn routes(app: Arc<AppState>) -> Router {
     let file = |kind: &'static str, text: &'static str| {
         get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
     };
@@ -47,17 +47,17 @@ pub(super) fn routes(desk: Arc<Desk>) -> Router {
         .route("/style.css", file("text/css; charset=utf-8", STYLE))
         .route("/page.js", file("text/javascript; charset=utf-8", SCRIPT))
         .route("/events", get(events))
-        .with_state(desk)
+        .with_state(app)
         .layer(map_response(secure))
 }
 
 async fn events(
-    State(desk): State<Arc<Desk>>,
+    State(app): State<Arc<AppState>>,
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refusal> {
-    let pass = desk.guard.admit(&headers).await?;
-    let events = stream::open(desk, pass).await?;
+    let pass = app.guard.admit(&headers).await?;
+    let events = stream::open(app, pass).await?;
     // There are fewer places than connections.
     connection.keep();
     Ok(events)

@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
 use super::{
-    Desk,
+    AppState,
     guard::{Pass, Refusal},
     picture::{Changes, Picture, Shown},
     places::Place,
@@ -50,7 +50,7 @@ const LASTS: Duration = Duration::from_mins(10);
 
 /// A page that is open.
 struct Open {
-    desk: Arc<Desk>,
+    app: Arc<AppState>,
     pass: Pass,
     _place: Place,
     picture: watch::Receiver<Picture>,
@@ -111,14 +111,14 @@ struct Change<'a> {
 }
 
 /// The events for an accepted client.
-pub(super) async fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
-    let place = desk.places.take(pass.user()).map_err(Refusal::Full)?;
+pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
+    let place = app.places.take(pass.user()).map_err(Refusal::Full)?;
     // A client that may see nothing is refused before the answer begins.
-    let all = desk.guard.shows(&pass, None).await?;
+    let all = app.guard.shows(&pass, None).await?;
     let now = Moment::now();
     let open = Open {
-        picture: desk.picture.subscribe(),
-        desk,
+        picture: app.picture.subscribe(),
+        app,
         pass,
         _place: place,
         seen: 0,
@@ -207,7 +207,7 @@ impl Open {
 
     /// The state of this replica, if it has changed.
     fn operator(&mut self) -> Option<Event> {
-        let health = &self.desk.telemetry.health;
+        let health = &self.app.telemetry.health;
         let operator = Operator {
             obstacles: health.obstacles(),
             remarks: health.remarks(),
@@ -241,7 +241,7 @@ impl Open {
     /// Whether its user is still accepted and may see the same as before. If not, everything is sent again.
     async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
         self.check = Moment::now() + CHECK;
-        let guard = &self.desk.guard;
+        let guard = &self.app.guard;
         guard.renew(&mut self.pass).await?;
         if guard.shows(&self.pass, None).await? != self.sees.all {
             return Ok(false);
@@ -258,7 +258,7 @@ impl Open {
     }
 
     async fn ask(&self, namespaces: &[Arc<str>]) -> Result<Vec<bool>, Refusal> {
-        let guard = &self.desk.guard;
+        let guard = &self.app.guard;
         let asked = namespaces.iter();
         try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
     }

@@ -201,16 +201,16 @@ impl Client {
         };
         let mut repeat = Repeat::new(time.latest);
         // Only once: a token that is denied again is really unknown.
-        let mut looked_into = false;
+        let mut rechecked = false;
         loop {
             let error = match self.attempt(&call, &mut repeat, &time).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             tracing::debug!(call = call.kind, %error, "a call of Consul failed");
-            if error.is_unknown_token() && !looked_into {
-                looked_into = true;
-                if let Ok(true) = timeout_at(time.latest, self.token.look_into()).await {
+            if error.is_unknown_token() && !rechecked {
+                rechecked = true;
+                if let Ok(true) = timeout_at(time.latest, self.token.recheck()).await {
                     continue;
                 }
             }

@@ -55,25 +55,25 @@ const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_m
 const LOOKS: usize = 10;
 
 /// The least time between checks of a token that was denied.
-const DOUBT: Duration = Duration::from_millis(250);
+const RECHECK: Duration = Duration::from_millis(250);
 
 /// How long giving the token back may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LOGOUT: Duration = Duration::from_secs(2);
 
 /// The login of a client and all its clones.
 pub(super) struct Login {
-    desk: Arc<Desk>,
+    worker: Arc<Worker>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the task works with.
-struct Desk {
+struct Worker {
     method: AuthMethod,
     /// It sends no token.
     client: Client,
     state: watch::Sender<State>,
     /// Consul has answered that it does not know the token.
-    doubted: Notify,
+    denied: Notify,
 }
 
 #[derive(Clone, Default)]
@@ -111,14 +111,14 @@ impl Login {
         if let Some(problem) = problem {
             return Err(ConfigError::new(BEARER_TOKEN_FILE, problem));
         }
-        let desk = Desk {
+        let worker = Worker {
             method,
             client,
             state: watch::Sender::default(),
-            doubted: Notify::new(),
+            denied: Notify::new(),
         };
         Ok(Self {
-            desk: Arc::new(desk),
+            worker: Arc::new(worker),
             task: Mutex::default(),
         })
     }
@@ -126,7 +126,7 @@ impl Login {
     /// The token, or why there is none. Waits while it is being asked for.
     pub(super) async fn token(&self) -> Result<Token, Error> {
         self.begin();
-        let mut state = self.desk.state.subscribe();
+        let mut state = self.worker.state.subscribe();
         let known = |state: &State| !matches!(state, State::Idle | State::Asking);
         match state.wait_for(known).await.as_deref() {
             Ok(State::In(token)) => Ok(token.clone()),
@@ -137,21 +137,21 @@ impl Login {
 
     /// Consul does not know the token. Waits until there is another one or none, or until Consul knows it after all.
     /// Returns whether to retry the call.
-    pub(super) async fn look_into(&self) -> bool {
-        let mut state = self.desk.state.subscribe();
+    pub(super) async fn recheck(&self) -> bool {
+        let mut state = self.worker.state.subscribe();
         if matches!(*state.borrow_and_update(), State::Over) {
             return false;
         }
-        self.desk.doubted.notify_one();
+        self.worker.denied.notify_one();
         state.changed().await.is_ok()
     }
 
     /// Gives the token back. There is none from then on.
     pub(super) async fn end(&self) {
-        self.desk.state.send_replace(State::Over);
+        self.worker.state.send_replace(State::Over);
         let task = self.task.lock().take();
         if let Some(task) = task
-            && timeout(FAREWELL, task).await.is_err()
+            && timeout(LOGOUT, task).await.is_err()
         {
             tracing::warn!(
                 "the token could not be given back to Consul: it stays until it expires"
@@ -167,8 +167,8 @@ impl Login {
             }
             idle
         };
-        if self.desk.state.send_if_modified(idle) {
-            *self.task.lock() = Some(tokio::spawn(self.desk.clone().run()));
+        if self.worker.state.send_if_modified(idle) {
+            *self.task.lock() = Some(tokio::spawn(self.worker.clone().run()));
         }
     }
 }
@@ -181,7 +181,7 @@ impl Drop for Login {
     }
 }
 
-impl Desk {
+impl Worker {
     /// Keeps a valid token until it is not needed any more, and gives the last one back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
@@ -253,12 +253,12 @@ impl Desk {
         };
         let lost = async {
             loop {
-                self.doubted.notified().await;
+                self.denied.notified().await;
                 if self.is_lost(&held.token).await {
                     return;
                 }
                 self.tell(State::In(held.token.clone()));
-                sleep(DOUBT).await;
+                sleep(RECHECK).await;
             }
         };
         tokio::select! {
@@ -350,7 +350,7 @@ impl Desk {
     async fn log_out(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
-        match timeout(FAREWELL, out).await {
+        match timeout(LOGOUT, out).await {
             Ok(Err(error)) if !error.is_unknown_token() => {
                 tracing::warn!(%error, "the token could not be given back to Consul: it stays until it expires");
             }
@@ -434,7 +434,7 @@ mod tests {
 
     /// What these answers to a login come to.
     fn explained(status: u16, body: &str) -> Error {
-        let desk = Desk {
+        let worker = Worker {
             method: AuthMethod {
                 name: "jwt".to_owned(),
                 bearer_token_file: PathBuf::new(),
@@ -442,9 +442,9 @@ mod tests {
             },
             client: Client::new(Config::default()).unwrap(),
             state: watch::Sender::default(),
-            doubted: Notify::new(),
+            denied: Notify::new(),
         };
-        desk.explain(
+        worker.explain(
             Error::from_answer(status, body.as_bytes()),
             &"s3cr3t".into(),
         )

@@ -178,9 +178,9 @@ impl TokenSource {
 
     /// Consul does not know the token. Waits for another one, for as long as the caller allows. Returns whether to retry
     /// the call.
-    pub(super) async fn look_into(&self) -> bool {
+    pub(super) async fn recheck(&self) -> bool {
         match self {
-            Self::Login(login) => login.look_into().await,
+            Self::Login(login) => login.recheck().await,
             Self::None | Self::Fixed(_) | Self::File(_) | Self::Cell(_) => false,
         }
     }
