@@ -1,7 +1,7 @@
-//! Whether the admission policies of `config/policies` are in force, and what to do where they are not.
+//! Whether the admission policies of `config/policies` are in force, and what to do if not.
 //!
-//! The operator is right without them, so nothing fails here: what can't be read is not known. `read` asks
-//! the API server; what its answers mean is judged here.
+//! The operator is correct without them, so nothing fails here: what can't be read is unknown. `read` asks the API
+//! server; this file evaluates its answers.
 
 mod read;
 
@@ -14,11 +14,11 @@ pub use self::read::look;
 /// How long one answer may take when the operator starts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The policy that has Jobs made suspended, and its binding.
+/// The policy that makes new Jobs suspended, and its binding.
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
-/// The policy that leaves the start of Jobs, and the reports on them, to the operator, and its binding.
+/// The policy that lets only the operator start Jobs and report on them, and its binding.
 pub const GUARD: &str = "guard.consul-semaphore.io";
-/// The policy that refuses Jobs which are made running, and its binding: what Kubernetes before 1.36 has in place of
+/// The policy that refuses new Jobs that are not suspended, and its binding: for Kubernetes before 1.36, instead of
 /// [`SUSPEND`].
 pub const REFUSE: &str = "refuse.consul-semaphore.io";
 
@@ -37,7 +37,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// What it is called, and its binding.
+    /// The names of it and its binding.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Suspend => SUSPEND,
@@ -53,7 +53,7 @@ impl Policy {
         }
     }
 
-    /// What is so without it.
+    /// What happens without it.
     const fn without(self) -> &'static str {
         match self {
             Self::Suspend | Self::Refuse => {
@@ -65,7 +65,7 @@ impl Policy {
         }
     }
 
-    /// What puts it in force.
+    /// How to put it in force.
     const fn install(self) -> &'static str {
         match self {
             Self::Suspend | Self::Guard => "kubectl apply -k config/policies",
@@ -73,7 +73,7 @@ impl Policy {
         }
     }
 
-    /// Where that can be done.
+    /// Where that is possible.
     const fn since(self) -> &'static str {
         match self {
             Self::Suspend => {
@@ -85,41 +85,41 @@ impl Policy {
     }
 }
 
-/// What the API server says of one object.
+/// The API server's answer about one object.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
     Found(Value),
     NotThere,
-    /// Why it is not known.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
 /// What is known of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It works, at least somewhere: its binding may leave namespaces out.
+    /// In force, at least somewhere: its binding may exclude namespaces.
     InForce,
-    /// It is not there, or this Kubernetes has no such policies.
+    /// Missing, or this Kubernetes has no such policies.
     Absent,
-    /// It is there, and nothing puts it in force.
+    /// It exists, but no binding puts it in force.
     Unbound,
-    /// It takes this operator, which the API server knows by this name, for a user.
+    /// It treats this operator, whose user name this is, as a user.
     Stranger(String),
-    /// It can't be read, for this reason.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
-/// A policy, and what is known of it. Shown, it is a sentence.
+/// A policy, and what is known of it. Displays as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which one.
+    /// The policy.
     pub policy: Policy,
-    /// How it stands.
+    /// What is known of it.
     pub standing: Standing,
 }
 
 impl Finding {
-    /// What to do, or what follows if nothing is done; `None` if all is well.
+    /// What to do, or the consequence of doing nothing; `None` if all is well.
     pub fn advice(&self) -> Option<String> {
         let policy = self.policy;
         let (without, install, since) = (policy.without(), policy.install(), policy.since());
@@ -139,7 +139,7 @@ impl Finding {
         }
     }
 
-    /// Says it in the log: as a warning where somebody wanted the policy and does not have it.
+    /// Logs it: as a warning if somebody wanted the policy and does not have it.
     fn log(&self) {
         let advice = self.advice().unwrap_or_default();
         match self.standing {
@@ -170,7 +170,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at the policies and says in the log how they stand.
+/// Reads the policies and logs their state.
 pub async fn tell(client: kube::Client) {
     let operator = read::user(&client, PATIENCE).await;
     for finding in look(&client, operator.as_deref(), PATIENCE).await {
@@ -178,8 +178,8 @@ pub async fn tell(client: kube::Client) {
     }
 }
 
-/// Which of them are worth a word: where no Job can be made running because such are refused, nobody misses the
-/// policy that has them suspended; and nobody misses the refusal who did not ask for it.
+/// Which of them are worth reporting: where unsuspended Jobs are refused, nobody needs the policy that suspends them;
+/// and a missing refusal does not matter unless it was asked for.
 fn told([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
     let refused = refuse.standing == Standing::InForce;
     let suspend = (!refused || suspend.standing != Standing::Absent).then_some(suspend);
@@ -187,8 +187,7 @@ fn told([suspend, guard, refuse]: [Finding; 3]) -> Vec<Finding> {
     suspend.into_iter().chain([guard]).chain(refuse).collect()
 }
 
-/// What was read of a policy and of its binding means this; `user` is who the API server takes this operator
-/// for, if that is known.
+/// Evaluates what was read of a policy and its binding. `user` is this operator's user name, if known.
 fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) -> Finding {
     let standing = match (read, binding) {
         (Answer::NotThere, _) => Standing::Absent,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use axum::Router;
+use consul_client::Backoff;
 use hyper::{
     Request,
     body::Incoming,
@@ -25,27 +26,26 @@ use hyper_util::{
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{AbortHandle, JoinSet, yield_now},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-/// How long to wait when the system has no connection to give, as when file descriptors ran out.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between tries while the system has no connection to give, as when file descriptors ran out.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
 
-/// How long what was sent may stay without an answer of the other side's TCP, in milliseconds.
+/// How long sent data may stay unacknowledged, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNHEARD: u32 = 30_000;
 
-/// What connections may take.
+/// Limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// How many there are at once. One more is given the place of another one: see
-    /// [`Connections::make_room`].
+    /// How many there may be at once. One more replaces another one: see [`Connections::make_room`].
     pub(crate) most: usize,
-    /// How long the head of the request may take to come.
+    /// How long the request's head may take.
     pub(crate) head: Duration,
-    /// When a connection is closed, whatever it does.
+    /// How long a connection may last.
     pub(crate) lasts: Duration,
-    /// How long answers that are under way may take when the server ends.
+    /// How long answers that have begun may take when the server ends.
     pub(crate) grace: Duration,
 }
 
@@ -57,12 +57,12 @@ pub(crate) struct Connection(Arc<Progress>);
 struct Progress {
     /// Its request has come.
     asked: AtomicBool,
-    /// It makes room for no other one.
+    /// It is not closed to make room.
     kept: AtomicBool,
 }
 
 impl Connection {
-    /// Keeps it when others need room. Whoever calls this bounds how many connections are kept.
+    /// Keeps it when others need room. The caller limits how many connections are kept.
     pub(crate) fn keep(&self) {
         self.0.kept.store(true, Ordering::Relaxed);
     }
@@ -85,7 +85,7 @@ struct Connections {
     open: VecDeque<(Connection, AbortHandle)>,
 }
 
-/// Serves until `shutdown` ends, then for a moment longer, to finish what is under way.
+/// Serves until `shutdown` ends, then for the grace, to finish answers that have begun.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -99,21 +99,25 @@ pub(crate) async fn serve(
         tasks: JoinSet::new(),
         open: VecDeque::new(),
     };
+    let mut backoff = BACKOFF;
     loop {
         tokio::select! {
             () = &mut shutdown => break,
             Some(_) = connections.tasks.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => connections.admit(stream).await,
+                Ok((stream, _)) => {
+                    backoff.reset();
+                    connections.admit(stream).await;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
-                    sleep(ACCEPT_PAUSE).await;
+                    backoff.wait().await;
                 }
             },
         }
     }
     drop(listener);
-    // What is not finished by then is dropped with the set.
+    // Answers that are not finished by then are dropped with the set.
     let _ = timeout(bounds.grace, async {
         while connections.tasks.join_next().await.is_some() {}
     })
@@ -134,9 +138,8 @@ impl Connections {
         yield_now().await;
     }
 
-    /// Whether there is room for one more. Where there is none, the oldest connection whose request has
-    /// not come is closed, and if there is none of these, the oldest that is being answered: so those who
-    /// connect and say nothing, or ask and read nothing, keep nobody from an answer.
+    /// Makes room for one more; false if all connections are kept. It closes the oldest connection whose request has not
+    /// come, or else the oldest that is being answered: clients that send or read nothing can't block others.
     async fn make_room(&mut self) -> bool {
         while self.tasks.try_join_next().is_some() {}
         self.open.retain(|(_, task)| !task.is_finished());
@@ -160,7 +163,7 @@ impl Connections {
 
 /// Answers one request on a new connection.
 async fn answer(stream: TcpStream, routes: Router, bounds: Bounds, connection: Connection) {
-    // Nobody may be there any more to whom a long answer goes, and TCP would try for a quarter of an hour.
+    // The client of a long answer may be gone, and TCP would retry for a quarter of an hour.
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNHEARD) {
         tracing::debug!(%error, "a connection that dies is noticed late");

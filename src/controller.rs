@@ -56,7 +56,7 @@ use crate::{
     telemetry::{Health, Metrics, Telemetry, Traces},
 };
 use consul_client::{self as consul, Observer, text::one_line};
-use consul_semaphore::{Cluster, holding::insist};
+use consul_semaphore::{Cluster, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 
 /// How many Jobs are written to at once, over all semaphores.
@@ -284,7 +284,7 @@ async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Clus
             "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
         ));
     };
-    let id = insist(ask, tell).await;
+    let id = retry_until_ok(ask, tell).await;
     let name = name.unwrap_or_else(|| id.chars().take(8).collect());
     Cluster { name, id }
 }

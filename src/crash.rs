@@ -8,7 +8,7 @@
 //! CRASH_POINTS="kill granted@team-a released@team-b#2"
 //! ```
 //! is what to do (`kill`: end at once, as SIGKILL does; `stop`: SIGSTOP, so that SIGCONT wakes the
-//! process), and for each point the namespace whose work is meant (nothing for work that is done for
+//! process; `panic`: in the task that gets there last), and for each point the namespace whose work is meant (nothing for work that is done for
 //! no namespace) and the how manyth time (the first without a number). Work that gets to an armed
 //! point waits there; when all of them have been got to, it happens. So one process dies, or sleeps,
 //! at many points at once, each in a namespace of its own.

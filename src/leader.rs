@@ -1,20 +1,19 @@
-//! Which of several replicas works: a leadership that comes and goes.
+//! Leader election: which of several replicas works.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `term` | one time of leading, and the gates that let nothing through after it |
-//! | `name` | what an election is called |
-//! | `board` | what is told of it: `/readyz`, the metric, the log |
+//! | `term` | one term of leadership, and the gates that stop all writes after it |
+//! | `name` | the name of an election |
+//! | `board` | how it is reported: `/readyz`, the metric, the log |
 //! | `lease` | an election by a Lease in Kubernetes; `lease/record` has its rules, without IO |
 //! | `lock` | an election by a key in Consul that a session locks |
 //!
-//! Being the leader only spares double work. What keeps a semaphore's limit is Consul's
-//! check-and-set, and what keeps a Job from being started twice is the version that its PATCH
-//! names: so two leaders for a moment are harmless, and nothing here has to be perfect.
+//! The election only avoids double work. Consul's check-and-set keeps a semaphore's limit, and the version in each
+//! PATCH keeps a Job from being started twice. So two leaders at once are harmless for a moment.
 //!
-//! No clock of another machine is believed. A leader counts from when it sent what was answered
-//! well, and stops at two thirds of the lease; the others count from when they saw the last change,
-//! and wait for all of it. Both by [`Moment`], which runs on while a machine sleeps.
+//! No clock of another machine is trusted. A leader counts from when it sent its last successful renewal, and stops
+//! after two thirds of the lease; the others count from when they saw the last change, and wait for all of it. Both use
+//! [`Moment`], which goes on while a machine sleeps.
 
 mod board;
 mod lease;
@@ -37,8 +36,8 @@ pub use self::{
     term::{NotLeading, Term},
 };
 
-/// How long the work may take to end when the lead is lost. Its tasks are dropped, so it takes no
-/// time at all, unless one of them never comes back from a call that blocks.
+/// How long the work may take to end when the lead is lost. Its tasks are dropped, so it takes no time unless one of
+/// them is stuck in a blocking call.
 const END: Duration = Duration::from_secs(5);
 
 /// How long giving the lead back may take.
@@ -60,10 +59,10 @@ pub enum Mode {
 pub struct Settings {
     /// Where it is held.
     pub mode: Mode,
-    /// What this replica is called. A process that finds its own name on the lead when it starts
-    /// takes it over at once: it was its own before it was restarted.
+    /// The name of this replica. A process that finds its own name as the leader when it starts takes over at once: it
+    /// led before it was restarted.
     pub identity: String,
-    /// The Lease's namespace; the one that this process runs in without.
+    /// The Lease's namespace; `None`: the one that this process runs in.
     pub namespace: Option<String>,
     /// Which election it is.
     pub lease_name: LeaseName,
@@ -97,16 +96,15 @@ pub struct Election {
 }
 
 impl Election {
-    /// Has `work` done whenever this replica leads, until it ends by itself: when the process is
-    /// asked to end, or has failed. It must end at once when its [`Term`] is over. `on` hears of
-    /// every change; what `work` does before it returns its future is done before that. At the end the
-    /// lead is given back, so that another replica has it at once.
+    /// Runs `work` whenever this replica leads, until `work` ends by itself: because the process is asked to end, or
+    /// has failed. It must end at once when its [`Term`] is over. `on` receives every change, after `work` has returned
+    /// its future. At the end the lead is given back, so that another replica can take it at once.
     ///
-    /// A replica that lost the lead stands by in the same process: nothing of a term is left in
-    /// memory when it is over, and a restart by Kubernetes would be delayed longer each time.
+    /// A replica that lost the lead stands by in the same process: nothing of a term stays in memory, and Kubernetes
+    /// would delay each restart longer.
     ///
     /// # Errors
-    /// What `work` came to; or it did not end when it had to, so that the process must.
+    /// The error of `work`, or that it did not end when it had to: then the process must end.
     pub async fn run<W: Future<Output = anyhow::Result<()>>>(
         self,
         shutdown: impl Future<Output = ()> + Clone,
@@ -132,16 +130,15 @@ impl Election {
     }
 }
 
-/// How the lead is lost of which nothing is heard any more.
+/// Why the lead is lost when renewals get no answer.
 const OUT_OF_TIME: &str = "it could not be renewed in time";
 
-/// Who stands for election.
+/// A candidate in an election.
 trait Candidate {
     /// Contends until this replica leads, and returns until when that is certain.
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment;
 
-    /// Extends the term until the lead is lost, and returns how. That the term runs out is not its
-    /// business.
+    /// Extends the term until the lead is lost, and returns why. It does not watch for the end of the term.
     async fn keep(&mut self, term: &Term) -> String;
 
     /// Gives the lead back, if this replica has it.
@@ -160,7 +157,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
             () = shutdown.clone() => break Ok(()),
         };
         let term = Term::new(until);
-        // It says first what has to be ready.
+        // It first registers what has to be ready.
         let mut work = std::pin::pin!(work(term.clone()));
         board.leads();
         let (lost, worked) = tokio::select! {
@@ -170,7 +167,7 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         };
         let ended = match worked {
             Some(worked) if worked.is_err() || term.lasts() => break worked,
-            // It saw the end of its term first, and ended by that: the process goes on.
+            // It ended because its term is over: the process goes on.
             Some(_) => true,
             None => false,
         };
@@ -189,30 +186,31 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
     worked
 }
 
-/// How long things may take, by the length of the lease: the parts that client-go has.
+/// Durations as shares of the lease, the same as in client-go.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
     lease: Duration,
 }
 
 impl Timing {
-    /// How long after a renewal was sent its sender may count on it: a third less than the others
-    /// wait, for what is under way then to end.
+    /// How long after sending a renewal the leader may rely on it: a third less than the others wait, so that running
+    /// calls can end.
     fn certain(self) -> Duration {
         self.lease * 2 / 3
     }
 
-    /// Between renewals, and between looks at a lead that somebody else may lose.
+    /// Between renewals, and between checks of another replica's lead.
     fn retry(self) -> Duration {
         self.lease * 2 / 15
     }
 
-    /// How long one call may take: two fit into the time that a renewal is certain for.
+    /// How long one call may take: two fit into [`Self::certain`].
     fn call(self) -> Duration {
         self.lease / 3
     }
 
-    /// The pause before the next try, with jitter, so that replicas don't try together.
+    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must be
+    /// renewed in time, and one that is free must be taken soon.
     fn pause(self) -> Duration {
         self.retry().mul_f64(fastrand::f64().mul_add(0.4, 0.8))
     }

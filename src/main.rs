@@ -7,7 +7,8 @@ mod slot;
 
 use std::{
     io::{self, Write as _},
-    process::ExitCode,
+    panic,
+    process::{self, ExitCode},
 };
 
 use anyhow::Context as _;
@@ -17,6 +18,7 @@ use consul_semaphore_operator::telemetry;
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let done = match Cli::from_process().command {
         Command::Run(flags) => run::run(*flags),
         Command::Exec(flags) => return slot::exec(*flags),
@@ -29,6 +31,16 @@ fn main() -> ExitCode {
         Command::Version => print(&telemetry::version()),
     };
     done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+/// A panic in any task or thread ends the process: what half of it has done is not to be gone on with, and a restart
+/// adopts the slots. What is shipped aborts by its profile; so do all other builds.
+fn abort_on_panic() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        process::abort();
+    }));
 }
 
 /// Writes to stdout. A reader that went away, as `head` does, is no failure.

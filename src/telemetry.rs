@@ -1,6 +1,6 @@
-//! What the operator tells about itself: logs, metrics, traces, health, and the HTTP server.
+//! How the operator reports on itself: logs, metrics, traces, health, and the HTTP server.
 //!
-//! It knows nothing of Kubernetes, Consul or semaphores: the others call in with plain values.
+//! It knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
 mod build;
 mod health;
 mod lines;
@@ -24,6 +24,6 @@ pub struct Telemetry {
     pub metrics: Metrics,
     /// What `/readyz` answers.
     pub health: Health,
-    /// Where the ways of Jobs are told.
+    /// Where traces of Jobs are sent.
     pub traces: Traces,
 }

@@ -1,18 +1,18 @@
 //! A page for people: who holds the slots of each semaphore, who waits and why, as it happens.
 //!
-//! It shows what the status of each `ConsulSemaphore` says, by a watch of its own. So every replica
-//! shows the same, whoever leads, and the controller neither knows of the page nor waits for it.
+//! It shows the status of each `ConsulSemaphore`, from a watch of its own. So every replica shows the same, leader or
+//! not, and the controller neither knows of the page nor waits for it.
 //!
 //! | module | subject |
 //! |---|---|
-//! | `watch` | the watch of the API server, which feeds the picture |
-//! | `picture` | what all semaphores look like now, and what has changed since somebody looked |
-//! | `view` | what is shown of one; `holder` reads who holds, `trend` remembers its use |
+//! | `watch` | the watch of the API server, which updates the picture |
+//! | `picture` | the current state of all semaphores, and what changed since a reader's last look |
+//! | `view` | one semaphore as JSON; `holder` reads who holds a slot, `trend` keeps its recent use |
 //! | `guard` | who may see which namespaces; `reviews` asks the API server about it |
 //! | `places` | how many pages may be open |
 //! | `stream` | one open page: server-sent events |
 //! | `routes` | paths and headers |
-//! | `page/` | HTML, CSS and JavaScript, as they are served |
+//! | `page/` | HTML, CSS and JavaScript |
 
 mod guard;
 mod holder;
@@ -37,7 +37,7 @@ use crate::{
 };
 use consul_semaphore_api::scope::Scope;
 
-/// A page that is open asks anew before its connection is closed.
+/// An open page reconnects before its connection is closed.
 const BOUNDS: Bounds = Bounds {
     most: places::ALL + 32,
     head: Duration::from_secs(10),
@@ -45,10 +45,10 @@ const BOUNDS: Bounds = Bounds {
     grace: Duration::ZERO,
 };
 
-/// After how long without a word a connection to the API server is given up.
+/// A connection to the API server that is silent for so long is given up.
 const SILENCE: Duration = Duration::from_mins(5);
 
-/// How the page is set up.
+/// Settings of the page.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where it is served.
@@ -62,13 +62,13 @@ pub struct Settings {
 /// Who may see the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whoever brings a token that the API server knows, as far as its user may list `ConsulSemaphores`.
+    /// Everybody with a token that the API server knows, as far as its user may list `ConsulSemaphores`.
     Kubernetes,
-    /// Whoever reaches it: for loopback addresses alone.
+    /// Everybody: only for loopback addresses.
     Open,
 }
 
-/// The address cannot be listened on.
+/// Listening on the address failed.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {source}; choose another address with --web-address or WEB_ADDRESS"
@@ -78,22 +78,22 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// The page, about to be served.
+/// The page, ready to be served.
 #[derive(Debug)]
 pub struct Page {
     listener: TcpListener,
     settings: Settings,
 }
 
-/// What all who look at the page share.
-struct Desk {
+/// What all open pages share.
+struct AppState {
     guard: Guard,
     picture: Arc<Shared>,
     places: Places,
     telemetry: Telemetry,
 }
 
-/// The picture, for one who paints and many who look: each sees what there is when it has time to.
+/// The picture, for one writer and many readers: each reads the current state when it has time.
 type Shared = tokio::sync::watch::Sender<Picture>;
 
 impl Page {
@@ -125,9 +125,9 @@ impl Page {
             scope,
         } = self.settings;
         let mut config = kube::Config::infer().await.context("no cluster is known")?;
-        // A page that is told at once what is wrong can say so.
+        // Without retries, so that the page can show at once what is wrong.
         config.default_retry = false;
-        // The API server ends a watch before that, so what is silent for longer is dead.
+        // The API server ends a watch before that, so a longer silence means a dead connection.
         config.read_timeout = Some(SILENCE);
         let client = kube::Client::try_from(config).context("the API server")?;
         let picture = Arc::new(Shared::default());
@@ -135,7 +135,7 @@ impl Page {
         for watch in watch::over(&scope, &client, &picture) {
             watching.spawn(watch.run());
         }
-        let desk = Desk {
+        let app = AppState {
             guard: match access {
                 Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client))),
                 Access::Open => Guard::Open,
@@ -144,7 +144,7 @@ impl Page {
             places: Places::default(),
             telemetry,
         };
-        let routes = routes::routes(Arc::new(desk));
+        let routes = routes::routes(Arc::new(app));
         connections::serve(self.listener, routes, BOUNDS, shutdown).await;
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The test bed itself, where a fault of it would not show in the tests that stand on it: what it leaves behind, what
-//! its observer sees, what it says when it does not start.
+//! The test bed itself, where a defect of it would not show in the tests that use it: what it leaves behind, and what
+//! it says when it does not start.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -7,14 +7,13 @@
 )]
 use std::{
     cell::Cell,
-    collections::BTreeSet,
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
 };
 
 use serde_json::json;
-use testbed::{ApiServer, Bed, Consul, Kubernetes, Policy, eventually, same};
+use testbed::{ApiServer, Consul, Kubernetes, Policy, eventually, same};
 
 /// One that is in force says nothing of another one.
 #[tokio::test]
@@ -56,65 +55,6 @@ async fn each_admission_policy_is_waited_for_by_itself() {
     assert_eq!(team.jobs().await, [""; 0], "what was tried is gone");
 }
 
-#[tokio::test]
-async fn the_observer_counts_holders_and_jobs_with_pods() {
-    let bed = Bed::builder().without_operator().start().await;
-    let team = bed.namespace("observed").await;
-    let db = team
-        .semaphore("db")
-        .limit(2)
-        .prefix("shared/db")
-        .create()
-        .await;
-    let observer = bed.watch_limit(&db.lock_prefix()).await;
-
-    let first = bed.consul().take_slot("shared/db", 2).await;
-    let second = bed.consul().take_slot("shared/db", 2).await;
-    let both = BTreeSet::from([first.clone(), second]);
-    eventually("both are seen", || async {
-        same(observer.seen().holders, both.clone())
-    })
-    .await;
-    bed.consul().give_back("shared/db", &first).await;
-    eventually("one is seen", || async {
-        same(observer.seen().holders.len(), 1)
-    })
-    .await;
-    team.job("one")
-        .semaphore("db")
-        .unsuspended()
-        .parallelism(2)
-        .create()
-        .await
-        .is_complete()
-        .await;
-    team.job("two")
-        .semaphore("db")
-        .unsuspended()
-        .create()
-        .await
-        .is_complete()
-        .await;
-    team.job("other")
-        .semaphore("another")
-        .unsuspended()
-        .create()
-        .await
-        .is_complete()
-        .await;
-    eventually("no Job is seen", || async {
-        let seen = observer.seen();
-        same((seen.jobs.len(), seen.all_jobs.len()), (0, 2))
-    })
-    .await;
-
-    let seen = observer.seen();
-    assert_eq!((seen.peak_holders, seen.all_holders.len()), (2, 2));
-    assert_eq!((seen.peak_jobs, seen.all_jobs.len()), (1, 2));
-    assert_eq!(observer.errors(), Vec::<String>::new());
-}
-
-/// Servers that exist already are used as a bed's own are, and stay when the bed ends.
 #[tokio::test]
 async fn a_server_that_does_not_start_says_why() {
     let refusal = Consul::builder()

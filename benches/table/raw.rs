@@ -1,9 +1,6 @@
 //! The floor: the same writes as raw requests, on connections that are kept alive, and nothing else.
 
-use std::{
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use k8s_openapi::api::batch::v1::Job;
@@ -11,6 +8,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testbed::{Bed, Namespace};
 
@@ -60,7 +58,7 @@ impl Raw {
             .map(|slot| (self.sessions[*slot].clone(), true.into()))
             .collect();
         let body = json!({ "Limit": self.limit, "Holders": holders }).to_string();
-        let index = *self.index.lock().expect("a lock");
+        let index = *self.index.lock();
         let mut operations = vec![
             json!({ "KV": { "Verb": "lock", "Key": key(next), "Session": self.sessions[next], "Flags": testbed::SEMAPHORE_FLAGS, "Value": BASE64.encode("x".repeat(BODY)) } }),
             json!({ "KV": { "Verb": "cas", "Key": format!("{}/.lock", self.prefix), "Index": index, "Flags": testbed::SEMAPHORE_FLAGS, "Value": BASE64.encode(body) } }),
@@ -74,7 +72,7 @@ impl Raw {
         let answer: Value = answer.json().await.expect("JSON");
         let took = sent.elapsed();
         let written = answer["Results"][1]["KV"]["ModifyIndex"].as_u64();
-        *self.index.lock().expect("a lock") = written.expect("the transaction went through");
+        *self.index.lock() = written.expect("the transaction went through");
         took
     }
 

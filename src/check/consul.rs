@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use jiff::SignedDuration;
 
@@ -101,7 +101,7 @@ struct Session {
 impl Scratch {
     /// Ends those that may have been left, also those of which no answer said that they were made.
     pub(super) async fn end(&self) {
-        let left = std::mem::take(&mut *self.left());
+        let left = std::mem::take(&mut *self.0.lock());
         for Session { client, node, name } in left {
             // Where this fails, the TTL ends it.
             let sessions = client.node_sessions(&node).await.unwrap_or_default();
@@ -113,11 +113,7 @@ impl Scratch {
 
     /// One of this name is not there, or not any more.
     fn forget(&self, name: &str) {
-        self.left().retain(|session| session.name != name);
-    }
-
-    fn left(&self) -> MutexGuard<'_, Vec<Session>> {
-        self.0.lock()
+        self.0.lock().retain(|session| session.name != name);
     }
 }
 
@@ -273,7 +269,7 @@ impl Tried {
             };
             self.note(Step::Register, client.register_node(&external).await);
         }
-        scratch.left().push(Session {
+        scratch.0.lock().push(Session {
             client: client.clone(),
             node: node.to_owned(),
             name: session_name(name),
@@ -364,7 +360,7 @@ mod tests {
         let client = Client::new(Config::default()).unwrap();
         let scratch = Scratch::default();
         for name in ["one", "two"] {
-            scratch.left().push(Session {
+            scratch.0.lock().push(Session {
                 client: client.clone(),
                 node: "node".to_owned(),
                 name: session_name(name),
@@ -372,7 +368,8 @@ mod tests {
         }
         scratch.forget(&session_name("two"));
         let left: Vec<_> = scratch
-            .left()
+            .0
+            .lock()
             .iter()
             .map(|left| left.name.clone())
             .collect();

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use backon::{BackoffBuilder as _, ExponentialBuilder};
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1 as api},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
@@ -26,7 +25,7 @@ use crate::{
     crash::{self, Point},
     telemetry::Metrics,
 };
-use consul_client::{clock, text::one_line};
+use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::{CronJob, Uid};
 
 /// How many events may be due at once; more are dropped, and counted.
@@ -35,11 +34,11 @@ const QUEUE: usize = 4096;
 /// How many events are taken from the queue at once.
 const BATCH: usize = 256;
 
-/// Between tries to write an event. There are few: all others wait behind it.
-const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(200))
-    .with_max_times(3);
+/// Between tries to write an event.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
+
+/// How often an event is tried again. All others wait behind it.
+const RETRIES: u32 = 3;
 
 /// How many events are remembered, to be counted when they are told again.
 const COUNTED: usize = 1024;
@@ -259,15 +258,15 @@ impl Told {
 
     /// Writes an event, also if the API server has too much to do for the moment.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
-        let mut pauses = PAUSES.build();
+        let mut backoff = BACKOFF;
         loop {
             let written = self.try_write(due).await;
-            let again = written.as_ref().err();
-            let again = again.filter(|error| !error.is_refused_for_good());
-            let Some(pause) = again.and_then(|_| pauses.next()) else {
-                return written;
-            };
-            sleep(pause).await;
+            match &written {
+                Err(error) if !error.is_refused_for_good() && backoff.tries() < RETRIES => {
+                    backoff.wait().await;
+                }
+                _ => return written,
+            }
         }
     }
 

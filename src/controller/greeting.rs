@@ -2,11 +2,11 @@
 //! `ConsulSemaphore`.
 
 use consul_client::{Client, Error};
-use consul_semaphore::holding::insist;
+use consul_semaphore::holding::retry_until_ok;
 
 /// Asks until there is an answer. It takes no token.
 pub(super) async fn tell(consul: Client) {
-    insist(|| consul.status(), complain).await;
+    retry_until_ok(|| consul.status(), complain).await;
     tracing::info!("Consul answers");
 }
 

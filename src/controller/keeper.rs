@@ -8,7 +8,6 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 
-use backon::BackoffBuilder;
 use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
@@ -21,7 +20,7 @@ use consul_client::{
 };
 use consul_semaphore::{
     Life,
-    holding::{KnownLife, OnChange, Renewal, pauses},
+    holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
 /// The address of our external node: Consul wants one, and nobody connects to it.
@@ -193,7 +192,7 @@ impl Keeper {
         let consul = consul.clone();
         tokio::spawn(async move {
             sleep(AFTERWARDS).await;
-            for pause in pauses(Duration::from_secs(5)).with_max_times(5).build() {
+            for pause in backoff(Duration::from_secs(5)).pauses().take(5) {
                 let Err(error) = in_turn(|| consul.destroy_session(&id)).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;
                 };

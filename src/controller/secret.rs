@@ -14,8 +14,8 @@ use super::{
     Context,
     call::{CallError, call},
 };
-use consul_client::{TokenCell, clock::Moment};
-use consul_semaphore::{engine::SemaphoreRef, holding::Setback};
+use consul_client::{Backoff, TokenCell, clock::Moment};
+use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
 /// How often a Secret is read that nothing is wrong with, before jitter. A token that Consul denies
@@ -99,7 +99,7 @@ struct Reader {
 
 impl Reader {
     async fn run(self, told: watch::Sender<State>) {
-        let mut setback: Option<Setback> = None;
+        let mut backoff = Backoff::default();
         loop {
             let (problem, news) = match self.look().await {
                 Ok(news) => (None, news),
@@ -117,15 +117,18 @@ impl Reader {
                 other || news
             });
             // Neither a Secret that is not there nor a token that Consul denies makes a storm.
-            let next = Setback::after(setback.as_ref().filter(|_| !news), Moment::now());
-            setback = Some(next);
+            if news {
+                backoff.reset();
+            }
+            let next = Moment::now() + backoff.pause();
+            let due = async || sleep(next.since(Moment::now())).await;
             if problem.is_some() {
-                next.wait().await;
+                due().await;
                 continue;
             }
             tokio::select! {
-                () = sleep(INTERVAL.mul_f64(fastrand::f64().mul_add(0.2, 0.9))) => setback = None,
-                () = self.cell.denied() => next.wait().await,
+                () = sleep(INTERVAL.mul_f64(fastrand::f64().mul_add(0.2, 0.9))) => backoff.reset(),
+                () = self.cell.denied() => due().await,
             }
         }
     }

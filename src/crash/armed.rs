@@ -18,8 +18,8 @@ const ARRIVAL: Duration = Duration::from_millis(200);
 static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
     let text = std::env::var(VARIABLE).ok()?;
     match parse(&text) {
-        Ok((signal, places)) => Some(Armed {
-            signal,
+        Ok((end, places)) => Some(Armed {
+            end,
             places: Mutex::new(places),
             past: watch::Sender::new(false),
         }),
@@ -30,9 +30,16 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
     }
 });
 
+/// What happens when all wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Signal(Signal),
+    Panic,
+}
+
 /// Where to wait, and what happens when all wait.
 struct Armed {
-    signal: Signal,
+    end: End,
     /// Those that nobody waits at yet.
     places: Mutex<Vec<Place>>,
     /// Whether it has happened.
@@ -56,14 +63,26 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
     }
     if armed.is_last() {
         tracing::info!("all crash points are reached");
-        // An error would mean that this process does not exist.
-        let _ = kill_process(getpid(), armed.signal);
+        armed.end.happen();
         // It is sent to the whole process: this thread could run on for a moment.
         std::thread::sleep(ARRIVAL);
         armed.past.send_replace(true);
     }
     // The sender is a static: it is never dropped.
     let _ = armed.past.subscribe().wait_for(|past| *past).await;
+}
+
+impl End {
+    #[expect(clippy::panic, reason = "it is asked for")]
+    fn happen(self) {
+        match self {
+            Self::Signal(signal) => {
+                // An error would mean that this process does not exist.
+                let _ = kill_process(getpid(), signal);
+            }
+            Self::Panic => panic!("{VARIABLE} asks for it"),
+        }
+    }
 }
 
 impl Armed {
@@ -96,18 +115,19 @@ impl fmt::Debug for Point {
     }
 }
 
-fn parse(text: &str) -> Result<(Signal, Vec<Place>), String> {
+fn parse(text: &str) -> Result<(End, Vec<Place>), String> {
     let mut words = text.split_whitespace();
-    let signal = match words.next() {
-        Some("kill") => Signal::KILL,
-        Some("stop") => Signal::STOP,
-        other => return Err(format!("it starts with kill or stop, not {other:?}")),
+    let end = match words.next() {
+        Some("kill") => End::Signal(Signal::KILL),
+        Some("stop") => End::Signal(Signal::STOP),
+        Some("panic") => End::Panic,
+        other => return Err(format!("it starts with kill, stop or panic, not {other:?}")),
     };
     let places: Vec<Place> = words.map(parse_place).collect::<Result<_, _>>()?;
     if places.is_empty() {
         return Err("it names no point".into());
     }
-    Ok((signal, places))
+    Ok((end, places))
 }
 
 fn parse_place(word: &str) -> Result<Place, String> {
@@ -138,8 +158,8 @@ mod tests {
 
     #[test]
     fn the_variable_is_read() {
-        let (signal, places) = parse("kill granted@a released@b#2 node-registered").unwrap();
-        assert_eq!(signal, Signal::KILL);
+        let (end, places) = parse("kill granted@a released@b#2 node-registered").unwrap();
+        assert_eq!(end, End::Signal(Signal::KILL));
         assert_eq!(
             places,
             [
@@ -156,7 +176,7 @@ mod tests {
     #[test]
     fn the_named_time_counts_and_only_once() {
         let armed = Armed {
-            signal: Signal::KILL,
+            end: End::Panic,
             places: Mutex::new(vec![place(Point::Granted, "a", 1)]),
             past: watch::Sender::new(false),
         };

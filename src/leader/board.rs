@@ -1,10 +1,10 @@
-//! What is told of an election: to `/readyz`, to the metric, to the log.
+//! How an election is reported: to `/readyz`, the metric and the log.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::telemetry::{Metrics, Part, Telemetry};
 
-/// Where this replica stands.
+/// The state of this replica in the election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nothing is known yet.
@@ -18,7 +18,7 @@ pub enum Standing {
     },
 }
 
-/// Tells where this replica stands. It is ready from when it first knows.
+/// Reports the state of this replica, which is ready as soon as it knows it.
 pub(super) struct Board<F> {
     identity: String,
     part: Part,
@@ -29,7 +29,7 @@ pub(super) struct Board<F> {
 
 struct Told {
     standing: Standing,
-    /// Why it can't be known who leads, since when that was told.
+    /// Why the leader is unknown, as last reported.
     trouble: Option<String>,
 }
 
@@ -67,17 +67,17 @@ impl<F: Fn(&Standing)> Board<F> {
         self.set(Standing::Standby { leader: None });
     }
 
-    /// It ends, and leads no more.
+    /// It ends.
     pub(super) fn ends(&self) {
         self.metrics.leader(false);
     }
 
-    /// It stands by; this is who leads, if anybody does.
+    /// It stands by; this is the leader, if there is one.
     pub(super) fn follows(&self, leader: Option<&str>) {
         let standing = Standing::Standby {
             leader: leader.map(str::to_owned),
         };
-        let mut told = self.told();
+        let mut told = self.told.lock();
         told.trouble = None;
         let known = told.standing == standing;
         drop(told);
@@ -90,9 +90,9 @@ impl<F: Fn(&Standing)> Board<F> {
         self.set(standing);
     }
 
-    /// It can't be known who leads, or this replica can't stand for election.
+    /// The leader is unknown, or this replica can't take part.
     pub(super) fn trouble(&self, why: String) {
-        let mut told = self.told();
+        let mut told = self.told.lock();
         if told.trouble.as_ref() == Some(&why) {
             return;
         }
@@ -117,12 +117,8 @@ impl<F: Fn(&Standing)> Board<F> {
             _ => format!("nobody leads, {} (this replica) stands by", self.identity),
         });
         (self.on)(&standing);
-        let mut told = self.told();
+        let mut told = self.told.lock();
         told.standing = standing;
         told.trouble = None;
-    }
-
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock()
     }
 }

@@ -1,7 +1,7 @@
 //! An election by a Lease in Kubernetes.
 //!
-//! No published crate does it by these rules: that the clock of another machine is not believed,
-//! and that every write names the version that it was decided on.
+//! No published crate follows these rules: the clock of another machine is not trusted, and every write names the
+//! version that it was decided on.
 
 mod record;
 
@@ -30,8 +30,8 @@ pub(super) struct LeaseCandidate {
     identity: String,
     timing: Timing,
     seen: Option<Sighting>,
-    /// What it wrote as the time of taking the Lease, when it last tried to. It tells its own
-    /// record from that of a process with the same name, also when an answer was lost.
+    /// The acquire time that it last tried to write. By it, it knows its own record from that of another process with the
+    /// same name, even when the answer was lost.
     claim: Option<MicroTime>,
 }
 
@@ -53,8 +53,7 @@ impl LeaseCandidate {
     pub(super) fn new(settings: &Settings, mut config: Config) -> anyhow::Result<Self> {
         let namespace = settings.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        // A client of its own: what is sent about the Lease is late when it is sent again, and must
-        // not wait behind anything.
+        // A client of its own: calls about the Lease must not be retried late, and must not wait for other calls.
         config.default_retry = false;
         let client = Client::try_from(config).context("the API server")?;
         Ok(Self {
@@ -82,7 +81,7 @@ impl LeaseCandidate {
         Ok(self.note(lease))
     }
 
-    /// Takes the Lease, if it is still as it was seen, and returns until when that is certain.
+    /// Takes the Lease if it has not changed, and returns until when that is certain.
     async fn take(&mut self, seen: &Sighting) -> Result<Moment, Failure> {
         let claim = self.claim.as_ref();
         let mut lease = seen.taken(&self.identity, claim, self.timing.lease, &present());
@@ -101,7 +100,7 @@ impl LeaseCandidate {
         Ok(sent + self.timing.certain())
     }
 
-    /// Takes the Lease; or finds out who was quicker, or says what is wrong and waits.
+    /// Takes the Lease; or finds out who was faster; or reports the problem and waits.
     async fn try_take<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Option<Moment> {
         let seen = self.seen.clone()?;
         let tried = match self.take(&seen).await {
@@ -123,11 +122,11 @@ impl LeaseCandidate {
         board.trouble(format!("Lease {namespace}/{name}: {problem}"));
     }
 
-    /// Makes a call of a bounded time.
+    /// Makes a call with a timeout.
     async fn call<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
         match timeout(self.timing.call(), call).await {
             Ok(Ok(answer)) => Ok(answer),
-            // Also a Lease that was to be made, and is there; or that was to be replaced, and is not.
+            // Also when creating a Lease that exists, or replacing one that does not.
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.code == 409 => {
                 Err(Failure::Outrun)
             }
@@ -139,8 +138,8 @@ impl LeaseCandidate {
 
 impl Candidate for LeaseCandidate {
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
-        // The watch makes a hand-over quick. When it is silent because it is broken, the lease runs
-        // out by our clock, and the attempt to take it finds out that it did not.
+        // The watch makes a hand-over quick. When it is broken and silent, the lease runs out by our clock, and the
+        // attempt to take it finds out that it was renewed.
         let mut changes = std::pin::pin!(watch_object(self.leases.clone(), self.name.as_ref()));
         loop {
             let free = self.seen.as_ref().map_or(Moment::END, |seen| {
@@ -220,7 +219,7 @@ impl Candidate for LeaseCandidate {
 }
 
 impl LeaseCandidate {
-    /// Reads the Lease. `None` if this replica has it, else what became of it.
+    /// Reads the Lease. `None` if this replica has it, else why not.
     async fn held(&mut self) -> Result<Option<String>, Failure> {
         let (identity, claim) = (self.identity.clone(), self.claim.clone());
         let seen = self.look().await?;
@@ -235,8 +234,7 @@ impl LeaseCandidate {
     }
 }
 
-/// The wall clock, for those who read the record. Nothing is decided by it. To the microsecond, as
-/// it is stored.
+/// The wall clock, for people who read the record; nothing is decided by it. To the microsecond, as it is stored.
 fn present() -> MicroTime {
     let now = clock::time();
     MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now))
@@ -246,7 +244,7 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_not_found())
 }
 
-/// What the API server said, without the watcher's own words.
+/// The API server's message, without the watcher's.
 fn cause(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error) => {

@@ -1,7 +1,6 @@
-//! An election by a key in Consul that a session locks, as Consul's own guide has it.
+//! An election by a key in Consul that a session locks, as in Consul's guide.
 //!
-//! A session is made only while the key is free, so replicas that stand by cost a blocking query
-//! each and nothing more.
+//! A session is created only while the key is free, so a replica that stands by costs one blocking query.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ const SHORTEST: Duration = Duration::from_secs(10);
 /// Consul's longest lock-delay.
 const LONGEST_DELAY: Duration = Duration::from_mins(1);
 
-/// The address of the external node: Consul wants one, and nobody connects to it.
+/// The address of the external node: Consul requires one, and nothing connects to it.
 const ADDRESS: &str = "127.0.0.1";
 
 /// A replica that stands for election by a lock.
@@ -57,7 +56,7 @@ enum Seen {
     Before(SessionId),
     /// Another replica holds it.
     Other(String),
-    /// A replica of another cluster holds it, which bears the same name.
+    /// A replica of another cluster with the same name holds it.
     Stranger(Leader),
 }
 
@@ -89,7 +88,7 @@ impl LockCandidate {
         }
     }
 
-    /// What this entry of the key, or that there is none, says.
+    /// What this entry of the key, or its absence, means.
     fn judge(&self, entry: Option<&Entry>) -> Seen {
         let held = entry.and_then(|entry| Some((entry, entry.session.as_ref()?)));
         let Some((entry, session)) = held else {
@@ -102,7 +101,7 @@ impl LockCandidate {
             Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::Stranger(leader),
             Ok(leader) if self.new && leader == self.me => Seen::Before(session.clone()),
             Ok(leader) => Seen::Other(leader.identity),
-            // Somebody took it by hand.
+            // Somebody locked it by hand.
             Err(_) => Seen::Other(format!("session {session}")),
         }
     }
@@ -115,7 +114,7 @@ impl LockCandidate {
     fn watch(&self) -> mpsc::Receiver<Result<Listing, consul::Error>> {
         let options = WatchOptions {
             wait: self.timing.lease,
-            // While there is no key, every write to Consul is a change of it.
+            // While the key does not exist, every write to Consul wakes the watch.
             burst: 5,
             rate: 2.0,
             ..WatchOptions::default()
@@ -123,8 +122,7 @@ impl LockCandidate {
         self.consul.readings(&self.key, options)
     }
 
-    /// Tries to lock the key, with a session that is alive for sure. `None` if Consul refuses:
-    /// somebody was quicker, or the lock-delay runs.
+    /// Tries to lock the key with a live session. `None` if Consul refuses: somebody was faster, or the lock-delay runs.
     async fn acquire(&mut self) -> Result<Option<Moment>, consul::Error> {
         let (session, sent) = self.live_session().await?;
         let acquired = self.write(PutMode::Acquire(session.clone())).await;
@@ -134,7 +132,7 @@ impl LockCandidate {
         Ok(acquired?.then(|| sent + self.timing.certain()))
     }
 
-    /// A session of this replica's, and since when it is known to live.
+    /// A session of this replica, and since when it is known to live.
     async fn live_session(&mut self) -> Result<(SessionId, Moment), consul::Error> {
         if let Some(session) = self.session.clone() {
             match self.consul().renew_session(&session).await {
@@ -152,7 +150,7 @@ impl LockCandidate {
             name: format!("consul-semaphore-operator leader {}", self.me.identity),
             node: Some(self.node.clone()),
             ttl: Some(self.timing.lease),
-            // Longer than a leader counts on a session that somebody destroys while it is cut off.
+            // A leader that is cut off may rely on a destroyed session for this long.
             lock_delay: self.timing.certain().min(LONGEST_DELAY),
         };
         let sent = Moment::now();
@@ -167,27 +165,27 @@ impl LockCandidate {
         self.consul().put(&self.key, &value, 0, mode).await
     }
 
-    /// A client for one call, which may take as long as the election has for it.
+    /// A client for one call, with the election's timeout.
     fn consul(&self) -> Client {
         self.consul.by(Moment::now() + self.timing.call())
     }
 
-    /// Ends a session, without a second try: it runs out by itself.
+    /// Destroys a session, without a second try: it expires by itself.
     async fn end(&self, session: &SessionId) {
         if let Err(error) = self.consul().destroy_session(session).await {
             tracing::debug!(%session, %error, "the session of the leader election can't be destroyed");
         }
     }
 
-    /// Frees the key from the session of the process that bore this name before.
+    /// Frees the key from the session of an earlier process with this name.
     async fn free(&self, session: &SessionId) -> Result<(), consul::Error> {
-        // Unlocked first: what a session holds when it is destroyed rests for the lock-delay.
+        // Unlocked first: a key that a destroyed session held can't be locked until the lock-delay is over.
         self.write(PutMode::Release(session.clone())).await?;
         self.end(session).await;
         Ok(())
     }
 
-    /// Does what a reading calls for: whether the key may be tried for now.
+    /// Handles a reading. Returns whether to try to lock the key now.
     async fn heed<F: Fn(&Standing)>(
         &mut self,
         listing: &Listing,
@@ -226,7 +224,7 @@ impl LockCandidate {
 impl Candidate for LockCandidate {
     async fn win<F: Fn(&Standing)>(&mut self, board: &Board<F>) -> Moment {
         let mut readings = self.watch();
-        // The end of a lock-delay wakes no watch, so a refusal sets a timer.
+        // No watch sees the end of a lock-delay, so a refusal sets a timer.
         let mut again = Moment::END;
         loop {
             let heeded = tokio::select! {
@@ -297,7 +295,7 @@ impl LockCandidate {
         }
     }
 
-    /// Waits until the key is not this replica's any more, and returns what became of it.
+    /// Waits until this replica does not hold the key any more, and returns why.
     async fn lose(&self) -> String {
         let mut readings = self.watch();
         while let Some(reading) = readings.recv().await {

@@ -1,4 +1,4 @@
-//! What an election is called: those who stand for the same one have the same name for it.
+//! The name of an election, which all its candidates share.
 
 use std::{fmt, str::FromStr};
 
@@ -17,7 +17,7 @@ impl LeaseName {
     /// The default: the election of an operator that has a cluster for itself.
     pub const DEFAULT: &'static str = "consul-semaphore-operator";
 
-    /// What the default is called in Consul, where the program's name stands before it.
+    /// The default's name in Consul, after the program's name.
     const LEADER: &'static str = "leader";
 
     /// Whether this is the default.

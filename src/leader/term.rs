@@ -1,4 +1,4 @@
-//! One time of leading.
+//! One term of leadership.
 
 use std::sync::Arc;
 
@@ -14,17 +14,16 @@ use consul_client::{self as consul, clock::Moment};
 /// How many requests to the API server may wait at the gate.
 const QUEUE: usize = 1024;
 
-/// The request would have changed something, and was held back.
+/// The request would have changed something, and was not sent.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("this replica does not lead any more, so it writes nothing")]
 pub struct NotLeading;
 
-/// One time of leading: it lasts until a moment that every good renewal puts off, or until it is
-/// ended. Clones are the same term.
+/// One term of leadership: it lasts until a moment that every renewal extends, or until it is ended. Clones share it.
 ///
-/// Tasks are dropped when it is over, but not in the very moment: a machine that slept wakes with
-/// its lease long gone, and every task that has something to do goes on first. So all that writes
-/// does so through [`Term::kubernetes`] and [`Term::consul`], which let nothing through any more.
+/// Tasks are dropped when it is over, but not instantly: on a machine that wakes from sleep with an expired lease, every
+/// task that is ready goes on first. So all writes go through [`Term::kubernetes`] and [`Term::consul`], which stop them
+/// from then on.
 #[derive(Clone, Debug)]
 pub struct Term(Arc<watch::Sender<Moment>>);
 
@@ -71,8 +70,7 @@ impl Term {
         }
     }
 
-    /// A client of the API server that writes only while the term lasts: also when it does again
-    /// what the server was too busy for.
+    /// A client of the API server that writes only while the term lasts, retries included.
     ///
     /// # Errors
     /// The settings can't be used.

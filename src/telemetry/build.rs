@@ -1,10 +1,9 @@
-//! What this build is, for `version`, the first log line and the `build_info` metric.
+//! The version and commit of this build, for `version`, the first log line and the `build_info` metric.
 
 /// The operator's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The git commit it was built from, as `build.rs` finds it out: that of a release build, or what
-/// `GIT_COMMIT` named when it was built.
+/// The git commit of a release build, or the value of `GIT_COMMIT` at build time (`build.rs`).
 pub const COMMIT: &str = match option_env!("BUILD_COMMIT") {
     Some(commit) => commit,
     None => "unknown",

@@ -3,14 +3,14 @@ use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use tokio::sync::watch;
 
-/// What a part has to say for itself before it is ready.
+/// The reason that a part gives before its first report.
 const STARTING: &str = "not synced yet";
 
-/// What a part says.
+/// What a part reports.
 #[derive(Debug)]
 enum State {
     Ready,
-    /// With something to tell.
+    /// With a remark.
     ReadyAnd(Cow<'static, str>),
     /// Why not.
     Not(Cow<'static, str>),
@@ -20,7 +20,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Health(Arc<watch::Sender<Parts>>);
 
-/// What each part says, with what tells it from an earlier one of its name.
+/// What each part reports, with a number that distinguishes it from an earlier part of the same name.
 type Parts = BTreeMap<Cow<'static, str>, (Arc<()>, State)>;
 
 impl Default for Health {
@@ -35,7 +35,7 @@ impl Health {
         Self(Arc::new(watch::Sender::new(Parts::new())))
     }
 
-    /// Adds a part that has to be ready, and is not yet. Asked again for one name, it starts again.
+    /// Adds a part that has to be ready, and is not yet. A second part of the same name replaces the first.
     pub fn part(&self, name: impl Into<Cow<'static, str>>) -> Part {
         let part = Part {
             name: name.into(),
@@ -70,7 +70,7 @@ impl Health {
         lines
     }
 
-    /// One line for each part that is ready and has something to tell.
+    /// One line for each part that is ready and has a remark.
     pub fn remarks(&self) -> String {
         let mut lines = String::new();
         for (name, (_, state)) in self.0.borrow().iter() {
@@ -97,12 +97,12 @@ impl Part {
         self.set(State::Ready);
     }
 
-    /// It works now, and this is to be known of it (one line, for a person).
+    /// It works now, with this remark (one line, for people).
     pub fn ready_and(&self, remark: impl Into<Cow<'static, str>>) {
         self.set(State::ReadyAnd(remark.into()));
     }
 
-    /// It does not work now, for this reason (one line, for a person).
+    /// It does not work now, for this reason (one line, for people).
     pub fn not_ready(&self, why: impl Into<Cow<'static, str>>) {
         self.set(State::Not(why.into()));
     }
@@ -117,7 +117,7 @@ impl Part {
         });
     }
 
-    /// Whether another one has not taken its name.
+    /// Whether no other part has replaced it.
     fn is(&self, (part, _): &(Arc<()>, State)) -> bool {
         Arc::ptr_eq(part, &self.itself)
     }

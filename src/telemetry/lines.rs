@@ -1,4 +1,4 @@
-//! A log whose events have one line each, whatever others wrote into them.
+//! A log with one line for each event, whatever text from others is in it.
 
 use std::io::{self, Write};
 
@@ -6,8 +6,8 @@ use std::io::{self, Write};
 /// characters in it are escaped, as in the text of a program.
 pub(super) struct OneLine<W> {
     pub(super) to: W,
-    /// Whether the terminal's own escapes, for colours, are let through. Those in the events' texts
-    /// are escaped already where they are formatted.
+    /// Whether escape sequences for colours are kept. Those in the events' text are escaped already where they are
+    /// formatted.
     pub(super) colours: bool,
 }
 
@@ -43,7 +43,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// What ends a line for some programs, though it is no control character.
+/// Characters that end a line for some programs, but are not control characters.
 const LINE_ENDS: [char; 2] = ['\u{2028}', '\u{2029}'];
 
 #[cfg(test)]

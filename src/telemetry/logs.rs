@@ -5,12 +5,12 @@ use super::lines::OneLine;
 use crate::stderr::Stderr;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
-/// What is logged when nothing else is asked for: our own lines, and warnings of the libraries, but
-/// for what kube says of each failed call beside the error that it returns, which we tell.
+/// The default filter: our own lines, and warnings of libraries, without what kube logs about each failed call: we log
+/// the error that it returns.
 pub const DEFAULT_FILTER: &str = "info,kube=warn,kube_runtime::watcher=off,kube_client::client=off,\
      kube_client::client::tls=warn,hyper=warn,h2=warn,reqwest=warn,rustls=warn,tower=warn";
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people: time, level, target, message and fields; in colours on a terminal.
@@ -20,7 +20,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Reads a filter as `RUST_LOG` takes it: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
+/// Parses a filter in the syntax of `RUST_LOG`: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
 pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     let filter = if filter.trim().is_empty() {
         DEFAULT_FILTER
@@ -30,12 +30,12 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(filter)
 }
 
-/// Sends the process's logs to stderr. An error means that they go somewhere already.
+/// Sends the process's logs to stderr. Fails if they go somewhere already.
 pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
     init(format, filter, io::stderr)
 }
 
-/// The same for a program that must not wait for whoever reads them.
+/// The same for a program that must not wait for the reader of its logs.
 ///
 /// # Errors
 /// They go somewhere already.

@@ -1,10 +1,10 @@
 //! The operator's metrics, as Prometheus reads them (`OpenMetrics`).
 //!
-//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are
-//! bounded: the namespaces and names of the semaphores that exist, and words of this program.
+//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the namespaces
+//! and names of existing semaphores, and fixed words.
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -27,7 +27,7 @@ const WAIT_BUCKETS: [f64; 13] = [
     604_800.0,
 ];
 
-/// Which `ConsulSemaphore` a figure is about.
+/// The `ConsulSemaphore` of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, EncodeLabelSet)]
 pub struct SemaphoreLabels {
     namespace: String,
@@ -178,7 +178,7 @@ impl Metrics {
         }
     }
 
-    /// A Job has its slot, after so long in line.
+    /// A Job was granted a slot after waiting this long.
     pub fn granted(&self, semaphore: &SemaphoreLabels, waited: Duration) {
         self.0.grants.get_or_create(semaphore).inc();
         self.0
@@ -197,8 +197,8 @@ impl Metrics {
         self.0.losses.get_or_create(semaphore).inc();
     }
 
-    /// What a pass saw of a semaphore: its Jobs in line here, for how many of them a slot is free, and
-    /// what its lock says of its holders everywhere and of its limit, if that is known.
+    /// What a pass saw of a semaphore: how many of its Jobs wait here, for how many of them a slot is free, and the
+    /// number of holders everywhere and the limit, if they are known.
     pub fn semaphore(
         &self,
         semaphore: &SemaphoreLabels,
@@ -216,30 +216,26 @@ impl Metrics {
             self.0.held.remove(semaphore);
             self.0.limit.remove(semaphore);
         }
-        // A rate needs a zero to start from, or the first grant is never seen.
+        // A rate needs a zero to start from, or the first grant never shows.
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             drop(counters.get_or_create(semaphore));
         }
     }
 
-    /// Whether slots of a semaphore can be granted and released, and the reason, a word of a bounded
-    /// vocabulary. There is one series for each semaphore.
+    /// Whether slots of a semaphore can be granted and released, and the reason, one of a fixed set of words. There is
+    /// one series for each semaphore.
     pub fn ready(&self, semaphore: &SemaphoreLabels, ready: bool, reason: &'static str) {
         let of = |reason| readiness(semaphore, reason);
         self.0.ready.get_or_create(&of(reason)).set(ready.into());
-        let before = self.reasons().insert(semaphore.clone(), reason);
+        let before = self.0.reasons.lock().insert(semaphore.clone(), reason);
         if let Some(before) = before.filter(|before| *before != reason) {
             self.0.ready.remove(&of(before));
         }
     }
 
-    fn reasons(&self) -> MutexGuard<'_, HashMap<SemaphoreLabels, &'static str>> {
-        self.0.reasons.lock()
-    }
-
-    /// A semaphore is gone: its series go too.
+    /// A semaphore was deleted: so are its series.
     pub fn forget(&self, semaphore: &SemaphoreLabels) {
-        if let Some(reason) = self.reasons().remove(semaphore) {
+        if let Some(reason) = self.0.reasons.lock().remove(semaphore) {
             self.0.ready.remove(&readiness(semaphore, reason));
         }
         for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
@@ -251,9 +247,9 @@ impl Metrics {
         self.0.waits.remove(semaphore);
     }
 
-    /// Another replica says from now on what becomes of the semaphores.
+    /// Another replica reports on the semaphores from now on.
     pub fn forget_all(&self) {
-        self.reasons().clear();
+        self.0.reasons.lock().clear();
         self.0.ready.clear();
         for gauges in [&self.0.held, &self.0.waiting, &self.0.idle, &self.0.limit] {
             gauges.clear();
@@ -264,7 +260,7 @@ impl Metrics {
         self.0.waits.clear();
     }
 
-    /// How many sessions are kept renewed now.
+    /// How many sessions are renewed now.
     pub fn sessions(&self, count: usize) {
         self.0
             .sessions
@@ -276,7 +272,7 @@ impl Metrics {
         self.0.leader.set(leads.into());
     }
 
-    /// A call to Consul ended. Both words are of the client's bounded vocabulary: `txn`, `watch`; `ok`, `denied`.
+    /// A call to Consul ended. Both words are from the client's fixed sets: `txn`, `watch`; `ok`, `denied`.
     pub fn consul_call(&self, kind: &'static str, result: &'static str, took: Duration) {
         self.0
             .consul_calls
@@ -288,7 +284,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// A watch of this resource failed, and is begun again.
+    /// A watch of this resource failed, and is started again.
     pub fn watch_failed(&self, resource: &'static str) {
         self.0
             .watch_errors
@@ -308,7 +304,7 @@ impl Metrics {
         }
     }
 
-    /// So many spans were dropped, for a reason of a bounded vocabulary.
+    /// Spans were dropped, for a reason from a fixed set of words.
     pub(super) fn spans_dropped(&self, count: usize, reason: &'static str) {
         self.0
             .spans_dropped
@@ -320,7 +316,7 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut page = String::new();
         if let Err(error) = text::encode(&mut page, &self.0.registry) {
-            // A String takes every write, so this says that a metric is malformed.
+            // Writing to a String can't fail, so a metric is malformed.
             tracing::error!(%error, "metrics cannot be encoded");
         }
         page
@@ -347,7 +343,7 @@ fn waits() -> Histogram {
     Histogram::new(WAIT_BUCKETS)
 }
 
-/// Registers a metric and gives back the handle to it.
+/// Registers a metric and returns its handle.
 struct Register<'a>(&'a mut Registry);
 
 impl Register<'_> {

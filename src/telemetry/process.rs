@@ -1,4 +1,4 @@
-//! What the process takes: memory, processor time, file descriptors; named as Prometheus' own clients name it.
+//! Resources of the process: memory, CPU time, file descriptors; named as in Prometheus' own clients.
 use std::{
     fmt, fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -12,7 +12,7 @@ use prometheus_client::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// Asks the system whenever the metrics are asked for. What it does not say is left out.
+/// Read from the system at each scrape. What can't be read is left out.
 #[derive(Debug)]
 pub(super) struct Process {
     /// Seconds since 1970.
@@ -20,7 +20,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// A process that starts now.
+    /// For a process that starts now.
     #[expect(clippy::disallowed_methods, reason = "for people")]
     pub(super) fn new() -> Self {
         let started = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -68,7 +68,7 @@ impl Collector for Process {
     }
 }
 
-/// The time that all threads have run, together.
+/// The CPU time of all threads.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

@@ -13,8 +13,7 @@ use tokio::net::TcpListener;
 use super::Telemetry;
 use crate::connections::{self, Bounds};
 
-/// An answer is short, and so is the time for it. None of these connections is kept, so a probe is
-/// answered at once, whatever others do.
+/// Answers are short, and so is the time for them. No connection is kept, so a probe is always answered at once.
 const BOUNDS: Bounds = Bounds {
     most: 64,
     head: Duration::from_secs(2),
@@ -24,7 +23,7 @@ const BOUNDS: Bounds = Bounds {
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The address cannot be listened on.
+/// Listening on the address failed.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS"
@@ -41,7 +40,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, BindError> {
         .map_err(|source| BindError { address, source })
 }
 
-/// Serves until `shutdown` ends, then for a moment longer, to finish what is under way.
+/// Serves until `shutdown` ends, then a moment longer, to finish answers that have begun.
 pub async fn serve(
     listener: TcpListener,
     telemetry: Telemetry,

@@ -1,7 +1,7 @@
-//! Traces: spans that others tell, sent to an OpenTelemetry collector (OTLP over HTTP).
+//! Traces: spans, sent to an OpenTelemetry collector (OTLP over HTTP).
 //!
-//! A span is told when it is over, with times and ids that its teller chose, so there is no tracer here:
-//! only the library's exporter, which also reads the `OTEL_EXPORTER_OTLP_*` variables.
+//! A span is recorded when it is over, with times and ids that its caller chose, so there is no tracer here: only the
+//! library's exporter, which also reads the `OTEL_EXPORTER_OTLP_*` variables.
 
 use std::{
     env,
@@ -29,25 +29,25 @@ use super::{Metrics, VERSION};
 
 const PROGRAM: &str = "consul-semaphore-operator";
 
-/// How many spans may be due at once; more are dropped, and counted.
+/// How many spans may be queued; more are dropped, and counted.
 const QUEUE: usize = 2048;
 
 /// How many spans are sent at once.
 const BATCH: usize = 512;
 
-/// How long spans are collected, so that what happens at the same time goes first.
+/// How long spans are collected into one export. Work that happens at the same time goes first.
 const COALESCE: Duration = Duration::from_millis(200);
 
-/// What an export may take at the longest, whatever the environment allows: all others wait behind it.
+/// The longest timeout of an export, whatever the environment allows: all others wait for it.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Why a span was dropped: the collector took none for so long that too many were due.
+/// Why a span was dropped: the queue was full, because the collector took none.
 pub(super) const QUEUE_FULL: &str = "queue_full";
 
-/// Why a span was dropped: it was sent, and the collector did not take it.
+/// Why a span was dropped: the collector refused it.
 pub(super) const NOT_TAKEN: &str = "not_taken";
 
-/// Which span it is: that of a trace.
+/// The identity of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanRef {
     /// The trace.
@@ -56,30 +56,30 @@ pub struct SpanRef {
     pub id: u64,
 }
 
-/// Something that has taken its time and is over.
+/// A stage of work that is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which it is.
+    /// Its identity.
     pub this: SpanRef,
-    /// The span of the same trace that it is a part or a consequence of.
+    /// The parent span, in the same trace.
     pub parent: Option<u64>,
-    /// What it is; a word of this program.
+    /// Its name, a fixed word.
     pub name: &'static str,
     /// When it began.
     pub start: Timestamp,
     /// When it was over.
     pub end: Timestamp,
-    /// What there is to know of it.
+    /// Its attributes.
     pub attributes: Vec<(&'static str, String)>,
-    /// What happened meanwhile, and when.
+    /// Events in it, with their times.
     pub events: Vec<(&'static str, Timestamp)>,
-    /// Spans of other traces that it waited for.
+    /// Links to spans of other traces that it waited for.
     pub links: Vec<SpanRef>,
-    /// What went wrong.
+    /// Its error.
     pub error: Option<&'static str>,
 }
 
-/// Where spans are told; clones share one queue. By default there is none, and nothing is told.
+/// Where spans are recorded; clones share one queue. The default has none, and drops all spans.
 #[derive(Clone, Debug, Default)]
 pub struct Traces(Option<(mpsc::Sender<Span>, Metrics)>);
 
@@ -88,7 +88,7 @@ impl Traces {
     /// every handle to the queue is gone.
     ///
     /// # Errors
-    /// The environment can't be followed.
+    /// The environment variables are not valid.
     pub fn otlp(
         metrics: &Metrics,
     ) -> Result<(Self, impl Future<Output = ()> + use<>), ExporterBuildError> {
@@ -100,12 +100,12 @@ impl Traces {
         Ok((Self(Some((queue, metrics.clone()))), sending))
     }
 
-    /// Whether anybody hears what is told.
+    /// Whether spans are sent anywhere.
     pub fn are_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Tells a span. It never waits: one for which there is no room is dropped, and counted.
+    /// Records a span. It never waits: with a full queue the span is dropped, and counted.
     pub fn tell(&self, span: Span) {
         if let Some((queue, metrics)) = &self.0
             && queue.try_send(span).is_err()
@@ -141,12 +141,12 @@ async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Me
     }
 }
 
-/// What went wrong; the library keeps addresses and headers out of it.
+/// The error as text; the library leaves addresses and headers out of it.
 fn problem(sent: OTelSdkResult) -> Option<String> {
     sent.err().map(|error| error.to_string())
 }
 
-/// Who tells: this program, unless the environment says otherwise.
+/// The service name: this program, unless the environment says otherwise.
 fn resource() -> Resource {
     let resource = Resource::builder_empty()
         .with_service_name(PROGRAM)

@@ -1,4 +1,4 @@
-//! Who may see what.
+//! Authentication and authorization.
 
 use std::{fmt, sync::Arc};
 
@@ -9,41 +9,41 @@ use axum::{
 
 use super::reviews::{Reviews, User};
 
-/// What the page brings its token in. The API server's own proxy passes it on, other than
-/// `Authorization`, and no form and no image of another site can have a browser send it.
+/// The header with the page's token. Unlike `Authorization` the API server's own proxy passes it on, and no form or
+/// image of another site can make a browser send it.
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-semaphore-token");
 
-/// The longest token that is looked at, in bytes.
+/// The longest accepted token, in bytes.
 const LONGEST: usize = 16 * 1024;
 
-/// Where a browser says from which page a request comes.
+/// The header in which a browser names the page that a request comes from.
 const FETCHED_FROM: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Who decides who may see what.
 pub(super) enum Guard {
     /// The API server.
     Asks(Box<Reviews>),
-    /// Nobody: whoever can reach a loopback address is let in.
+    /// Nobody: everybody who can reach a loopback address is let in.
     Open,
 }
 
-/// Somebody who was let in.
+/// An accepted client.
 pub(super) enum Pass {
     /// With this token.
     Bearer {
-        /// What was brought.
+        /// The token.
         token: Token,
-        /// Whose it is.
+        /// Its user.
         user: Arc<User>,
     },
-    /// Without any.
+    /// Without a token.
     Anybody,
 }
 
-/// Why somebody is not let in.
+/// Why a client is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
-    /// No token was brought.
+    /// There is no token.
     #[error("a token is needed")]
     NoToken,
     /// The API server does not know it.
@@ -51,13 +51,13 @@ pub(super) enum Refusal {
         "the API server does not know this token: it has expired, or is for another cluster or audience"
     )]
     Unknown,
-    /// It can't be found out.
+    /// The API server can't be asked.
     #[error("the API server can't be asked who may see this page: {0}")]
     Unable(String),
     /// The request is for another site, or from one.
     #[error("{0}")]
     Foreign(&'static str),
-    /// There is no place.
+    /// Too many pages are open.
     #[error("{0}")]
     Full(String),
 }
@@ -67,7 +67,7 @@ pub(super) enum Refusal {
 pub(super) struct Token(Arc<str>);
 
 impl Guard {
-    /// Lets somebody in, or says why not.
+    /// Accepts a client, or returns why not.
     pub(super) async fn admit(&self, headers: &HeaderMap) -> Result<Pass, Refusal> {
         comes_from_here(headers)?;
         match self {
@@ -80,7 +80,7 @@ impl Guard {
         }
     }
 
-    /// Whether one who was let in may see a namespace, or, without one, all of them.
+    /// Whether an accepted client may see a namespace; `None`: all of them.
     pub(super) async fn shows(
         &self,
         pass: &Pass,
@@ -93,7 +93,7 @@ impl Guard {
         }
     }
 
-    /// Looks again whether one who was let in would be.
+    /// Checks again whether the client would be accepted.
     pub(super) async fn renew(&self, pass: &mut Pass) -> Result<(), Refusal> {
         if let (Self::Asks(reviews), Pass::Bearer { token, user }) = (self, pass) {
             *user = reviews.user(token).await?;
@@ -103,7 +103,7 @@ impl Guard {
 }
 
 impl Pass {
-    /// Who it is, where that is known.
+    /// The user, if known.
     pub(super) fn user(&self) -> Option<Arc<str>> {
         match self {
             Self::Bearer { user, .. } => Some(user.name.clone()),
@@ -113,8 +113,7 @@ impl Pass {
 }
 
 impl Token {
-    /// The token that a request brings: that of the page goes first, because a proxy on the way may
-    /// bring one of its own.
+    /// The token of a request. The page's header takes precedence, because a proxy may add a token of its own.
     fn read(headers: &HeaderMap) -> Option<Self> {
         let of_page = headers.get(TOKEN).and_then(|value| value.to_str().ok());
         let bearer = || {
@@ -127,7 +126,7 @@ impl Token {
         fits.then(|| Self(token.into()))
     }
 
-    /// What it is, for the API server alone.
+    /// Its text, only for the API server.
     pub(super) fn text(&self) -> &str {
         &self.0
     }
@@ -144,8 +143,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Another site's page may have a browser ask for anything, though it may not read the answer: it is
-/// given none. Who is no browser says nothing.
+/// Another site's page can make a browser send any request, though it can't read the answer: such requests are
+/// refused. Clients other than browsers don't set this header.
 fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(FETCHED_FROM).map(http::HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
@@ -153,7 +152,7 @@ fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// A site can have its own name stand for this machine, and read what a browser gets under that name.
+/// A site can let its own name resolve to this machine (DNS rebinding), and read what a browser gets under that name.
 fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
     let host = headers
         .get(header::HOST)

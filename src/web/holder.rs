@@ -1,5 +1,5 @@
-//! Who holds a slot, as a status says it: a text of one of three forms, read back for people. Nothing
-//! is decided by it, because whoever may write a contender's key can claim to be anybody.
+//! Who holds a slot: the text in the status, in one of three forms, parsed for people. Nothing is decided by it, because
+//! anybody who may write a contender's key can claim to be anybody.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Holder<'a> {
     kind: Kind,
-    /// What it is called.
+    /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
     /// Where it runs: the cluster of a Job, the host of a process, the Consul node of another program's
@@ -26,7 +26,7 @@ enum Kind {
     Process,
     /// Somebody else's program.
     Program,
-    /// One of whom nothing but the session is known.
+    /// Only the session is known.
     Unknown,
 }
 

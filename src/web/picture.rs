@@ -1,8 +1,7 @@
-//! What all semaphores look like now, and what has changed since somebody looked.
+//! The current state of all semaphores, and what changed since a reader's last look.
 //!
-//! Each change has a number. Who looks says up to which number it has seen all, and is given what has
-//! changed since, as it is now: what changed twice meanwhile is given once. So a browser that is slow
-//! misses the steps in between, and costs nothing more than one that is quick.
+//! Each change has a number. A reader names the last number that it has seen, and gets what changed since, in its current
+//! state: what changed twice is given once. So a slow browser misses steps in between, and costs no more than a fast one.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,7 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::{trend::Trend, view::View};
 
-/// How many semaphores that are gone are remembered. Who has not looked since begins anew.
+/// How many deleted semaphores are remembered. A reader that is further behind starts again.
 const GONE: usize = 1_000;
 
 /// The name of a semaphore.
@@ -29,51 +28,51 @@ pub(super) struct Picture {
     /// The number of the last change.
     number: u64,
     semaphores: BTreeMap<Name, Entry>,
-    /// The last change of each semaphore, also of those that are gone.
+    /// The last change of each semaphore, including deleted ones.
     changes: BTreeMap<u64, Name>,
     gone: VecDeque<(u64, Name)>,
-    /// All that went up to this change may be forgotten.
+    /// Deletions up to this change are forgotten.
     forgotten: u64,
-    /// What each watch says: nothing, if it has listed all.
+    /// The problem of each watch; none once it has listed everything.
     watches: BTreeMap<String, Option<String>>,
 }
 
 struct Entry {
     number: u64,
-    /// `None`: it is gone.
+    /// `None`: it was deleted.
     shown: Option<Arc<Shown>>,
     trend: Trend,
 }
 
-/// A semaphore as it is sent, ready to be written.
+/// A semaphore as it is sent.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Shown {
     is: Box<RawValue>,
     trend: Box<RawValue>,
 }
 
-/// Some of what has changed, the oldest first.
+/// Some of the changes, the oldest first.
 #[derive(Debug)]
 pub(super) struct Changes {
     /// The number of the last of them.
     pub(super) number: u64,
-    /// How the semaphores are now; `None` if one is gone.
+    /// The current state of the semaphores; `None` for a deleted one.
     pub(super) semaphores: Vec<(Name, Option<Arc<Shown>>)>,
 }
 
 impl Picture {
-    /// A watch does not show all that there is, and says why.
+    /// A watch is incomplete, and why.
     pub(super) fn awaits(&mut self, watch: &str, why: &str) {
         let why = format!("{watch}: {why}");
         self.watches.insert(watch.to_owned(), Some(why));
     }
 
-    /// A watch has shown all that there is, and shows what changes; says whether that is news.
+    /// A watch is complete; returns whether that is a change.
     pub(super) fn knows(&mut self, watch: &str) -> bool {
         self.watches.insert(watch.to_owned(), None) != Some(None)
     }
 
-    /// What the watches that do not show all say, one a line.
+    /// The problems of incomplete watches, one a line.
     pub(super) fn trouble(&self) -> Option<String> {
         let lines: Vec<&str> = self
             .watches
@@ -84,10 +83,10 @@ impl Picture {
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// How a semaphore is now; says whether that is news.
+    /// A semaphore's current state; returns whether it has changed.
     pub(super) fn put(&mut self, name: &Name, view: &View<'_>, now: i64) -> bool {
         let Ok(is) = to_raw_value(view) else {
-            // Text keys and plain values always can be written.
+            // Text keys and plain values: writing them cannot fail.
             return false;
         };
         let before = self.semaphores.get(name);
@@ -104,7 +103,7 @@ impl Picture {
         true
     }
 
-    /// A semaphore is gone; says whether that is news.
+    /// A semaphore was deleted; returns whether it was known.
     pub(super) fn remove(&mut self, name: &Name) -> bool {
         let there = self.semaphores.get(name);
         if there.is_none_or(|entry| entry.shown.is_none()) {
@@ -125,7 +124,7 @@ impl Picture {
         true
     }
 
-    /// The semaphores that are there, in one namespace or in all.
+    /// The existing semaphores, in one namespace or in all.
     pub(super) fn names(&self, namespace: Option<&str>) -> Vec<Name> {
         let there = self.semaphores.iter();
         let there = there.filter(|(name, entry)| {
@@ -134,7 +133,7 @@ impl Picture {
         there.map(|(name, _)| name.clone()).collect()
     }
 
-    /// At most so many changes after this one; `None` if it is too long ago, and all is to be seen anew.
+    /// At most this many changes after this one; `None` if it is too long ago, so that the reader must start again.
     pub(super) fn after(&self, number: u64, most: usize) -> Option<Changes> {
         if number > 0 && number < self.forgotten {
             return None;

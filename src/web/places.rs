@@ -2,25 +2,25 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// How many there may be.
 pub(super) const ALL: usize = 64;
 
-/// How many of them one tenant may have. Where nobody says who it is, all together have them all.
+/// How many of them one tenant may have. Without authentication all clients share all of them.
 pub(super) const EACH: usize = 12;
 
-/// What the name of every `ServiceAccount` begins with, before its namespace.
+/// The prefix of every `ServiceAccount`'s user name, before its namespace.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Who shares a tenant's places. Groups are no tenants: one user is in many, and all are in some.
+/// Who shares places. Groups are not tenants: one user is in many, and some contain everybody.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Tenant {
-    /// All `ServiceAccounts` of a namespace: whoever may make one there may make a hundred.
+    /// All `ServiceAccounts` of a namespace: who may create one there may create a hundred.
     Namespace(Arc<str>),
-    /// A user, who can't make another one.
+    /// A user.
     User(Arc<str>),
-    /// All, where nobody says who it is.
+    /// All clients, without authentication.
     Anybody,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Tenant {
     }
 }
 
-/// The places of all who look.
+/// All places.
 #[derive(Clone, Default)]
 pub(super) struct Places(Arc<Mutex<HashMap<Tenant, usize>>>);
 
@@ -70,7 +70,7 @@ impl Places {
     /// A place for this user, or why there is none.
     pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<Place, String> {
         let tenant = Tenant::of(user);
-        let mut taken = self.taken();
+        let mut taken = self.0.lock();
         if taken.values().sum::<usize>() >= ALL {
             return Err(format!(
                 "this replica shows {ALL} open pages already, and no more: close one, or ask another replica"
@@ -88,15 +88,11 @@ impl Places {
             tenant,
         })
     }
-
-    fn taken(&self) -> MutexGuard<'_, HashMap<Tenant, usize>> {
-        self.0.lock()
-    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken();
+        let mut taken = self.places.0.lock();
         if let Some(own) = taken.get_mut(&self.tenant) {
             *own -= 1;
             if *own == 0 {
@@ -128,7 +124,7 @@ mod tests {
         taken.pop();
         taken.push(places.take(user(ALL)).ok().unwrap());
         taken.clear();
-        assert!(places.taken().is_empty());
+        assert!(places.0.lock().is_empty());
 
         // They are many, or may be.
         taken.extend((0..ALL).map(|_| places.take(None).ok().unwrap()));

@@ -1,8 +1,8 @@
-//! What the API server says of those who look: whose a token is (`TokenReview`), and in which
-//! namespaces that user may list and watch `ConsulSemaphores` (`SubjectAccessReview`).
+//! Reviews by the API server: whose a token is (`TokenReview`), and in which namespaces that user may list and watch
+//! `ConsulSemaphores` (`SubjectAccessReview`).
 //!
-//! An answer is believed for half a minute. Somebody who brings wrong tokens costs the API server little:
-//! each holds one of a few turns for a while.
+//! An answer is valid for half a minute. Wrong tokens cost the API server little: each holds one of a few turns for a
+//! while.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     },
 };
 use kube::{Api, Client, api::PostParams};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::Semaphore,
@@ -24,26 +24,26 @@ use super::guard::{Refusal, Token};
 use consul_client::{clock::Moment, text::one_line};
 use consul_semaphore_api::GROUP;
 
-/// What a token can be made for, so that it is of use to nobody but this page.
+/// The audience of tokens that are valid only for this page.
 pub(super) const AUDIENCE: &str = "consul-semaphore-web";
 
-/// How long an answer is believed.
+/// How long an answer is valid.
 const LASTS: Duration = Duration::from_secs(30);
 
-/// How long a question may take, with the time that it waits for its turn.
+/// How long a review may take, including the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many are asked at once, of those who are known, and of others.
+/// How many reviews run at once, for known tokens and for others.
 const TURNS: usize = 8;
 const TURNS_OF_STRANGERS: usize = 4;
 
-/// How long one who brings a wrong token keeps its turn.
+/// How long a wrong token keeps its turn.
 const PENANCE: Duration = Duration::from_millis(500);
 
 /// How many tokens are remembered.
 const TOKENS: usize = 256;
 
-/// Asks the API server, and remembers for a while what it said.
+/// Asks the API server, and caches its answers.
 pub(super) struct Reviews {
     client: Client,
     tokens: Mutex<HashMap<Token, Known>>,
@@ -51,23 +51,23 @@ pub(super) struct Reviews {
     turns_of_strangers: Semaphore,
 }
 
-/// Whose a token was, until when that is believed.
+/// Whose a token is, and until when that is valid.
 #[derive(Clone)]
 struct Known {
     user: Option<Arc<User>>,
     until: Moment,
 }
 
-/// Whom a token belongs to.
+/// The user of a token.
 pub(super) struct User {
     pub(super) name: Arc<str>,
     /// As the API server describes it.
     subject: UserInfo,
-    /// Where it may look; without a namespace: everywhere.
+    /// Which namespaces it may see; `None`: all.
     sees: Mutex<Sees>,
 }
 
-/// By namespace: whether, and until when that is taken for true.
+/// By namespace: whether it may be seen, and until when that is valid.
 type Sees = HashMap<Option<Arc<str>>, (bool, Moment)>;
 
 impl Reviews {
@@ -82,7 +82,7 @@ impl Reviews {
 
     /// Whose a token is.
     pub(super) async fn user(&self, token: &Token) -> Result<Arc<User>, Refusal> {
-        let before = self.tokens().get(token).cloned();
+        let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
             return known.user.clone().ok_or(Refusal::Unknown);
         }
@@ -93,14 +93,14 @@ impl Reviews {
         user.ok_or(Refusal::Unknown)
     }
 
-    /// Whether a user may look into a namespace, or, without one, into all.
+    /// Whether a user may see a namespace; `None`: all of them.
     pub(super) async fn sees(
         &self,
         user: &User,
         namespace: Option<&Arc<str>>,
     ) -> Result<bool, Refusal> {
         let place = namespace.cloned();
-        let known = user.known().get(&place).copied();
+        let known = user.sees.lock().get(&place).copied();
         if let Some((sees, _)) = known.filter(|(_, until)| *until > Moment::now()) {
             return Ok(sees);
         }
@@ -116,13 +116,13 @@ impl Reviews {
             Ok(true)
         });
         let sees = asked.await.unwrap_or(Err(Refusal::silent()))?;
-        let (mut known, now) = (user.known(), Moment::now());
+        let (mut known, now) = (user.sees.lock(), Moment::now());
         known.retain(|_, (_, until)| *until > now);
         known.insert(place, (sees, now + LASTS));
         Ok(sees)
     }
 
-    /// Asks whose a token is; `before` is whose it was. A stranger with a wrong one waits.
+    /// Asks whose a token is; `before` is whose it was. An unknown client with a wrong token waits.
     async fn review(
         &self,
         token: &Token,
@@ -134,7 +134,7 @@ impl Reviews {
         };
         // Never closed.
         let _turn = turns.acquire().await;
-        // One for this page alone, or one for the API server, which every client of it has.
+        // A token for this page, or one for the API server, which every client of it has.
         for audience in [Some(AUDIENCE), None] {
             let answer = self.ask(&token_review(token, audience)).await?;
             let user = answer
@@ -153,9 +153,9 @@ impl Reviews {
 
     fn remember(&self, token: &Token, user: Option<Arc<User>>) {
         let now = Moment::now();
-        let mut tokens = self.tokens();
+        let mut tokens = self.tokens.lock();
         if tokens.len() >= TOKENS && !tokens.contains_key(token) {
-            // Whoever brings wrong ones pushes nobody out who is known.
+            // Wrong tokens don't push out known ones.
             tokens.retain(|_, known| known.user.is_some());
             if tokens.len() >= TOKENS {
                 let oldest = tokens.iter().min_by_key(|(_, known)| known.until);
@@ -167,7 +167,7 @@ impl Reviews {
         tokens.insert(token.clone(), Known { user, until });
     }
 
-    /// One question. Its text and the answer's, which may repeat it, are shown to nobody.
+    /// One review. Its text, and that of the answer, which may repeat it, are never shown.
     async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
     where
         K: kube::Resource<DynamicType = ()>
@@ -180,15 +180,11 @@ impl Reviews {
         let answer = reviews.create(&PostParams::default(), question).await;
         answer.map_err(|error| explain(&error))
     }
-
-    fn tokens(&self) -> MutexGuard<'_, HashMap<Token, Known>> {
-        self.tokens.lock()
-    }
 }
 
 impl User {
-    /// Whom the answer to a review names, if it knows the token. An API server that knows nothing of
-    /// audiences does not say that the token is for this one.
+    /// The user in the answer to a review, if the token is valid. An API server that does not support audiences does not
+    /// confirm this one.
     fn read(status: TokenReviewStatus, audience: Option<&str>) -> Option<Self> {
         let meant = audience.is_none_or(|audience| {
             let audiences = status.audiences.iter().flatten();
@@ -205,10 +201,6 @@ impl User {
             subject: subject.clone(),
             sees: Mutex::default(),
         })
-    }
-
-    fn known(&self) -> MutexGuard<'_, Sees> {
-        self.sees.lock()
     }
 }
 
@@ -253,13 +245,13 @@ fn allows(status: &SubjectAccessReviewStatus) -> bool {
     status.allowed && status.denied != Some(true)
 }
 
-/// Why the API server gave no answer, and what to do. The error has none of the question's text.
+/// Why the API server did not answer, and what to do, without the review's text.
 fn explain(error: &kube::Error) -> Refusal {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => Refusal::unable(
             "the operator may not ask it: give it the rules in config/web/role.yaml",
         ),
-        // What can't be read may be the token.
+        // The text that can't be parsed may contain the token.
         kube::Error::SerdeError(_) => Refusal::unable("its answer can't be understood"),
         error => Refusal::unable(&one_line(&error.to_string(), 200)),
     }
@@ -384,17 +376,20 @@ pub(super) mod tests {
         let known = Token::of("for-the-page");
         let user = reviews.user(&known).await.unwrap();
         // An answer that is old still says that this one is no stranger.
-        reviews.tokens().get_mut(&known).unwrap().until = Moment::now();
+        reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), None);
-            assert!(reviews.tokens().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= TOKENS);
         }
-        assert!(reviews.tokens().contains_key(&known));
+        assert!(reviews.tokens.lock().contains_key(&known));
         for number in 0..2 * TOKENS {
             reviews.remember(&Token::of(&number.to_string()), Some(user.clone()));
-            assert!(reviews.tokens().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= TOKENS);
         }
-        assert!(!reviews.tokens().contains_key(&known), "the oldest goes");
+        assert!(
+            !reviews.tokens.lock().contains_key(&known),
+            "the oldest goes"
+        );
     }
 
     /// Nobody is let in by an API server that does not answer.

@@ -1,4 +1,4 @@
-//! The paths of the page, and the headers of its answers. There is nothing but GET.
+//! The paths of the page, and the headers of its answers. Only GET.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use axum::{
     routing::get,
 };
 
-use super::{Desk, guard::Refusal, stream};
+use super::{AppState, guard::Refusal, stream};
 use crate::connections::Connection;
 
 const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/page.js");
 
-/// What an answer allows a browser to do with it. The page is made of its three files and of nothing else;
-/// text can't become a part of it but as text.
+/// What an answer allows a browser to do with it. The page consists of its three files only, and text can't become
+/// markup.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -33,32 +33,32 @@ const HEADERS: [(HeaderName, &str); 6] = [
         HeaderName::from_static("cross-origin-resource-policy"),
         "same-origin",
     ),
-    // A proxy on the way is to pass on what comes, as it comes.
+    // Proxies must not buffer the events.
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-pub(super) fn routes(desk: Arc<Desk>) -> Router {
+pub(super) fn routes(app: Arc<AppState>) -> Router {
     let file = |kind: &'static str, text: &'static str| {
         get(move || async move { ([(header::CONTENT_TYPE, kind)], text) })
     };
-    // Their paths are relative in the page, so it can be served below another path by a proxy.
+    // The page uses relative paths, so a proxy can serve it below another path.
     Router::new()
         .route("/", file("text/html; charset=utf-8", HTML))
         .route("/style.css", file("text/css; charset=utf-8", STYLE))
         .route("/page.js", file("text/javascript; charset=utf-8", SCRIPT))
         .route("/events", get(events))
-        .with_state(desk)
+        .with_state(app)
         .layer(map_response(secure))
 }
 
 async fn events(
-    State(desk): State<Arc<Desk>>,
+    State(app): State<Arc<AppState>>,
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Refusal> {
-    let pass = desk.guard.admit(&headers).await?;
-    let events = stream::open(desk, pass).await?;
-    // It has one of the places, which are fewer than the connections.
+    let pass = app.guard.admit(&headers).await?;
+    let events = stream::open(app, pass).await?;
+    // There are fewer places than connections.
     connection.keep();
     Ok(events)
 }

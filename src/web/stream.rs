@@ -1,15 +1,15 @@
-//! One open page: server-sent events with what its user may see, and with what changes of that.
+//! One open page: server-sent events with what its user may see, and with its changes.
 //!
-//! Nothing is queued for a browser. When it has taken the last event it is told what has changed since,
-//! as it is now; so nobody waits for a slow one.
+//! Nothing is queued for a browser. When it has taken the last event it gets what changed since, in its current state; so
+//! a slow browser delays nobody.
 //!
 //! | event | data |
 //! |---|---|
-//! | `begin` | which program this is, for whom, and what time it is here: all is told anew |
-//! | `operator` | what this replica says of itself |
-//! | `change` | semaphores as they are now, and names of those that are gone |
-//! | `complete` | all there is has been told |
-//! | `refused` | why no more is told; it is the last one |
+//! | `begin` | the program, the user, and the time here: everything is sent again |
+//! | `operator` | the state of this replica |
+//! | `change` | semaphores in their current state, and names of deleted ones |
+//! | `complete` | everything has been sent |
+//! | `refused` | why nothing more is sent; it is the last event |
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::{sync::watch, time::sleep};
 
 use super::{
-    Desk,
+    AppState,
     guard::{Pass, Refusal},
     picture::{Changes, Picture, Shown},
     places::Place,
@@ -30,37 +30,37 @@ use super::{
 use crate::telemetry;
 use consul_client::clock::{self, Moment};
 
-/// How many semaphores one event tells of at most.
+/// How many semaphores one event has at most.
 const CHUNK: usize = 32;
 
-/// The least time between two events of what changes.
+/// The least time between two events with changes.
 const PACE: Duration = Duration::from_millis(250);
 
-/// How often this replica is asked how it is.
+/// How often the state of this replica is checked.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How often it is asked anew what the user may see. Answers are believed for a shorter time.
+/// How often it is checked what the user may see. Answers are valid for a shorter time.
 const CHECK: Duration = Duration::from_secs(45);
 
 /// A comment as often as this shows that the connection lives.
 const ALIVE: Duration = Duration::from_secs(10);
 
-/// When the browser is to ask anew: well before its connection is closed.
+/// When the browser reconnects: well before its connection is closed.
 const LASTS: Duration = Duration::from_mins(10);
 
 /// A page that is open.
 struct Open {
-    desk: Arc<Desk>,
+    app: Arc<AppState>,
     pass: Pass,
     _place: Place,
     picture: watch::Receiver<Picture>,
-    /// All up to this change has been told.
+    /// Everything up to this change was sent.
     seen: u64,
     begun: bool,
     complete: bool,
-    /// Whether the next change is to wait for others.
+    /// Whether the next change waits for more.
     pause: bool,
-    /// What was last told of this replica.
+    /// The last state of this replica that was sent.
     told: Option<Operator>,
     sees: Sight,
     check: Moment,
@@ -79,7 +79,7 @@ struct Begin<'a> {
 struct Sight {
     /// All namespaces.
     all: bool,
-    /// Which of them else, as far as was asked.
+    /// Single namespaces, as far as they were asked about.
     others: HashMap<Arc<str>, bool>,
 }
 
@@ -93,14 +93,14 @@ impl Sight {
     }
 }
 
-/// What this replica says of itself.
+/// The state of this replica.
 #[derive(Clone, PartialEq, Eq, Serialize)]
 struct Operator {
-    /// What is in its way.
+    /// Its problems.
     obstacles: String,
-    /// What else is to be known: who leads.
+    /// Other remarks: who leads.
     remarks: String,
-    /// What is in the page's own way.
+    /// The page's own problems.
     trouble: Option<String>,
 }
 
@@ -110,15 +110,15 @@ struct Change<'a> {
     gone: Vec<String>,
 }
 
-/// The events for one who was let in.
-pub(super) async fn open(desk: Arc<Desk>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
-    let place = desk.places.take(pass.user()).map_err(Refusal::Full)?;
-    // Who can't be told anything is refused before an answer begins.
-    let all = desk.guard.shows(&pass, None).await?;
+/// The events for an accepted client.
+pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
+    let place = app.places.take(pass.user()).map_err(Refusal::Full)?;
+    // A client that may see nothing is refused before the answer begins.
+    let all = app.guard.shows(&pass, None).await?;
     let now = Moment::now();
     let open = Open {
-        picture: desk.picture.subscribe(),
-        desk,
+        picture: app.picture.subscribe(),
+        app,
         pass,
         _place: place,
         seen: 0,
@@ -150,13 +150,13 @@ impl Open {
         })
     }
 
-    /// The next event; `None` when all is to begin anew.
+    /// The next event; `None` to start again.
     async fn next(&mut self) -> Result<Option<Event>, Refusal> {
         if !std::mem::replace(&mut self.begun, true) {
             return Ok(Some(self.begin()));
         }
         loop {
-            // What was there from the beginning is told without a pause.
+            // Without a pause before everything was sent once.
             if std::mem::take(&mut self.pause) {
                 sleep(PACE).await;
             }
@@ -188,7 +188,7 @@ impl Open {
                 return Ok(Some(event("complete", &())));
             }
             tokio::select! {
-                // The picture lasts as long as the desk.
+                // It outlives every page, so there is no error.
                 _ = self.picture.changed() => {}
                 () = sleep(LOOK) => {}
             }
@@ -205,9 +205,9 @@ impl Open {
         event("begin", &begin)
     }
 
-    /// What this replica says of itself, if that is news.
+    /// The state of this replica, if it has changed.
     fn operator(&mut self) -> Option<Event> {
-        let health = &self.desk.telemetry.health;
+        let health = &self.app.telemetry.health;
         let operator = Operator {
             obstacles: health.obstacles(),
             remarks: health.remarks(),
@@ -223,7 +223,7 @@ impl Open {
         news.then(|| event("operator", &self.told))
     }
 
-    /// Finds out whether its user may see the namespaces that these are in.
+    /// Finds out whether its user may see the namespaces of these.
     async fn ask_about(&mut self, changes: &Changes) -> Result<(), Refusal> {
         if self.sees.all {
             return Ok(());
@@ -238,10 +238,10 @@ impl Open {
         Ok(())
     }
 
-    /// Whether its user is let in, and may see what it might before. Else all is told anew.
+    /// Whether its user is still accepted and may see the same as before. If not, everything is sent again.
     async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
         self.check = Moment::now() + CHECK;
-        let guard = &self.desk.guard;
+        let guard = &self.app.guard;
         guard.renew(&mut self.pass).await?;
         if guard.shows(&self.pass, None).await? != self.sees.all {
             return Ok(false);
@@ -258,12 +258,12 @@ impl Open {
     }
 
     async fn ask(&self, namespaces: &[Arc<str>]) -> Result<Vec<bool>, Refusal> {
-        let guard = &self.desk.guard;
+        let guard = &self.app.guard;
         let asked = namespaces.iter();
         try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
     }
 
-    /// What of this its user may see, if it may see any of it.
+    /// The part of this that its user may see, if any.
     fn change(&self, changes: &Changes) -> Option<Event> {
         let mut change = Change {
             semaphores: Vec::new(),
@@ -286,7 +286,7 @@ impl Open {
 }
 
 impl Operator {
-    /// The same for one who may see nothing: that there is something, and not what.
+    /// The same for a user who may see nothing: that there is something, but not what.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();
         let obstacles = if is_fine {
@@ -302,7 +302,7 @@ impl Operator {
     }
 }
 
-/// JSON has no line breaks but in escapes, so it is one line of an event.
+/// JSON has line breaks only in escapes, so it is one line of an event.
 fn event(kind: &str, data: &impl Serialize) -> Event {
     let data = serde_json::to_string(data).unwrap_or_default();
     Event::default().event(kind).data(data)

@@ -1,4 +1,4 @@
-//! How many slots were in use lately, in little memory however often that changes.
+//! The recent number of slots in use, in bounded memory however often it changes.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// How long ago the oldest sample may be, in seconds.
 const SPAN: i64 = 900;
 
-/// How much time one sample stands for at least, in seconds: of what changes more often the last is kept.
+/// The least time between samples, in seconds: of faster changes the last one is kept.
 const STEP: i64 = 5;
 
 /// How many slots were held from this second on, and how many there were, if that is known.
@@ -19,7 +19,7 @@ struct Sample(i64, i32, Option<i32>);
 pub(super) struct Trend(VecDeque<Sample>);
 
 impl Trend {
-    /// From `now` on so many of so many slots are held. A clock that was set back stands still for this.
+    /// The numbers of held slots and of slots from `now` on. If the clock was set back, it counts as standing still.
     pub(super) fn add(&mut self, now: i64, held: i32, limit: Option<i32>) {
         let samples = &mut self.0;
         if let Some(Sample(_, last_held, last_limit)) = samples.back()
@@ -31,7 +31,7 @@ impl Trend {
             Some(last) if now < last.0 + STEP => *last = Sample(last.0, held, limit),
             _ => samples.push_back(Sample(now, held, limit)),
         }
-        // The last one before the span says how it began.
+        // The last one before the span is its first value.
         while samples.get(1).is_some_and(|next| next.0 <= now - SPAN) {
             samples.pop_front();
         }

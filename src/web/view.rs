@@ -1,4 +1,4 @@
-//! What is shown of one semaphore: its status, for people, as JSON.
+//! One semaphore as the page shows it: its status as JSON.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
@@ -13,7 +13,7 @@ use consul_semaphore_api::{
     waiting::{Line, Why},
 };
 
-/// How much is shown of a text that others may have written, in characters.
+/// How much is shown of text that others may have written, in characters.
 const LONGEST: usize = 1_000;
 
 /// A semaphore as the page shows it. Times are in seconds since 1970.
@@ -25,7 +25,7 @@ pub(super) struct View<'a> {
     prefix: String,
     mode: Mode,
     keyed: bool,
-    /// The condition Ready; not there before the operator has looked.
+    /// The condition Ready; missing until the operator has processed it.
     #[serde(skip_serializing_if = "Option::is_none")]
     ready: Option<Ready<'a>>,
     /// Of how many slots: Consul's limit, or before there is one the spec's.
@@ -72,7 +72,7 @@ struct Waiting<'a> {
 }
 
 impl<'a> View<'a> {
-    /// What there is to be shown; `none` stands for a status that is not there yet.
+    /// What is shown; `none` stands for a missing status.
     pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
         let status = semaphore.status.as_ref().unwrap_or(none);
         let ready = conditions::find(&status.conditions, ConditionType::Ready);
@@ -102,7 +102,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Notes how many slots are held now. Of a keyed one nothing says of how many.
+    /// Records how many slots are held now. A keyed one has no total.
     pub(super) fn add_to(&self, trend: &mut Trend, now: i64) {
         trend.add(now, self.held, (!self.keyed).then_some(self.limit));
     }
@@ -133,7 +133,7 @@ impl<'a> Waiting<'a> {
     fn of(job: &'a QueueStatus, why: &Why<'_>) -> Self {
         let QueueStatus { job, key, since } = job;
         let why = match why {
-            // The message is above, once for all.
+            // The message is shown once, above.
             Why::Stopped(ready) => format!("nothing is granted now: {}", ready.reason),
             why => why.message(),
         };

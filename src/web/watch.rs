@@ -1,4 +1,4 @@
-//! The watch of the `ConsulSemaphores`: what they look like goes into the picture.
+//! The watch of the `ConsulSemaphores`, which updates the picture.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ use consul_semaphore_api::{
 /// How much of an error is shown, in characters.
 const SHOWN: usize = 400;
 
-/// A watch that is quiet for so long after an error goes on: nobody tells that nothing has changed.
+/// A watch that is quiet for so long after an error works again: no event says that nothing has changed.
 const QUIET: Duration = Duration::from_mins(2);
 
 type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
@@ -37,15 +37,15 @@ pub(super) struct Watch {
     namespace: Option<String>,
     selector: SemaphoreSelector,
     picture: Arc<Shared>,
-    /// Those that a list has shown, while it lasts.
+    /// Those seen so far, during a list.
     listed: BTreeSet<Name>,
-    /// Whether all was listed once.
+    /// Whether everything was listed once.
     synced: bool,
-    /// Whether it has failed since then, and nothing was heard after that.
+    /// Whether it has failed since then, without an event after that.
     fails: bool,
 }
 
-/// The watches that together see this part of the cluster.
+/// The watches that together cover this part of the cluster.
 pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec<Watch> {
     let namespaces: Vec<Option<String>> = match &scope.namespaces {
         Namespaces::All => vec![None],
@@ -64,7 +64,7 @@ pub(super) fn over(scope: &Scope, client: &Client, picture: &Arc<Shared>) -> Vec
             synced: false,
             fails: false,
         };
-        // Before anybody looks, so that nobody takes nothing for all.
+        // Before the first reader, so that nobody takes an empty list for everything.
         watch.awaits("being listed");
         watch
     };
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// What it watches, for people.
+    /// Its name, for people.
     fn title(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("ConsulSemaphores in {namespace}"),
@@ -141,13 +141,13 @@ impl Watch {
         }
     }
 
-    /// All was listed, and what changes is heard.
+    /// Everything was listed, and changes arrive.
     fn works(&mut self) {
         self.fails = false;
         self.paint(|picture, watch| picture.knows(&watch.title()));
     }
 
-    /// Not all that there is can be seen.
+    /// The watch is incomplete.
     fn awaits(&self, why: &str) {
         self.paint(|picture, watch| {
             picture.awaits(&watch.title(), why);
@@ -155,7 +155,7 @@ impl Watch {
         });
     }
 
-    /// Says whether it is one to be shown. One that can't be read, or is another operator's, is not.
+    /// Whether it is shown. One that can't be read, or belongs to another operator, is not.
     fn put(&self, name: &Name, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) -> bool {
         let semaphore = read.ok().filter(|it| self.selector.matches(it.labels()));
         let none = ConsulSemaphoreStatus::default();
@@ -169,7 +169,7 @@ impl Watch {
         semaphore.is_some()
     }
 
-    /// Wakes those who look, if there is news.
+    /// Wakes the readers if something changed.
     fn paint(&self, change: impl FnOnce(&mut Picture, &Self) -> bool) {
         self.picture
             .send_if_modified(|picture| change(picture, self));

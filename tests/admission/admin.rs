@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use testbed::Bed;
-
-use crate::{
+use testbed::{
+    Bed,
     proof::{End, HOLD, is_warned, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{
-        BOTH, GUARD, OPERATOR, Person, STARTS, annotated, bed, is_refused, leave_out, unsuspended,
-    },
+};
+
+use crate::stage::{
+    BOTH, GUARD, OPERATOR, Person, STARTS, annotated, bed, is_refused, leave_out, unsuspended,
 };
 
 /// What the words after `kubectl` of a command of docs/admission.md are, with these names in place of its own.

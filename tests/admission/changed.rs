@@ -2,18 +2,18 @@
 
 use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace, Semaphore};
-
-use crate::{
+use testbed::{
+    Bed, Namespace, Semaphore,
     helpers::told,
     proof::{
         End, HOLD, PRIORITY, SEMAPHORE, SESSION, all_is_decided, holders_are, is_told, line_is,
         nothing_is_left, pods_end, runs_in_a_slot,
     },
-    stage::{
-        HOLDS, Person, REPORTS, RUNS, SKIPS, STARTS, WAITS, WRITES, annotated, bed, is_refused,
-        job, people, stranger, suspend, unsuspended,
-    },
+};
+
+use crate::stage::{
+    HOLDS, Person, REPORTS, RUNS, SKIPS, STARTS, WAITS, WRITES, annotated, bed, is_refused, job,
+    people, stranger, suspend, unsuspended,
 };
 
 const KEY: &str = "consul-semaphore.io/key";

@@ -5,13 +5,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace as KubeNamespace};
 use kube::{Api, api::DeleteParams};
 use serde_json::json;
-use testbed::{Job, Namespace, eventually, eventually_within};
-
-use crate::{
+use testbed::{
+    Job, Namespace, eventually, eventually_within,
     helpers::told,
     proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{Person, STARTS, annotated, bed, is_refused, job, suspend, unsuspended},
 };
+
+use crate::stage::{Person, STARTS, annotated, bed, is_refused, job, suspend, unsuspended};
 
 /// Longer than the minute that a schedule may need to come round.
 pub(crate) const SCHEDULE: Duration = Duration::from_mins(3);

@@ -4,15 +4,14 @@ use std::fs;
 
 use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
-use testbed::Bed;
-
-use crate::{
+use testbed::{
+    Bed,
     helpers::told,
     proof::{End, HOLD, PRIORITY, SEMAPHORE, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{
-        BOTH, Person, REPORTS, bed, job, leave_out, metadata, people, stranger, suspend,
-        unsuspended,
-    },
+};
+
+use crate::stage::{
+    BOTH, Person, REPORTS, bed, job, leave_out, metadata, people, stranger, suspend, unsuspended,
 };
 
 #[tokio::test]

@@ -10,12 +10,6 @@
     reason = "the helpers of a test fail the test"
 )]
 
-#[path = "../journeys/helpers.rs"]
-#[allow(dead_code, reason = "the journeys use all of it")]
-mod helpers;
-#[path = "../journeys/proof.rs"]
-#[allow(dead_code, reason = "the journeys use all of it")]
-mod proof;
 mod stage;
 
 mod admin;

@@ -3,12 +3,12 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace};
-
-use crate::{
+use testbed::{
+    Bed, Namespace,
     proof::{End, grant_of, is_told, line_is, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{GUARD, STARTS, bed, job},
 };
+
+use crate::stage::{GUARD, STARTS, bed, job};
 
 /// Applies a manifest by the real kubectl; the error is what it complains about.
 async fn apply(bed: &Bed, team: &Namespace, how: &[&str], job: &Value) -> Result<String, String> {

@@ -4,12 +4,14 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use serde_json::json;
-use testbed::{Bed, Policy, eventually, eventually_within};
+use testbed::{
+    Bed, Policy, eventually, eventually_within,
+    helpers::told,
+    proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+};
 
 use crate::{
     controllers::{SCHEDULE, first_job},
-    helpers::told,
-    proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
     stage::{STARTS, is_refused, job, leave_out, people, stranger, unsuspended},
 };
 

@@ -8,10 +8,8 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace, Policy};
+use testbed::{Bed, Namespace, Policy, proof::SEMAPHORE};
 use tokio::sync::OnceCell;
-
-use crate::proof::SEMAPHORE;
 
 /// The operator, as the API server knows it.
 pub(crate) const OPERATOR: &str =

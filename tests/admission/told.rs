@@ -3,11 +3,14 @@
 
 use std::fs;
 
-use testbed::{Bed, Operator, eventually, same};
-
-use crate::{
+use testbed::{
+    Bed, Operator, eventually,
     proof::{End, SEMAPHORE, nothing_is_left, pods_end, runs_in_a_slot},
-    stage::{BOTH, HOLDS, OPERATOR, Person, STARTS, annotated, install, is_refused, job, suspend},
+    same,
+};
+
+use crate::stage::{
+    BOTH, HOLDS, OPERATOR, Person, STARTS, annotated, install, is_refused, job, suspend,
 };
 
 const SUSPEND: &str = "MutatingAdmissionPolicy suspend.consul-semaphore.io";

@@ -2,16 +2,16 @@
 //! is refused, and no Job runs without a slot, though each is made running.
 
 use serde_json::json;
-use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore, eventually};
-
-use crate::{
+use testbed::{
+    Bed, Job, LimitWatch, Namespace, Semaphore, eventually,
     helpers::told,
     proof::{
         End, HOLD, SESSION, grant_of, is_given_back, is_warned, line_is, nothing_is_left, pods_end,
         running_pods, runs_in_a_slot,
     },
-    stage::bed,
 };
+
+use crate::stage::bed;
 
 struct Stage {
     bed: Bed,

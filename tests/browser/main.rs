@@ -11,9 +11,6 @@
 
 mod chromium;
 mod scene;
-#[path = "../web/stage.rs"]
-#[expect(dead_code, reason = "tests/web uses all of it")]
-mod stage;
 
 use std::{fs, path::Path};
 

@@ -2,9 +2,10 @@
 //! paused, one with keys.
 
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, Taker, eventually};
-
-use crate::stage::{free_address, may_review, somebody, token};
+use testbed::{
+    Bed, Job, Namespace, Taker, eventually,
+    web::{free_address, may_review, somebody, token},
+};
 
 /// Whether the pictures in `docs/` are taken anew.
 pub(crate) fn pictures_are_taken() -> bool {

@@ -1,16 +1,13 @@
 //! What a real Consul can't be made to show at will: answers that were seen from one, from a server
 //! that says them on demand.
 
-use std::{
-    pin::pin,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use consul_client::{
     Client, Error, NewSession, Observer, Op, PutMode, Scope, SessionId, WatchOptions, clock::Moment,
 };
 use futures::StreamExt;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use wiremock::{
     Mock, MockServer, ResponseTemplate,
@@ -26,13 +23,13 @@ pub(crate) struct Calls(Mutex<Vec<(&'static str, &'static str)>>);
 
 impl Observer for Calls {
     fn call(&self, kind: &'static str, result: &'static str, _took: Duration) {
-        self.0.lock().unwrap().push((kind, result));
+        self.0.lock().push((kind, result));
     }
 }
 
 impl Calls {
     pub(crate) fn all(&self) -> Vec<(&'static str, &'static str)> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }
 

@@ -1,14 +1,10 @@
 //! Logging in to Consul, with tokens of a real API server.
 
-use std::{
-    fs,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use consul_client::{self as consul, Client, Error, Observer, PutMode};
 use futures::future::join_all;
+use parking_lot::Mutex;
 use serde_json::Value;
 use testbed::{ApiServer, AuthMethod, Consul, ConsulServer, eventually, same};
 
@@ -111,13 +107,13 @@ struct Calls(Mutex<Vec<(&'static str, &'static str)>>);
 
 impl Observer for Calls {
     fn call(&self, kind: &'static str, result: &'static str, _took: Duration) {
-        self.0.lock().unwrap().push((kind, result));
+        self.0.lock().push((kind, result));
     }
 }
 
 impl Calls {
     fn of(&self, kind: &str, result: &str) -> usize {
-        let calls = self.0.lock().unwrap();
+        let calls = self.0.lock();
         calls.iter().filter(|call| **call == (kind, result)).count()
     }
 }

@@ -102,6 +102,40 @@ async fn it_sleeps_and_another_takes_over(bed: &Bed) {
     bed.operator().stop().await;
 }
 
+/// In a task that nobody waits for: without more, the others would go on.
+#[tokio::test]
+async fn a_panic_ends_the_process_and_a_restart_adopts() {
+    let _turn = turn().await;
+    let bed = bed().await;
+    let team = bed.namespace("panic").await;
+    let db = team.semaphore("db").limit(2).create().await;
+    let points = ("CRASH_POINTS", "panic session-destroyed".to_owned());
+    let operator = bed.another_operator("panicking", ALWAYS_ACTIVE, [points]);
+    operator.start().await;
+    let a = team.job("a").semaphore("db").runs("1h").create().await;
+    a.is_running().await;
+    let held = bed.consul().holders(&db.lock_prefix()).await;
+    let b = team.job("b").semaphore("db").create().await;
+    operator.ended().await;
+    assert!(operator.logs().contains("CRASH_POINTS asks for it"));
+
+    bed.operator().start().await;
+    b.is_complete().await;
+    team.job("c")
+        .semaphore("db")
+        .create()
+        .await
+        .is_complete()
+        .await;
+    eventually("only a holds a slot", || async {
+        same(bed.consul().holders(&db.lock_prefix()).await, held.clone())
+    })
+    .await;
+    assert_eq!(a.session().await.as_ref(), held.first(), "it was adopted");
+    a.finish().await;
+    bed.operator().stop().await;
+}
+
 /// Starts an operator that waits at every point, and has work get to each of them.
 async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) {
     static ROUND: AtomicU32 = AtomicU32::new(1);

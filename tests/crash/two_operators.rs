@@ -2,12 +2,13 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
+use parking_lot::Mutex;
 use testbed::{Consul, Job};
 use tokio::task::JoinSet;
 
@@ -116,7 +117,7 @@ impl TwoSlots {
             }
             let twice = slots.into_values().filter(|sessions| sessions.len() > 1);
             for sessions in twice {
-                let mut seen = self.0.lock().unwrap();
+                let mut seen = self.0.lock();
                 seen.entry(sessions).or_default().push(lock.modify_index);
             }
         }
@@ -124,7 +125,7 @@ impl TwoSlots {
 
     /// Those that kept both over a write to the lock: whoever writes it has seen both.
     fn lasting(&self) -> Vec<String> {
-        let seen = self.0.lock().unwrap();
+        let seen = self.0.lock();
         let lasting = seen
             .iter()
             .filter(|(_, versions)| versions.first() != versions.last());

@@ -1,4 +1,4 @@
-//! The docs know every word that the operator says, and no other.
+//! The docs, the dashboard and the alerts know every word that the operator says, and no other.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -7,6 +7,7 @@ use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
 use crate::page::text_of;
 
 const REFERENCE: &str = "docs/reference.md";
+const CHART_FILES: &str = "charts/consul-semaphore-operator/files";
 
 /// The variants of an enum, as its source has them.
 fn variants(file: &str, name: &str) -> BTreeSet<String> {
@@ -76,8 +77,8 @@ fn it_has_every_event() {
     assert_eq!(told(REFERENCE, "Events", &[1]), expected);
 }
 
-#[test]
-fn it_has_every_metric() {
+/// The page of metrics, after everything has happened once.
+fn metrics() -> String {
     let metrics = Metrics::new();
     let db = SemaphoreLabels::new("batch", "db");
     metrics.pass(Duration::ZERO, Err("Conflict"));
@@ -89,7 +90,12 @@ fn it_has_every_metric() {
     metrics.consul_call("txn", "ok", Duration::ZERO);
     metrics.watch_failed("jobs");
     metrics.count_spans();
-    let page = metrics.encode();
+    metrics.encode()
+}
+
+#[test]
+fn it_has_every_metric() {
+    let page = metrics();
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let mut expected = BTreeSet::new();
     for family in families {
@@ -113,11 +119,41 @@ fn it_has_every_metric() {
     assert_eq!(told(REFERENCE, "Metrics", &[1]), expected);
 }
 
+/// The operator's metrics that a text names.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = ["consul_semaphore_operator_", "process_"];
+    words
+        .filter(|word| {
+            ours.iter()
+                .any(|prefix| word.starts_with(prefix) && word != prefix)
+        })
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
+    let page = metrics();
+    let series = page.lines().filter(|line| !line.starts_with('#'));
+    let series: BTreeSet<_> = series
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    for (file, least) in [("dashboard.json", 15), ("alerts.yaml", 5)] {
+        let text = text_of(&Path::new(CHART_FILES).join(file));
+        let named = named(&text);
+        assert!(named.len() >= least, "{file} names {named:?}");
+        for name in named {
+            assert!(
+                series.contains(name),
+                "{file} names {name}, which is not in {series:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn operations_have_every_alert() {
-    let alerts = text_of(Path::new(
-        "charts/consul-semaphore-operator/files/alerts.yaml",
-    ));
+    let alerts = text_of(&Path::new(CHART_FILES).join("alerts.yaml"));
     let names = alerts
         .lines()
         .filter_map(|line| line.strip_prefix("- alert: "));

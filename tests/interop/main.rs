@@ -13,10 +13,6 @@
     reason = "a user's clock tells what time it is"
 )]
 
-#[path = "../journeys/helpers.rs"]
-#[expect(dead_code, reason = "the journeys use all of it")]
-mod helpers;
-
 mod contenders;
 mod go_client;
 mod guide;

@@ -7,9 +7,7 @@ use k8s_openapi::api::rbac::v1::{
 };
 use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
-use testbed::{Bed, eventually};
-
-use crate::proof::nothing_is_left;
+use testbed::{Bed, eventually, proof::nothing_is_left};
 
 /// Its `ServiceAccount`.
 const NAMESPACE: &str = "consul-semaphore-system";

@@ -1,10 +1,11 @@
 //! The annotation that names the semaphore, changed, taken away and added at any time.
 use serde_json::json;
-use testbed::{Bed, Job};
-
-use crate::proof::{
-    End, SEMAPHORE, all_is_decided, grant_of, has_no_session, holders_are, is_given_back,
-    is_warned, line_is, nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+use testbed::{
+    Bed, Job,
+    proof::{
+        End, SEMAPHORE, all_is_decided, grant_of, has_no_session, holders_are, is_given_back,
+        is_warned, line_is, nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+    },
 };
 
 #[tokio::test]

@@ -1,8 +1,6 @@
 //! Annotations that can't be followed.
 
-use testbed::Bed;
-
-use crate::helpers::warning;
+use testbed::{Bed, helpers::warning};
 
 const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
 const PRIORITY: &str = "consul-semaphore.io/priority";

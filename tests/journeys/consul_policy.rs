@@ -2,13 +2,13 @@
 //! listing of keys: with them all works, and each of them that is missing is named.
 
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Namespace, Operator};
-
-use crate::{
-    consul_token::denied,
+use testbed::{
+    Bed, Consul, Namespace, Operator,
     helpers::{cluster_id, documented_rules},
     proof::nothing_is_left,
 };
+
+use crate::consul_token::denied;
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 

@@ -4,9 +4,11 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Namespace, Operator, Semaphore, eventually, same};
-
-use crate::helpers::{cluster_id, documented_rules, metric};
+use testbed::{
+    Bed, Consul, Namespace, Operator, Semaphore, eventually,
+    helpers::{cluster_id, documented_rules, metric},
+    same,
+};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// A token that Consul does not know, until the end.

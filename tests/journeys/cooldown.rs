@@ -2,9 +2,11 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use testbed::{Bed, Job, Semaphore, eventually, same};
-
-use crate::proof::{End, pods_end};
+use testbed::{
+    Bed, Job, Semaphore, eventually,
+    proof::{End, pods_end},
+    same,
+};
 
 /// The body of the one contender of a semaphore, once it says until when its slot cools.
 async fn cooling(bed: &Bed, db: &Semaphore) -> Value {

@@ -1,10 +1,11 @@
 //! A Job that is a copy of one that has a slot, with all that the operator wrote into it.
 use serde_json::json;
-use testbed::{Bed, Job, Namespace};
-
-use crate::proof::{
-    End, grant_of, holders_are, is_given_back, is_warned, line_is, nothing_is_left, pods_end,
-    runs_in_a_slot,
+use testbed::{
+    Bed, Job, Namespace,
+    proof::{
+        End, grant_of, holders_are, is_given_back, is_warned, line_is, nothing_is_left, pods_end,
+        runs_in_a_slot,
+    },
 };
 
 #[tokio::test]

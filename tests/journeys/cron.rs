@@ -4,11 +4,12 @@ use std::time::Duration;
 use k8s_openapi::api::{batch::v1::CronJob, core::v1::Event};
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
-use testbed::{Bed, Job, Namespace, eventually_within};
-
-use crate::proof::{
-    End, SEMAPHORE, all_is_decided, holders_are, is_given_back, is_warned, line_is,
-    nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+use testbed::{
+    Bed, Job, Namespace, eventually_within,
+    proof::{
+        End, SEMAPHORE, all_is_decided, holders_are, is_given_back, is_warned, line_is,
+        nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+    },
 };
 
 /// Longer than the two minutes that a schedule may need to come round twice.

@@ -3,9 +3,10 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 use serde_json::json;
-use testbed::Bed;
-
-use crate::proof::{GRANTED_TO, grant_of, nothing_is_left, pods_run, uid_of};
+use testbed::{
+    Bed,
+    proof::{GRANTED_TO, grant_of, nothing_is_left, pods_run, uid_of},
+};
 
 #[tokio::test]
 async fn forty_jobs_pass_through_three_slots_and_nobody_is_forgotten() {

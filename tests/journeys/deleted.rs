@@ -1,10 +1,11 @@
 //! A Job that is deleted: its slot is kept until its pods are gone, or have ended, and no longer.
 use serde_json::{Value, json};
-use testbed::{Bed, Job, LimitWatch, Namespace, Semaphore};
-
-use crate::proof::{
-    End, Grant, all_is_decided, grant_of, has_no_session, holders_are, is_given_back, line_is,
-    nothing_is_left, pods_end, runs_in_a_slot, uid_of,
+use testbed::{
+    Bed, Job, LimitWatch, Namespace, Semaphore,
+    proof::{
+        End, Grant, all_is_decided, grant_of, has_no_session, holders_are, is_given_back, line_is,
+        nothing_is_left, pods_end, runs_in_a_slot, uid_of,
+    },
 };
 
 #[tokio::test]
@@ -138,7 +139,7 @@ impl Scene {
         let job = |name| self.team.job(name).semaphore("db").runs("1h");
         let a = job("a").terminates_in("1h").with(more).create().await;
         let of_a = runs_in_a_slot(&self.bed, &self.db, &a).await;
-        crate::proof::pods_run(&a, 1).await;
+        testbed::proof::pods_run(&a, 1).await;
         let b = job("b").create().await;
         line_is(&self.db, [&b]).await;
         (a, b, of_a)

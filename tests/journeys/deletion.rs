@@ -3,9 +3,7 @@
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use serde_json::json;
-use testbed::{Bed, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually};
-
-use crate::helpers::warning;
+use testbed::{Bed, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, helpers::warning};
 
 #[tokio::test]
 async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {

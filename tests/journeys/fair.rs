@@ -1,9 +1,10 @@
 //! Fair order among all who wait at a prefix: `docs/protocol.md` has the rule.
 
 use serde_json::json;
-use testbed::{Bed, eventually};
-
-use crate::proof::{End, PRIORITY, grant_of, pods_end};
+use testbed::{
+    Bed, eventually,
+    proof::{End, PRIORITY, grant_of, pods_end},
+};
 
 /// How often a story is told, at the most: a turn is two seconds, and whoever sleeps for longer, on a
 /// machine that is busy, is passed over, and rightly so.

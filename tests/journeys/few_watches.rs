@@ -28,7 +28,7 @@ async fn slots_that_others_give_back_are_noticed_also_where_nobody_watches() {
     }
     for (db, other, job) in &waiting {
         consul.give_back(&db.lock_prefix(), other).await;
-        crate::proof::runs_in_a_slot(&bed, db, job).await;
+        testbed::proof::runs_in_a_slot(&bed, db, job).await;
     }
 }
 

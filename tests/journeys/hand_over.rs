@@ -1,9 +1,11 @@
 //! Five Jobs pass through a semaphore of two slots, in order.
 use serde_json::json;
-use testbed::Bed;
-
-use crate::proof::{
-    End, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pods_end, runs_in_a_slot,
+use testbed::{
+    Bed,
+    proof::{
+        End, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pods_end,
+        runs_in_a_slot,
+    },
 };
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! A Job on hold stays out of the line, and others pass it.
-use testbed::Bed;
-
-use crate::proof::{
-    End, HOLD, all_is_decided, grant_of, has_no_session, line_is, nothing_is_left, pods_end,
-    runs_in_a_slot, uid_of,
+use testbed::{
+    Bed,
+    proof::{
+        End, HOLD, all_is_decided, grant_of, has_no_session, line_is, nothing_is_left, pods_end,
+        runs_in_a_slot, uid_of,
+    },
 };
 
 #[tokio::test]

@@ -2,9 +2,9 @@
 //! should not be, and what the operator says stays readable.
 
 use serde_json::{Value, json};
-use testbed::{Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
-
-use crate::helpers::cluster_id;
+use testbed::{
+    Bed, Entry, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, helpers::cluster_id, same,
+};
 
 /// As much as Consul takes in one value, less the key's own bytes.
 const LARGEST: usize = 512 * 1024;

@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use testbed::{Bed, Consul, Job, Namespace, Semaphore, eventually, same};
-
-use crate::helpers::warning;
+use testbed::{Bed, Consul, Job, Namespace, Semaphore, eventually, helpers::warning, same};
 
 const KEY: &str = "consul-semaphore.io/key";
 

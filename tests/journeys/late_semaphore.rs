@@ -1,8 +1,6 @@
 //! Jobs that ask for a semaphore that is not there: they wait for it, and are told so.
 
-use testbed::Bed;
-
-use crate::helpers::warning;
+use testbed::{Bed, helpers::warning};
 
 #[tokio::test]
 async fn jobs_wait_for_a_semaphore_that_is_made_later() {

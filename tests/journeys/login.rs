@@ -3,11 +3,11 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::Value;
-use testbed::{AuthMethod, Bed, Consul, Operator, eventually, same};
-
-use crate::{
+use testbed::{
+    AuthMethod, Bed, Consul, Operator, eventually,
     helpers::{cluster_id, documented_rules, metric},
     proof::{holders_are, is_given_back, nothing_is_left, running_pods, runs_in_a_slot},
+    same,
 };
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";

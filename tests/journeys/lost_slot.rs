@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use testbed::{Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
-
-use crate::{
+use testbed::{
+    Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually,
     helpers::metric,
     proof::{
         End, Grant, all_is_decided, is_told, is_warned, nothing_is_left, pods_end, running_pods,
         runs_in_a_slot, sessions,
     },
+    same,
 };
 
 /// What somebody does to the slot of a Job.
@@ -188,7 +188,7 @@ async fn a_running_job_has_its_slot_again_before_any_waiting_one() {
 }
 
 async fn uid(job: &Job) -> String {
-    crate::proof::uid_of(job).await
+    testbed::proof::uid_of(job).await
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Jobs that are deleted and made again under the same name: each waits like any other, and none
 //! is started by what was decided for the one before.
-use testbed::Bed;
-
-use crate::proof::{
-    End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pods_end,
-    pods_run, runs_in_a_slot, uid_of,
+use testbed::{
+    Bed,
+    proof::{
+        End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left,
+        pods_end, pods_run, runs_in_a_slot, uid_of,
+    },
 };
 
 #[tokio::test]

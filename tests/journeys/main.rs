@@ -15,10 +15,6 @@
     reason = "a user's clock tells what time it is"
 )]
 
-mod durable_consul;
-mod helpers;
-mod proof;
-
 mod access_of_the_operator;
 mod annotation;
 mod bad_annotations;
@@ -32,6 +28,7 @@ mod cron;
 mod crowd;
 mod deleted;
 mod deletion;
+mod durable_consul;
 mod elsewhere_in_consul;
 mod fair;
 mod few_watches;

@@ -1,10 +1,11 @@
 //! Jobs that something else starts and stops are left alone, and told so.
 use serde_json::json;
-use testbed::Bed;
-
-use crate::proof::{
-    End, all_is_decided, grant_of, has_no_session, is_warned, line_is, nothing_is_left, pods_end,
-    pods_run, runs_in_a_slot, uid_of,
+use testbed::{
+    Bed,
+    proof::{
+        End, all_is_decided, grant_of, has_no_session, is_warned, line_is, nothing_is_left,
+        pods_end, pods_run, runs_in_a_slot, uid_of,
+    },
 };
 
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";

@@ -3,9 +3,7 @@
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use serde_json::json;
-use testbed::Bed;
-
-use crate::helpers::warning;
+use testbed::{Bed, helpers::warning};
 
 #[tokio::test]
 async fn a_job_is_told_of_annotations_that_nobody_reads() {

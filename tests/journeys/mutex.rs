@@ -3,9 +3,11 @@
 use std::{fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Job, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually, same};
-
-use crate::proof::{Grant, grant_of};
+use testbed::{
+    Bed, Consul, Job, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually,
+    proof::{Grant, grant_of},
+    same,
+};
 
 /// The flags of Consul's mutex.
 pub(crate) const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;

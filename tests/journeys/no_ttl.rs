@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use testbed::{Bed, SEMAPHORE_FLAGS, Semaphore, eventually, same};
-
-use crate::{
+use testbed::{
+    Bed, SEMAPHORE_FLAGS, Semaphore, eventually,
     helpers::cluster_id,
     proof::{all_is_decided, is_warned, nothing_is_left, running_pods, runs_in_a_slot},
+    same,
 };
 
 async fn session(bed: &Bed, id: &str) -> Option<Value> {
@@ -114,7 +114,7 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
     // One that expires is renewed for as long as its Job runs, whatever the spec says by now.
     let renewed = eventually("it is renewed", || async {
         let page = bed.operator().get("/metrics").await;
-        crate::helpers::metric(
+        testbed::helpers::metric(
             &page,
             "consul_calls_total{kind=\"session_renew\",result=\"ok\"}",
         )
@@ -122,7 +122,7 @@ async fn a_ttl_can_come_and_go_while_jobs_hold_slots() {
     .await;
     eventually("it is renewed again and again", || async {
         let page = bed.operator().get("/metrics").await;
-        let now = crate::helpers::metric(
+        let now = testbed::helpers::metric(
             &page,
             "consul_calls_total{kind=\"session_renew\",result=\"ok\"}",
         );

@@ -4,11 +4,11 @@
 use std::{path::PathBuf, time::Duration};
 
 use serde_json::{Value, json};
-use testbed::{Bed, Namespace, Operator, eventually, eventually_within, same};
-
-use crate::{
+use testbed::{
+    Bed, Namespace, Operator, eventually, eventually_within,
     helpers::{apply_documented, told},
     proof::{nothing_is_left, runs_in_a_slot},
+    same,
 };
 
 /// How long a backoff, and the life of a session after it, may take.

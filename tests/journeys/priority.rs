@@ -1,8 +1,9 @@
 //! The order of the line: priority, then age, then name.
 use futures::future::join_all;
-use testbed::{Bed, Job};
-
-use crate::proof::{End, PRIORITY, grant_of, line_is, nothing_is_left, pods_end, runs_in_a_slot};
+use testbed::{
+    Bed, Job,
+    proof::{End, PRIORITY, grant_of, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+};
 
 #[tokio::test]
 async fn the_higher_first_then_the_older_then_by_name() {

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use testbed::{Bed, eventually};
-
-use crate::helpers::metric;
+use testbed::{Bed, eventually, helpers::metric};
 
 #[tokio::test]
 async fn the_endpoints_tell_what_was_done() {

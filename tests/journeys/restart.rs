@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually};
+use testbed::{
+    Bed, Job, Namespace, Operator, SEMAPHORE_FLAGS, Semaphore, eventually, helpers::cluster_id,
+};
 
-use crate::{helpers::cluster_id, mutex};
+use crate::mutex;
 
 #[tokio::test]
 async fn a_restart_stops_no_job_and_forgets_no_slot() {

@@ -1,10 +1,11 @@
 //! Jobs of several pods: the slot is the Job's, from the first of its pods to the end of the last.
 use serde_json::json;
-use testbed::{Bed, Job};
-
-use crate::proof::{
-    End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pod_ends,
-    pods_end, pods_run, running_pods, runs_in_a_slot,
+use testbed::{
+    Bed, Job,
+    proof::{
+        End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left,
+        pod_ends, pods_end, pods_run, running_pods, runs_in_a_slot,
+    },
 };
 
 #[tokio::test]
@@ -95,7 +96,7 @@ async fn more_than_may_run_at_once() {
     assert!(of_a.fencing_token < of_b.fencing_token);
     for pod in a.pods().await {
         let annotations = pod.metadata.annotations.unwrap_or_default();
-        assert_eq!(annotations[crate::proof::SESSION], of_a.session);
+        assert_eq!(annotations[testbed::proof::SESSION], of_a.session);
     }
     nothing_is_left(&bed, &team, &db).await;
     let seen = observer.seen();

@@ -1,9 +1,6 @@
 //! What `kubectl` shows of a semaphore: columns, holders, the line, conditions.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use consul_semaphore_api::ConsulSemaphore;
 use futures::TryStreamExt as _;
@@ -12,10 +9,9 @@ use kube::{
     ResourceExt as _,
     runtime::{WatchStreamExt as _, watcher},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testbed::{Bed, Job, eventually, same};
-
-use crate::helpers::cluster_id;
+use testbed::{Bed, Job, eventually, helpers::cluster_id, same};
 
 /// What `kubectl get csem` prints: each line's words, without the last column, the age.
 fn table(printed: &str) -> Vec<Vec<&str>> {
@@ -222,10 +218,10 @@ async fn the_status_is_not_written_for_every_change() {
         let mut changes = std::pin::pin!(changes.default_backoff().applied_objects());
         while let Ok(Some(semaphore)) = changes.try_next().await {
             let version = semaphore.resource_version();
-            seen.lock().expect("no panic").insert(version);
+            seen.lock().insert(version);
         }
     });
-    let written = || versions.lock().expect("no panic").len();
+    let written = || versions.lock().len();
     eventually("the watch has begun", || async { written() > 0 }).await;
     let began = tokio::time::Instant::now();
     db.resume().await;

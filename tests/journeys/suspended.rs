@@ -1,11 +1,12 @@
 //! A Job that its user suspends while it runs wants to stop: its slot goes to the next one once its
 //! pods are gone, and it waits on hold until its user wants it to run again.
 use serde_json::json;
-use testbed::{Bed, Job};
-
-use crate::proof::{
-    End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, is_warned, line_is,
-    nothing_is_left, pods_end, runs_in_a_slot,
+use testbed::{
+    Bed, Job,
+    proof::{
+        End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, is_warned,
+        line_is, nothing_is_left, pods_end, runs_in_a_slot,
+    },
 };
 
 #[tokio::test]

@@ -8,9 +8,11 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Job, Namespace, Operator, Semaphore, eventually, same};
-
-use crate::helpers::{cluster_id, metric};
+use testbed::{
+    Bed, Consul, Job, Namespace, Operator, Semaphore, eventually,
+    helpers::{cluster_id, metric},
+    same,
+};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 /// The operator's own token.

@@ -1,9 +1,6 @@
 //! The ways of Jobs as traces, as a collector receives them.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
 use jiff::Timestamp;
@@ -12,15 +9,15 @@ use opentelemetry_proto::tonic::{
     common::v1::{KeyValue, any_value::Value},
     trace::v1::{Span, status::StatusCode},
 };
+use parking_lot::Mutex;
 use prost::Message as _;
 use serde_json::json;
-use testbed::{Bed, BedBuilder, Job, Semaphore, eventually};
-use tokio::net::TcpListener;
-
-use crate::{
+use testbed::{
+    Bed, BedBuilder, Job, Semaphore, eventually,
     helpers::metric,
     proof::{End, is_given_back, nothing_is_left, pods_end, runs_in_a_slot, uid_of},
 };
+use tokio::net::TcpListener;
 
 /// What the collector lets in.
 const SECRET: &str = "a-secret-of-the-collector";
@@ -60,7 +57,7 @@ impl Collector {
     }
 
     fn spans(&self) -> Vec<Span> {
-        let requests = self.0.lock().unwrap();
+        let requests = self.0.lock();
         let resources = requests.iter().flat_map(|request| &request.resource_spans);
         let scopes = resources.flat_map(|resource| &resource.scope_spans);
         scopes.flat_map(|scope| scope.spans.clone()).collect()
@@ -68,7 +65,7 @@ impl Collector {
 
     /// What all that was sent says of its sender.
     fn senders(&self, name: &str) -> BTreeSet<Option<String>> {
-        let requests = self.0.lock().unwrap();
+        let requests = self.0.lock();
         let resources = requests.iter().flat_map(|request| &request.resource_spans);
         let said = resources.map(|spans| attribute(&spans.resource.as_ref()?.attributes, name));
         said.collect()
@@ -79,7 +76,7 @@ async fn receive(State(collector): State<Collector>, headers: HeaderMap, body: B
     assert_eq!(headers["x-secret"], SECRET);
     assert_eq!(headers["content-type"], "application/x-protobuf");
     let request = ExportTraceServiceRequest::decode(body).expect("OTLP");
-    collector.0.lock().unwrap().push(request);
+    collector.0.lock().push(request);
 }
 
 async fn listen() -> (TcpListener, String) {

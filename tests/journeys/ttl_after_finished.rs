@@ -1,7 +1,5 @@
 //! Jobs that Kubernetes deletes as soon as they are done.
-use testbed::Bed;
-
-use crate::proof::nothing_is_left;
+use testbed::{Bed, proof::nothing_is_left};
 
 #[tokio::test]
 async fn jobs_that_vanish_at_their_end_give_their_slots_back() {

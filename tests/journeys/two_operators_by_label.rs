@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use testbed::{Bed, Job, Namespace, Operator, Semaphore, eventually, same};
-
-use crate::{
+use testbed::{
+    Bed, Job, Namespace, Operator, Semaphore, eventually,
     helpers::{apply_documented, cluster_id, told, warning},
     proof::nothing_is_left,
+    same,
 };
 
 struct Stage {

@@ -1,9 +1,10 @@
 //! Jobs that run, or are unsuspended, before they have a slot.
-use testbed::Bed;
-
-use crate::proof::{
-    End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, line_is,
-    nothing_is_left, pods_end, pods_run, runs_in_a_slot,
+use testbed::{
+    Bed,
+    proof::{
+        End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, line_is,
+        nothing_is_left, pods_end, pods_run, runs_in_a_slot,
+    },
 };
 
 #[tokio::test]

@@ -2,13 +2,12 @@
 //! shipped, or that docs/consul-acl.md adds, suffice, and what is missing without them is said.
 
 use serde_json::json;
-use testbed::{Bed, Consul, Operator, eventually};
-
-use crate::{
+use testbed::{
+    Bed, Consul, Operator, eventually,
     helpers::{cluster_id, documented_rules},
-    load::Load,
-    replicas::leader_of,
 };
+
+use crate::{load::Load, replicas::leader_of};
 
 const MANAGEMENT: &str = "00000000-1111-4222-8333-444444444444";
 const OWN: &str = "5ec2e75e-1111-4222-8333-444444444444";

@@ -1,10 +1,9 @@
 //! The election by a lock in Consul.
 
 use serde_json::{Value, json};
-use testbed::{Bed, Consul, Entry, eventually};
+use testbed::{Bed, Consul, Entry, eventually, helpers::cluster_id};
 
 use crate::{
-    helpers::cluster_id,
     load::Load,
     replicas::{leader_of, others},
 };

@@ -7,9 +7,6 @@
     reason = "the helpers of a test fail the test"
 )]
 
-#[path = "../journeys/helpers.rs"]
-#[expect(dead_code, reason = "the journeys use all of it")]
-mod helpers;
 mod load;
 mod replicas;
 

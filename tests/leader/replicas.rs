@@ -1,8 +1,6 @@
 //! Several replicas, and which of them leads.
 
-use testbed::{Operator, eventually, same};
-
-use crate::helpers::metric;
+use testbed::{Operator, eventually, helpers::metric, same};
 
 /// Calls of Consul that change something.
 const CHANGES: [&str; 6] = [

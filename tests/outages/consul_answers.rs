@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use testbed::{Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within, same};
+use testbed::{
+    Bed, Call, Fault, Namespace, Operator, Proxy, eventually, eventually_within,
+    proof::{is_warned, nothing_is_left, runs_in_a_slot},
+    same,
+};
 use tokio::time::Instant;
 
-use crate::{
-    proof::{is_warned, nothing_is_left, runs_in_a_slot},
-    stage::{Held, LONG, calls, is_told_again, most_calls, times_told},
-};
+use crate::stage::{Held, LONG, calls, is_told_again, most_calls, times_told};
 
 struct Stage {
     bed: Bed,
@@ -246,7 +247,7 @@ async fn slow_answers_stop_nothing(stage: &Stage) {
     held.goes_on().await;
     held.job.finish().await;
     eventually_within(LONG, "the next runs", || async {
-        same(crate::proof::running_pods(&next).await.len(), 1)
+        same(testbed::proof::running_pods(&next).await.len(), 1)
     })
     .await;
     stage.proxy.heal();
@@ -270,7 +271,7 @@ async fn our_node_is_deregistered(stage: &mut Stage) {
         let job = team.job(&format!("load-{number}")).semaphore("load");
         jobs.push(job.runs("1s").create().await);
     }
-    let node = format!("k8s-{}", crate::helpers::cluster_id(&stage.bed).await);
+    let node = format!("k8s-{}", testbed::helpers::cluster_id(&stage.bed).await);
     for job in jobs.iter().step_by(3) {
         job.is_complete().await;
         let body = serde_json::json!({ "Node": node });

@@ -3,14 +3,13 @@
 use serde_json::json;
 use testbed::{
     Bed, Consul, ConsulCluster, Fault, Namespace, Operator, Proxy, SEMAPHORE_FLAGS,
-    eventually_within, same,
+    eventually_within,
+    proof::{is_warned, line_is, nothing_is_left, running_pods},
+    same,
 };
 use tokio::time::Instant;
 
-use crate::{
-    proof::{is_warned, line_is, nothing_is_left, running_pods},
-    stage::{Held, LONG, calls, most_calls},
-};
+use crate::stage::{Held, LONG, calls, most_calls};
 
 const AWAY: [&str; 4] = [
     "NoLeader",

@@ -12,18 +12,19 @@ use std::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use testbed::{Bed, Job, eventually, eventually_within, same};
+use testbed::{
+    Bed, Job, eventually, eventually_within,
+    proof::{
+        End, holders_are, is_given_back, nothing_is_left, pods_end, running_pods, runs_in_a_slot,
+    },
+    same,
+};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
 
-use crate::{
-    proof::{
-        End, holders_are, is_given_back, nothing_is_left, pods_end, running_pods, runs_in_a_slot,
-    },
-    stage::{Held, LONG, calls},
-};
+use crate::stage::{Held, LONG, calls};
 
 #[tokio::test]
 async fn the_operator_may_do_nothing_and_then_may_again() {

@@ -5,12 +5,13 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use testbed::{Bed, Job, eventually_within, same};
-
-use crate::{
+use testbed::{
+    Bed, Job, eventually_within,
     proof::{holders_are, is_given_back, nothing_is_left, running_pods, runs_in_a_slot},
-    stage::{Held, LONG, calls},
+    same,
 };
+
+use crate::stage::{Held, LONG, calls};
 
 #[tokio::test]
 async fn the_api_server_is_away_and_comes_back() {

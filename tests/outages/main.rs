@@ -7,13 +7,6 @@
     reason = "the helpers of a test fail the test"
 )]
 
-#[allow(dead_code, reason = "the journeys need more of it")]
-#[path = "../journeys/helpers.rs"]
-mod helpers;
-#[allow(dead_code, reason = "the journeys need more of it")]
-#[path = "../journeys/proof.rs"]
-mod proof;
-
 mod consul_answers;
 mod consul_servers;
 mod hostile_bytes;

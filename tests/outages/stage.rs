@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use testbed::{
-    Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually, eventually_within, same,
-};
-use tokio::time::Instant;
-
-use crate::{
+    Bed, Job, LimitWatch, Namespace, Operator, Semaphore, eventually, eventually_within,
     helpers::metric,
     proof::{Grant, running_pods, runs_in_a_slot},
+    same,
 };
+use tokio::time::Instant;
 
 /// What is told of a Job whose slot is lost and that does not go on.
 const SUSPENDED: &str = "suspended, first in line";

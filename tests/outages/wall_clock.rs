@@ -2,12 +2,12 @@
 
 use std::{env, fs};
 
-use testbed::Bed;
-
-use crate::{
+use testbed::{
+    Bed,
     proof::{nothing_is_left, runs_in_a_slot},
-    stage::{Held, calls},
 };
+
+use crate::stage::{Held, calls};
 
 #[tokio::test]
 async fn a_wall_clock_that_jumps_changes_only_what_is_told() {

@@ -1,12 +1,12 @@
 //! Who sees what.
 
 use serde_json::json;
-use testbed::{Bed, eventually};
-
-use crate::{
-    reader::{Reader, events, http},
-    stage::{may_look, may_review, replica, somebody, token},
+use testbed::{
+    Bed, eventually,
+    web::{may_look, may_review, replica, somebody, token},
 };
+
+use crate::reader::{Reader, events, http};
 
 #[tokio::test]
 async fn without_a_token_there_is_only_an_empty_page() {

@@ -1,9 +1,9 @@
 //! What is seen, and when.
 
 use serde_json::json;
-use testbed::Bed;
+use testbed::{Bed, web::replica};
 
-use crate::{reader::Reader, stage::replica};
+use crate::reader::Reader;
 
 #[tokio::test]
 async fn a_hand_over_is_seen_as_it_happens() {

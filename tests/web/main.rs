@@ -10,4 +10,3 @@
 mod access;
 mod live;
 mod reader;
-mod stage;

@@ -1,11 +1,8 @@
 //! One who reads the page's events, and asks anew when they end, as the page does.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use testbed::eventually_within;
 use tokio::task::AbortHandle;
@@ -49,7 +46,7 @@ impl Reader {
 
     /// What it has seen by now.
     pub(crate) fn seen(&self) -> Seen {
-        lock(&self.seen).clone()
+        self.seen.lock().clone()
     }
 
     /// Waits until what it has seen is as `met` says.
@@ -114,14 +111,14 @@ async fn read(mut answer: reqwest::Response, seen: &Mutex<Seen>) {
     let status = answer.status().as_u16();
     if status != 200 {
         let words = answer.text().await.unwrap_or_default();
-        lock(seen).refusal = Some((status, words));
+        seen.lock().refusal = Some((status, words));
         return;
     }
     let mut text = String::new();
     while let Ok(Some(part)) = answer.chunk().await {
         text.push_str(&String::from_utf8_lossy(&part));
         while let Some((event, rest)) = text.split_once("\n\n") {
-            lock(seen).hear(event);
+            seen.lock().hear(event);
             text = rest.to_owned();
         }
     }
@@ -188,8 +185,4 @@ fn names<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
     list.iter()
         .filter_map(|item| item[field].as_str())
         .collect()
-}
-
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
-    seen.lock().expect("nobody has panicked")
 }

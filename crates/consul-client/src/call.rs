@@ -1,4 +1,4 @@
-//! What a call asks, and what is answered.
+//! A request and its answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,16 +11,16 @@ use crate::clock::Moment;
 /// One call of the API.
 pub(super) struct Call {
     pub(super) kind: &'static str,
-    /// Behind which other calls it may have to wait. A blocking query has a turn of its own.
+    /// Which other calls it may have to wait for. A blocking query has a turn of its own.
     pub(super) lane: Lane,
     pub(super) method: Method,
     /// From `/v1/` on, escaped.
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
     pub(super) body: Option<Vec<u8>>,
-    /// Whether it changes what Consul has. To renew a session does not: it only goes on.
+    /// Whether it changes anything in Consul. Renewing a session does not.
     pub(super) changes: bool,
-    /// Whether it may be done again though it may have been done.
+    /// Whether it may be sent again although the first one may have been applied.
     pub(super) idempotent: bool,
     /// For a blocking query.
     pub(super) wait: Option<Wait>,
@@ -30,8 +30,8 @@ pub(super) struct Call {
 pub(super) struct Wait {
     /// How long it may wait, on top of the client's timeout.
     pub(super) most: Duration,
-    /// The server that its index is from. To wait at another one for an index that it may not have
-    /// for long would be to see nothing, so it is never repeated elsewhere as it is.
+    /// The server that its index is from. Another server may not reach this index for a long time, so the query is
+    /// never repeated there as it is.
     pub(super) server: Arc<Target>,
 }
 
@@ -63,7 +63,7 @@ impl Call {
         }
     }
 
-    /// A write that says the same when it is done twice.
+    /// A write that may be repeated: the second one changes nothing.
     pub(super) fn put_again(kind: &'static str, path: String, body: Vec<u8>) -> Self {
         Self {
             idempotent: true,
@@ -71,9 +71,8 @@ impl Call {
         }
     }
 
-    /// This read, answered by a leader that has replayed all of its log. One that has just come to
-    /// lead would else answer by what it has replayed so far: after all servers were down that may
-    /// be nothing, for seconds.
+    /// This read, answered by a leader that has replayed its whole log. Without this a new leader answers from what
+    /// it has replayed so far, which may be nothing for seconds after all servers were down.
     pub(super) fn consistent(self) -> Self {
         self.with("consistent", "")
     }
@@ -95,13 +94,13 @@ pub(super) struct Answer {
     pub(super) found: bool,
     /// `X-Consul-Index`, at least 1.
     pub(super) index: Option<u64>,
-    /// Entries were left out because the token must not read them. Consul says so from 1.11 on, and
-    /// only to those who bring a token.
+    /// Entries were left out because the token may not read them. Consul says so since 1.11, and only if there is a
+    /// token.
     pub(super) filtered: bool,
-    /// What time it is there, to the second.
+    /// The server's clock, to the second.
     pub(super) date: Option<HeaderValue>,
     pub(super) body: Vec<u8>,
-    /// While it is there no other long answer is read.
+    /// While this exists no other long answer is read.
     pub(super) _long: Option<OwnedSemaphorePermit>,
     pub(super) sent: Moment,
     /// Who answered.

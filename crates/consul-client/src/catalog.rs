@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use super::{Client, Error, call::Call, kv::segment, lanes::Lane};
 
-/// What a node's meta says of itself where no agent runs on it.
+/// What marks a node's meta as that of an external node.
 const EXTERNAL: (&str, &str) = ("external-node", "true");
 
-/// A node that no agent runs on. Sessions that belong to it outlive every agent and server, which
-/// leave the catalog, with their sessions, when they are restarted.
+/// A node without an agent. Its sessions survive restarts of agents and servers, which leave the catalog together
+/// with their own sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalNode {
-    /// Its name, which no other node may bear; rules for sessions name it.
+    /// Its name, unique in the catalog. ACL rules for sessions name it.
     pub name: String,
-    /// An address, which Consul wants for every node and nobody connects to.
+    /// Its address. Consul requires one; nothing connects to it.
     pub address: String,
 }
 
 impl Client {
-    /// Registers the node, without services and checks. Doing it again changes nothing.
+    /// Registers the node, without services and checks. May be repeated.
     pub async fn register_node(&self, node: &ExternalNode) -> Result<(), Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]

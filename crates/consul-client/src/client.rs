@@ -1,4 +1,4 @@
-//! The one way that every call takes: deadline, attempts, what is repeated, bounded answers.
+//! How every call is made: deadline, attempts, retries, bounded answers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -21,20 +21,20 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// Is told of every request that is made, for metrics.
+/// Receives every request that was made, for metrics.
 pub trait Observer: Send + Sync {
     /// A request of this kind (such as `kv_list`, `txn`, `session_renew`) had this result (`ok` or
     /// [`Error::reason`]) and took so long. Both words are of fixed sets.
     fn call(&self, kind: &'static str, result: &'static str, took: Duration);
 }
 
-/// Says whether anything may be changed.
+/// Decides whether writes may be sent.
 pub trait Gate: Send + Sync {
-    /// Whether what changes something is let through.
+    /// Whether writes are sent.
     fn is_open(&self) -> bool;
 }
 
-/// Consul's HTTP API. Clones share connections, token and what has been learned of the servers.
+/// Consul's HTTP API. Clones share connections, the token and what is known of the servers.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -58,20 +58,20 @@ struct Shared {
     long: Arc<Semaphore>,
 }
 
-/// How many tenths of its time may have passed when a call is sent: what could hardly be answered in time
-/// is not sent, and gives its turn to others.
+/// How many tenths of its time may have passed when a call is sent. Later it could hardly be answered in time, so it
+/// is not sent and lets others go.
 const LATEST: u32 = 9;
 
 /// The longest answer that is read, in bytes. A prefix with 5000 holders is some 10 MiB: for each a contender
 /// with a body of up to 1 KiB, which grows by a third on its way.
 const LONGEST: usize = 16 << 20;
 
-/// From how many bytes on an answer waits until no other one is so long: they come one at a time, so that
-/// what others write below their prefixes can't add up here.
+/// Answers of at least this many bytes are read one at a time, so that what others write below their prefixes does
+/// not add up in memory.
 const LONG: usize = 1 << 20;
 
 impl Client {
-    /// Reads the files that the settings name; connects with the first call.
+    /// Reads the files that the settings name. It connects at the first call.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         install_crypto();
         config.validate()?;
@@ -131,8 +131,8 @@ impl Client {
         }
     }
 
-    /// The same client, whose calls wait behind those of no other: for an election. They are made one
-    /// after the other, beside one watch.
+    /// The same client, whose calls wait for no others: for an election, which makes one call after the other beside
+    /// one watch.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -141,14 +141,14 @@ impl Client {
         }
     }
 
-    /// The same client, whose calls end by then, and what could only be answered later is not sent:
+    /// The same client, whose calls end by then. A call that could only be answered later is not sent:
     /// [`Error::NotSent`].
     #[must_use]
     pub fn by(&self, by: Moment) -> Self {
         Self { by, ..self.clone() }
     }
 
-    /// The same client, which changes nothing while the gate is closed: [`Error::Withheld`] then.
+    /// The same client, which sends no writes while the gate is closed: [`Error::Withheld`].
     #[must_use]
     pub fn gated(&self, gate: Arc<dyn Gate>) -> Self {
         Self {
@@ -157,8 +157,7 @@ impl Client {
         }
     }
 
-    /// The same client with another token. While there is none, no call is made: they fail with
-    /// [`Error::NoToken`].
+    /// The same client with another token. While there is none, all calls fail with [`Error::NoToken`].
     #[must_use]
     pub fn with_token(&self, token: TokenCell) -> Self {
         self.with_source(TokenSource::Cell(token))
@@ -176,15 +175,15 @@ impl Client {
         }
     }
 
-    /// Gives the token back that this client has by a login ([`Config::login`]); calls fail with
-    /// [`Error::NoToken`] from then on. Takes two seconds at the most. Any other token stays.
+    /// Gives back the token from a login ([`Config::login`]); calls fail with [`Error::NoToken`] from then on. Takes
+    /// at most two seconds. Does nothing with any other token.
     pub async fn log_out(&self) {
         if let TokenSource::Login(login) = &*self.token {
             login.end().await;
         }
     }
 
-    /// Makes the call, again and elsewhere where that is safe and may help, until its time is up.
+    /// Makes the call. Retries, also at other servers, where that is safe and may help, until its time is up.
     pub(super) async fn send(&self, call: Call) -> Result<Answer, Error> {
         let began = Instant::now();
         let wait = call.wait.as_ref().map(|wait| wait.most);
@@ -201,17 +200,17 @@ impl Client {
             },
         };
         let mut repeat = Repeat::new(time.latest);
-        // Once: a token that is denied again was not lost by bad luck.
-        let mut looked_into = false;
+        // Only once: a token that is denied again is really unknown.
+        let mut rechecked = false;
         loop {
             let error = match self.attempt(&call, &mut repeat, &time).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             tracing::debug!(call = call.kind, %error, "a call of Consul failed");
-            if error.is_unknown_token() && !looked_into {
-                looked_into = true;
-                if let Ok(true) = timeout_at(time.latest, self.token.look_into()).await {
+            if error.is_unknown_token() && !rechecked {
+                rechecked = true;
+                if let Ok(true) = timeout_at(time.latest, self.token.recheck()).await {
                     continue;
                 }
             }
@@ -237,7 +236,7 @@ impl Client {
             }
             Ok((token, _turn, target)) => {
                 repeat.tried.push(target.clone());
-                // From now on: that others were before it says nothing about the server.
+                // Counted from here: having waited for other calls says nothing about the server.
                 let until = time.deadline.min(Instant::now() + time.patience);
                 self.ask_there(&target, call, token, until).await
             }
@@ -253,13 +252,13 @@ impl Client {
         result
     }
 
-    /// What a call is made with: a token, a turn, and whom to ask.
+    /// What a call needs: a token, a turn, and a server.
     async fn prepare(
         &self,
         call: &Call,
         time: &Time,
     ) -> Result<(Option<Token>, Option<Turn<'_>>, Arc<Target>), Error> {
-        // Before a turn is had: a login that all wait for needs one, too.
+        // Before it takes a turn: a login that all wait for needs one, too.
         let token = timeout_at(time.latest, self.token.current()).await;
         let token = token.map_err(|_| interrupted("there was no token in time"))??;
         let turn = async {
@@ -278,7 +277,7 @@ impl Client {
         Ok((token, turn, target))
     }
 
-    /// Asks one server, and remembers if it does not work.
+    /// Asks one server, and remembers a failure of it.
     async fn ask_there(
         &self,
         target: &Arc<Target>,
@@ -355,7 +354,7 @@ impl Client {
         if let Some(body) = &call.body {
             request = request.body(body.clone());
         }
-        // As late as can be: all that comes before may have taken long.
+        // As late as possible: everything before may have taken long.
         if call.changes && self.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
             return Err(Error::Withheld);
         }
@@ -384,10 +383,10 @@ impl Client {
             }
             body.extend_from_slice(&part);
         }
-        // The pool gets its connection back in a task of its own. A call before that would open another.
+        // The pool gets its connection back in a task of its own. A call made before that would open another one.
         yield_now().await;
         if status != StatusCode::OK {
-            // A proxy may repeat what it was sent.
+            // A proxy may quote what it was sent.
             let hidden = token.map(|t| t.hide_in(&String::from_utf8_lossy(&body)).into_bytes());
             body = hidden.unwrap_or(body);
         }

@@ -1,4 +1,4 @@
-//! Where Consul is and who asks: the settings, and the environment variables that carry them.
+//! The settings, and the environment variables that they are read from.
 
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
@@ -53,35 +53,35 @@ pub struct Config {
     pub addresses: Vec<Address>,
     /// The ACL token (`CONSUL_HTTP_TOKEN`).
     pub token: Option<Secret>,
-    /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). As with
-    /// Consul's own tools it goes before `token`.
+    /// A file with the ACL token, read again when it changes (`CONSUL_HTTP_TOKEN_FILE`). It takes precedence over
+    /// `token`, as in Consul's own tools.
     pub token_file: Option<PathBuf>,
-    /// Whether the file may come later, as that of an optional Secret does: until it is there `token` is
-    /// used, or none. Its folder must be there.
+    /// Whether the file may appear later, as that of an optional Secret. Until then `token` is used, or none. Its folder
+    /// must exist.
     pub token_file_may_come: bool,
     /// The login that gives the token; `token` and `token_file` are not used then.
     pub login: Option<AuthMethod>,
-    /// How TLS is done.
+    /// TLS.
     pub tls: Tls,
     /// Basic authentication, for a proxy before Consul (`CONSUL_HTTP_AUTH`).
     pub http_auth: Option<HttpAuth>,
-    /// The datacenter; the asked server's own without.
+    /// The datacenter; `None`: that of the server that is asked.
     pub datacenter: Option<String>,
     /// The namespace, with Consul Enterprise (`CONSUL_NAMESPACE`).
     pub namespace: Option<String>,
     /// The admin partition, with Consul Enterprise (`CONSUL_PARTITION`).
     pub partition: Option<String>,
-    /// How long a call may take, with all that is done again. A blocking query adds its wait.
+    /// How long a call may take, with its retries. A blocking query adds its wait.
     pub timeout: Duration,
-    /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond
-    /// that read again now and then. All other calls take up to 86 more, of the 200 connections that Consul
-    /// takes from one address (`limits.http_max_conns_per_client`).
+    /// How many blocking queries there may be at once, each on a connection of its own. Watches beyond that poll. All
+    /// other calls use up to 86 more of the 200 connections that Consul accepts from one address
+    /// (`limits.http_max_conns_per_client`).
     pub max_watches: u32,
-    /// Is told of every request.
+    /// Receives every request.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
-/// How TLS is done.
+/// Settings of TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// HTTPS also for addresses without `https://` (`CONSUL_HTTP_SSL`).
@@ -110,7 +110,7 @@ pub struct HttpAuth {
     pub password: Secret,
 }
 
-/// Which part of Consul's data a client speaks of. What is `None` stays as it is.
+/// Which part of Consul's data a client works with. `None` keeps what the client has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Scope {
     /// The datacenter.
@@ -148,7 +148,7 @@ impl FromStr for Address {
         let refuse = |why: &str| format!("{text:?} {ADDRESS_FORMS}{why}");
         let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
         if scheme != "unix" && rest.contains('@') {
-            // Not repeated in the message: what stands there is a password.
+            // Not repeated in the message: it is a password.
             return Err(format!(
                 "an address {ADDRESS_FORMS}; a user and a password belong into CONSUL_HTTP_AUTH"
             ));
@@ -293,12 +293,12 @@ const VARIABLES: [&str; 13] = [
 ];
 
 impl Config {
-    /// How many blocking queries there may be at once where nothing else is said: with the other calls
-    /// they stay below what Consul takes from one address.
+    /// The default number of blocking queries at once: with the other calls they stay below what Consul accepts from one
+    /// address.
     pub const MAX_WATCHES: u32 = 100;
 
-    /// The settings of the environment variables that Consul's own tools read, with their meaning
-    /// there. One that is empty is as one that is not set.
+    /// The settings from the environment variables of Consul's own tools, with the same meaning. An empty variable counts
+    /// as not set.
     pub fn from_env() -> Result<Self, ConfigError> {
         for name in VARIABLES {
             if let Err(std::env::VarError::NotUnicode(_)) = std::env::var(name) {
@@ -308,7 +308,7 @@ impl Config {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// The same, from variables that `lookup` knows.
+    /// The same, from the variables that `lookup` returns.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let text = |name: &str| lookup(name).filter(|value| !value.is_empty());
         let path = |name: &str| text(name).map(PathBuf::from);
@@ -349,7 +349,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What no type can refuse.
+    /// Checks what the types don't rule out.
     pub(super) fn validate(&self) -> Result<(), ConfigError> {
         if self.addresses.is_empty() {
             return Err(ConfigError::new(HTTP_ADDR, "names no address"));
@@ -377,7 +377,7 @@ impl Config {
 }
 
 impl Address {
-    /// Whether it is on this machine, where an agent is expected and no server of another one.
+    /// Whether it is on this machine, where an agent is expected.
     pub fn is_local(&self) -> bool {
         match &self.0 {
             Place::Unix(_) => true,
@@ -424,5 +424,4 @@ fn parse_bool(value: &str) -> Result<bool, String> {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

@@ -1,7 +1,7 @@
-//! What is kept apart for each datacenter, so that one which hangs takes none of the others along.
+//! The state of each datacenter, kept apart so that one that hangs does not affect the others.
 //!
-//! A call to another datacenter is forwarded by the server that is asked. That it is not answered in
-//! time says nothing about this server, so it counts against that datacenter alone.
+//! The server that is asked forwards a call to another datacenter. A missing answer says nothing about this server,
+//! so it counts against that datacenter only.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use super::{
     lanes::{ELSEWHERE, Lanes},
 };
 
-/// One datacenter, as far as is known of it. All clients of it share this.
+/// What is known of one datacenter. All its clients share this.
 pub(super) struct Datacenter {
     /// Which server is asked.
     pub(super) servers: Choice,
@@ -31,10 +31,10 @@ pub(super) struct Datacenter {
     pub(super) enterprise: AtomicBool,
 }
 
-/// The datacenters that somebody has a client of.
+/// The datacenters that have a client.
 pub(super) struct Datacenters {
     endpoints: Arc<Endpoints>,
-    /// That of the client which all others were made from.
+    /// That of the first client, which all others were made from.
     home: Option<String>,
     known: Mutex<HashMap<Option<String>, Weak<Datacenter>>>,
     watches: Arc<Semaphore>,
@@ -52,7 +52,7 @@ impl Datacenters {
         }
     }
 
-    /// The datacenter of this name; `None`: that of whichever server is asked.
+    /// The datacenter of this name; `None`: that of the server that is asked.
     pub(super) fn get(&self, name: Option<&String>) -> Arc<Datacenter> {
         let mut known = self.known.lock();
         let name = name.cloned();
@@ -76,7 +76,7 @@ impl Datacenters {
         datacenter
     }
 
-    /// The server itself does not work: it is left for all datacenters.
+    /// The server itself does not work: no datacenter uses it any more.
     pub(super) fn leave(&self, target: &Arc<Target>) {
         target.lost.notify_waiters();
         let known = self.known.lock();

@@ -1,12 +1,10 @@
 //! Which server is asked: the one that works, until it does not.
 //!
-//! Every address stands for one target or, if it is a name, for one target for each address that
-//! the name resolves to: behind a headless Service are all servers, and one that has a connection
-//! but no answers must not be taken again only because the name is the same. Names are resolved
-//! when every target has failed since they last were.
+//! Each configured address is one target, or, if it is a name, one target for each address that the name resolves to:
+//! a headless Service has all servers behind one name, and a server that accepts connections but does not answer must
+//! not be chosen again because its name is the same. Names are resolved again when every target has failed.
 //!
-//! When the files of certificates change, new connections use the new ones. A blocking query that waits
-//! goes on over the connection that it has.
+//! When certificate files change, new connections use the new ones. A waiting blocking query keeps its connection.
 
 use std::{
     collections::HashMap,
@@ -16,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use reqwest::{Client, ClientBuilder, Url};
 use tokio::sync::{self, Notify};
@@ -36,7 +34,7 @@ pub(super) struct Target {
     /// For messages: the address, and what its name resolved to.
     pub(super) name: String,
     pub(super) http: Client,
-    /// Tells the blocking queries that wait there when the server has failed another call.
+    /// Wakes the blocking queries that wait there when the server has failed another call.
     pub(super) lost: Notify,
     /// The beginning of every URL, without a slash at its end.
     base: String,
@@ -57,23 +55,23 @@ impl Target {
     }
 }
 
-/// All servers there are.
+/// All servers.
 pub(super) struct Endpoints {
     sites: Vec<Site>,
     trust: Files<Tls>,
     connect_timeout: Duration,
-    /// The targets that somebody uses, which share their connections. Locked for moments only.
+    /// The targets in use, so that their connections are shared. Never locked across an await.
     known: Mutex<HashMap<Key, Weak<Target>>>,
 }
 
 /// Which of the servers is asked, for one datacenter.
 pub(super) struct Choice {
     endpoints: Arc<Endpoints>,
-    /// Locked for moments only.
+    /// Never locked across an await.
     list: Mutex<List>,
-    /// Who resolves the names; that may take long.
+    /// Held while the names are resolved, which may take long.
     resolving: sync::Mutex<()>,
-    /// Tells the blocking queries when another call to the datacenter was not answered in time.
+    /// Wakes the blocking queries when another call to the datacenter was not answered in time.
     pub(super) lost: Notify,
 }
 
@@ -116,27 +114,25 @@ impl Choice {
         }
     }
 
-    /// The target that is asked at the moment. Names may have to be resolved for it, which takes as
-    /// long as it takes: the caller bounds it.
+    /// The target that is asked now. May have to resolve names first, without a limit in time: the caller has one.
     pub(super) async fn current(&self) -> Result<Arc<Target>, Error> {
         let trust = self.endpoints.trust.current().await;
         if let Some(target) = self.target(&trust) {
             return Ok(target);
         }
         let _turn = self.resolving.lock().await;
-        // Another call may have seen to it meanwhile.
-        if self.list().target().is_none() {
+        // Another call may have done it meanwhile.
+        if self.list.lock().target().is_none() {
             let targets = self.endpoints.resolve(&trust).await?;
-            *self.list() = List { targets, at: 0 };
+            *self.list.lock() = List { targets, at: 0 };
         }
         let target = self.target(&trust);
         target.ok_or_else(|| unreachable("no address".to_owned()))
     }
 
-    /// The target did not work: the next one is asked from now on, unless another call has seen to
-    /// that already.
+    /// The target did not work: the next one is asked from now on, unless another call has changed that already.
     pub(super) fn leave(&self, target: &Arc<Target>) {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let current = list.targets.get(list.at);
         if current.is_some_and(|current| Arc::ptr_eq(current, target)) {
             list.at += 1;
@@ -145,7 +141,7 @@ impl Choice {
 
     /// The target that the list is at, with connections that are made with these certificates.
     fn target(&self, trust: &Arc<Trust>) -> Option<Arc<Target>> {
-        let mut list = self.list();
+        let mut list = self.list.lock();
         let target = list.target()?;
         if Arc::ptr_eq(&target.trust, trust) {
             return Some(target);
@@ -157,10 +153,6 @@ impl Choice {
             *place = renewed.clone();
         }
         Some(renewed)
-    }
-
-    fn list(&self) -> MutexGuard<'_, List> {
-        self.list.lock()
     }
 }
 
@@ -237,7 +229,7 @@ impl Endpoints {
                 env!("CARGO_PKG_VERSION")
             ))
             .connect_timeout(self.connect_timeout)
-            // A blocking query is silent for minutes: only probes tell that its server is gone.
+            // A blocking query is silent for minutes: only probes notice that its server is gone.
             .tcp_keepalive(Duration::from_secs(15))
             .tcp_keepalive_interval(Duration::from_secs(5))
             .tcp_keepalive_retries(3)
@@ -295,8 +287,8 @@ impl Site {
         let host = base.host_str().ok_or_else(|| refuse(&url))?.to_owned();
         let port = base.port_or_known_default().ok_or_else(|| refuse(&url))?;
         if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
-            // The certificate is checked against the URL's host: that is the name, and where it is
-            // to be found is said apart.
+            // The certificate is checked against the URL's host, so that stays the name; the address is given
+            // separately.
             let problem = format!("{name:?} is no host name");
             base.set_host(Some(name))
                 .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
@@ -315,8 +307,7 @@ impl Site {
 }
 
 impl Dial {
-    /// What to connect to. Several addresses of a name come in any order, so that not all clients
-    /// ask the same server.
+    /// What to connect to. The addresses of a name are shuffled, so that not all clients ask the same server.
     async fn addresses(&self) -> std::io::Result<Vec<Option<SocketAddr>>> {
         Ok(match self {
             Self::Unix(_) => vec![None],

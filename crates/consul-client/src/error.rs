@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and how an answer of Consul is told to be which.
+//! What can go wrong with a call, and how it is read from Consul's answers.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -31,13 +31,13 @@ pub enum Error {
     /// The token is unknown or lacks a rule, which is named as Consul names it.
     #[error("Consul denies it: {0}")]
     Denied(String),
-    /// There is no token to bring, because the login for one fails; why. No call was made.
+    /// There is no token because the login for one fails; why. No call was made.
     #[error("the login to Consul fails {0}")]
     LoginFailed(LoginFailure),
-    /// There is no token to bring, so no call was made.
+    /// There is no token, so no call was made.
     #[error("there is no token to ask Consul with")]
     NoToken,
-    /// A limit of Consul's for requests or connections is reached; nothing was done.
+    /// Consul's limit of requests or connections is reached; nothing was done.
     #[error("Consul has too many requests: {0}")]
     TooManyRequests(String),
     /// A transaction was refused as a whole; these of its operations failed.
@@ -50,7 +50,7 @@ pub enum Error {
     /// [`Client::transaction_capacity`](super::Client::transaction_capacity).
     #[error("too large for Consul: {0}")]
     TooLarge(String),
-    /// The answer is longer than any that is read.
+    /// The answer is longer than this client reads.
     #[error("Consul's answer has more than {} MiB", .0 >> 20)]
     AnswerTooLarge(usize),
     /// A namespace or a partition was named, and this Consul is not Consul Enterprise.
@@ -59,7 +59,7 @@ pub enum Error {
     /// The datacenter is not known to Consul.
     #[error("Consul knows no path to the datacenter")]
     UnknownDatacenter,
-    /// The node that a session shall belong to is not registered.
+    /// The node of the session is not registered.
     #[error("the session's node is not registered in Consul's catalog")]
     MissingNode,
     /// A key that cannot be written into a URL.
@@ -68,7 +68,7 @@ pub enum Error {
     /// The client's [`Gate`](super::Gate) is closed; nothing was sent.
     #[error("held back: nothing may be changed any more")]
     Withheld,
-    /// Any other answer than success.
+    /// Any other failure.
     #[error("Consul answered with status {status}: {message}")]
     Unexpected {
         /// The HTTP status.
@@ -86,8 +86,8 @@ pub enum Error {
 pub struct LoginFailure {
     /// By which auth method, and why.
     pub(super) why: String,
-    /// Whether it may pass by itself: Consul, a proxy before it, or whom Consul asks about the bearer
-    /// token failed, and did not refuse it for certain.
+    /// Whether it may go away by itself: Consul, a proxy before it, or what Consul asks about the bearer token failed
+    /// and did not clearly refuse.
     pub passing: bool,
 }
 
@@ -109,8 +109,8 @@ pub struct OpError {
 }
 
 impl OpError {
-    /// Whether a key can't be locked because the session that held it died, and its lock-delay runs.
-    /// That it ends wakes no blocking query.
+    /// Whether a key can't be locked because the session that held it died, and its lock-delay runs. No blocking query
+    /// returns when the lock-delay ends.
     pub fn is_lock_delay(&self) -> bool {
         self.what.ends_with("due to lock delay")
     }
@@ -163,8 +163,8 @@ impl Error {
         }
     }
 
-    /// Whether the write that failed like this may have been applied all the same: true unless it
-    /// is certain that nothing was written. Of a read it says nothing.
+    /// Whether a write that failed like this may have been applied: true unless it is certain that nothing was written.
+    /// Means nothing for a read.
     pub fn may_have_been_applied(&self) -> bool {
         match self {
             Self::Unreachable { undecided, .. } | Self::NoLeader { undecided, .. } => *undecided,
@@ -237,7 +237,7 @@ impl Error {
     }
 }
 
-/// What servers say that found nobody to lead, before anything was written.
+/// What servers answer without a leader, before anything was written.
 const NO_LEADER: [&str; 7] = [
     "No cluster leader",
     "rpc error getting client",
@@ -248,14 +248,14 @@ const NO_LEADER: [&str; 7] = [
     "leadership transfer in progress",
 ];
 
-/// What servers say to a token that they don't know.
+/// What servers answer to an unknown token.
 const UNKNOWN_TOKEN: &str = "ACL not found";
 
 fn is_denial(message: &str) -> bool {
     message.contains("Permission denied") || message.contains(UNKNOWN_TOKEN)
 }
 
-/// A denial hides among the errors of a refused transaction.
+/// The errors of a refused transaction may contain a denial.
 fn refused_transaction(body: &[u8]) -> Option<Error> {
     #[derive(Deserialize)]
     struct Refusal {
@@ -269,7 +269,7 @@ fn refused_transaction(body: &[u8]) -> Option<Error> {
     Some(Error::Conflict(errors))
 }
 
-/// The beginning of an answer, fit for one line of a log.
+/// The beginning of an answer, as one line for a log.
 fn text(body: &[u8]) -> String {
     one_line(String::from_utf8_lossy(body).trim(), MESSAGE)
 }

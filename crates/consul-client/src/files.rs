@@ -1,7 +1,7 @@
-//! What is read from files, and read again when they change: a token, certificates.
+//! Files that are read again when they change: a token, certificates.
 //!
-//! While there is nothing better, what was read last is kept: a file that is being exchanged is missing
-//! or half written for a moment, and a certificate may come before its key.
+//! What was read last is kept until something valid replaces it: a file that is being replaced is missing or half
+//! written for a moment, and a certificate may come before its key.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,10 +20,10 @@ use tokio::{
 
 use super::ConfigError;
 
-/// How often files are looked at.
+/// How often files are checked.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a look may take: the files may be on a disk that does not answer.
+/// How long a check may take: the disk may not answer.
 pub(super) const LOOK: Duration = Duration::from_secs(2);
 
 /// Which files, and what is read from them. Its methods may block.
@@ -42,7 +42,7 @@ pub(super) trait Source: Send + Sync + 'static {
 pub(super) struct Files<S: Source> {
     source: Arc<S>,
     last: Mutex<Last<S::Content>>,
-    /// It was of no use since the files were last looked at.
+    /// It was found to be useless since the last check.
     doubted: AtomicBool,
 }
 
@@ -50,9 +50,9 @@ struct Last<C> {
     content: C,
     stamps: Vec<Stamp>,
     looked: Instant,
-    /// A look that is under way, also after the call that began it was given up.
+    /// A check that is under way, even if the call that began it was given up.
     look: Option<JoinHandle<Look<C>>>,
-    /// What was wrong with the files when they were last looked at.
+    /// What was wrong with the files at the last check.
     problem: Option<String>,
 }
 
@@ -64,13 +64,13 @@ type Look<C> = Option<(Vec<Stamp>, Result<C, ConfigError>)>;
 
 impl<S: Source> Files<S> {
     pub(super) fn read(source: S) -> Result<Self, ConfigError> {
-        // Before what they hold: what is written in between is read again.
+        // Before the content, so that what is written in between is read again.
         let stamps = stamps(&source.files());
         let content = source.read()?;
         Ok(Self::new(source, content, stamps))
     }
 
-    /// Files that are not there yet, and what counts until they are.
+    /// Files that do not exist yet, and what is used until they do.
     pub(super) fn expected(source: S, until_then: S::Content) -> Self {
         let missing = source.files().into_iter().map(|file| (file, None));
         let missing = missing.collect();
@@ -92,18 +92,18 @@ impl<S: Source> Files<S> {
         }
     }
 
-    /// What the files hold. They are looked at once a second.
+    /// The content. The files are checked once a second.
     pub(super) async fn current(&self) -> S::Content {
         let mut last = self.last.lock().await;
         let doubted = self.doubted.swap(false, Ordering::Relaxed);
-        // Where no file is named there is nothing to look at.
+        // Without files there is nothing to check.
         if !last.stamps.is_empty() && (doubted || last.looked.elapsed() >= INTERVAL) {
             last.look_again(&self.source).await;
         }
         last.content.clone()
     }
 
-    /// What they held is of no use: they are looked at before it is used again.
+    /// The content is useless: the files are checked before it is used again.
     pub(super) fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }
@@ -209,7 +209,7 @@ mod tests {
     /// Its files are on a disk that hangs once they have been read.
     struct Hangs {
         looks: Arc<AtomicUsize>,
-        disk: std::sync::Mutex<mpsc::Receiver<()>>,
+        disk: parking_lot::Mutex<mpsc::Receiver<()>>,
     }
 
     impl Source for Hangs {
@@ -218,7 +218,7 @@ mod tests {
 
         fn files(&self) -> Vec<PathBuf> {
             if self.looks.fetch_add(1, Ordering::Relaxed) > 0 {
-                let _ = self.disk.lock().unwrap().recv();
+                let _ = self.disk.lock().recv();
             }
             vec!["/does/not/exist".into()]
         }

@@ -1,4 +1,4 @@
-//! Ids that others made, and that are compared again and again.
+//! Ids that others made, and that are compared often.
 
 use std::{
     cmp::Ordering,
@@ -10,8 +10,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// What is kept by id. A pass over thousands of holders asks for each of them again and again, so ids are
-/// hashed by a quick function; each map has a seed of its own, because other programs choose ids, too.
+/// A map by id. With thousands of holders there are many look-ups, so ids are hashed by a quick function; each map has
+/// a seed of its own, because other programs choose ids, too.
 pub type IdMap<K, V> = HashMap<K, V, IdHash>;
 
 /// Ids, hashed as in an [`IdMap`].
@@ -28,7 +28,7 @@ pub type IdHash = foldhash::fast::RandomState;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Id {
-    /// 0 for what is no UUID in its usual form.
+    /// 0 if it is not a UUID in its usual form.
     number: u128,
     text: Arc<str>,
 }

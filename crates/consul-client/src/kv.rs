@@ -15,10 +15,10 @@ use super::{
     lanes::Lane,
 };
 
-/// Under which condition a key is written.
+/// The condition for writing a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutMode {
-    /// Under none.
+    /// None.
     Set,
     /// If the key was last written at this index; 0: if it does not exist.
     Cas(u64),
@@ -29,12 +29,11 @@ pub enum PutMode {
 }
 
 impl Client {
-    /// All keys that begin with `prefix`, which is taken as it is: end it with `/` to see one
-    /// folder only. None at all is an empty listing with an index. The leader makes sure that it still
-    /// leads, and has replayed its log: no change that was answered before this call is missing.
+    /// All keys that begin with `prefix`, taken literally: end it with `/` to list one folder. Without any there is an
+    /// empty listing with an index. The read is consistent: no change that was answered before this call is missing.
     ///
-    /// A listing from which entries are missing because the token must not read them would be taken
-    /// for the truth, so it is [`Error::Denied`].
+    /// If the token may not read some of the entries it fails with [`Error::Denied`]: an incomplete listing would be
+    /// taken for the truth.
     pub async fn list(&self, prefix: &str) -> Result<Listing, Error> {
         let call = Call::get("kv_list", list_path(prefix)?).consistent();
         Ok(self.list_with(prefix, call).await?.0)
@@ -51,8 +50,8 @@ impl Client {
         wire.into_iter().next().map(WireEntry::decode).transpose()
     }
 
-    /// Writes a key; false if the condition does not hold. Never done again when its answer was
-    /// lost. [`Error::Gone`] if the acquiring session is.
+    /// Writes a key; false if the condition does not hold. Not repeated when its answer was lost. [`Error::Gone`] if
+    /// the acquiring session is gone.
     pub async fn put(
         &self,
         key: &str,
@@ -73,7 +72,7 @@ impl Client {
     }
 
     /// Deletes a key, with `cas` only if it was last written at that index; false if it was not.
-    /// That there is no such key is success without `cas`.
+    /// Without `cas` a missing key is success.
     pub async fn delete(&self, key: &str, cas: Option<u64>) -> Result<bool, Error> {
         let mut call = Call {
             lane: Lane::Write,
@@ -120,8 +119,8 @@ impl Client {
 }
 
 fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
-    // Something else than Consul, such as a proxy, also answers with 404. To take that for "there
-    // are no keys" would be to lose every lock.
+    // Something other than Consul, such as a proxy, answers with 404, too. Taking that for "there are no keys" would
+    // lose every lock.
     let index = match answer.index {
         Some(index) => index,
         None if answer.found => return Err(Error::Decode("no X-Consul-Index".to_owned())),
@@ -141,7 +140,7 @@ fn decode_listing(answer: &Answer) -> Result<Listing, Error> {
     })
 }
 
-/// What may stand in a path as it is.
+/// Characters that need no escape in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -151,7 +150,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 /// Escapes one segment of a path.
 pub(super) fn segment(text: &str) -> Result<String, Error> {
     match text {
-        // What stands for "here" and "above" in every URL cannot be escaped.
+        // "." and ".." have a meaning in URLs and can't be escaped.
         "" | "." | ".." => Err(Error::InvalidKey(text.to_owned())),
         _ => Ok(utf8_percent_encode(text, PLAIN).to_string()),
     }
@@ -173,14 +172,13 @@ pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
         const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
         utf8_percent_encode(prefix, FOLDERS).to_string()
     } else {
-        // URLs are tidied up on their way where segments are empty or dots: without slashes there
-        // is one segment only.
+        // URLs are normalized on their way where segments are empty or dots: without slashes there is only one segment.
         segment(prefix)?
     };
     Ok(format!("/v1/kv/{escaped}"))
 }
 
-/// An entry as Consul writes it. Its value stays where it is until it is needed.
+/// An entry as Consul writes it. Its value is decoded only when needed.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct WireEntry<'a> {
@@ -197,8 +195,8 @@ pub(super) struct WireEntry<'a> {
 }
 
 impl WireEntry<'_> {
-    /// The entry as a listing has it: with its value only if that can mean anything, because it is a
-    /// lock key's or somebody has locked it. Others may have written anything beside these.
+    /// The entry of a listing. It has its value only if it is a lock key or is locked: others may have written anything
+    /// beside these.
     fn listed(mut self) -> Result<Entry, Error> {
         let locked = self
             .session

@@ -1,7 +1,7 @@
-//! How many calls may be under way at once: so many of each kind, so that none waits behind another kind.
+//! How many calls run at once: a limit for each kind, so that no kind waits for another.
 //!
-//! A renewal is answered from the leader's memory and a read without a raft commit. Behind transactions
-//! they would wait as long as raft takes, and running Jobs would lose their slots for it.
+//! A renewal is answered from the leader's memory, and a read without a raft commit. If they waited for transactions,
+//! a slow raft would cost holders their locks.
 //!
 //! Without HTTP/2 each call takes a connection, and Consul takes 200 from one address
 //! (`limits.http_max_conns_per_client`). By default there are at most 186: 100 watches, 34 other calls to
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The kind of a call, as far as it matters who waits for whom.
+/// The kind of a call: calls wait only for those of their kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     /// Renews a session.
@@ -26,7 +26,7 @@ pub(super) enum Lane {
     Write,
 }
 
-/// The lanes of one datacenter, or of a client that shares none with others.
+/// The lanes of one datacenter, or of a client with lanes of its own.
 #[derive(Debug)]
 pub(super) struct Lanes {
     renew: Semaphore,
@@ -86,7 +86,7 @@ impl Lanes {
         }
     }
 
-    /// Waits for a turn to make a call of this kind. The lanes are never closed, so there is one.
+    /// Waits for a turn to make a call of this kind. The lanes are never closed, so a turn always comes.
     pub(super) async fn turn(&self, lane: Lane) -> Option<Turn<'_>> {
         let lane = match lane {
             Lane::Renew => &self.renew,

@@ -1,31 +1,33 @@
 //! A client for Consul's HTTP API: keys and values, sessions, transactions, blocking queries.
 //!
-//! It knows nothing of Kubernetes or of semaphores: what the keys mean is its caller's business.
+//! It knows nothing of Kubernetes or of semaphores: what the keys mean is up to its caller.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `config` | where Consul is and who asks: `CONSUL_*` variables, addresses, TLS, token |
 //! | `model` | plain data without IO: entries, listings, session ids, transaction operations |
-//! | `error` | what can go wrong, and how an answer of Consul is told to be which |
-//! | `call` | what a call asks and what is answered |
-//! | `client` | the one way a call takes: deadline, attempts, bounded answers |
+//! | `error` | what can go wrong, and how it is read from Consul's answers |
+//! | `call` | a request and its answer |
+//! | `client` | how every call is made: deadline, attempts, bounded answers |
+//! | `backoff` | pauses between tries, for all that fails |
 //! | `repeat` | when a call that failed is made again |
-//! | `lanes` | how many calls of a kind are under way at once |
-//! | `datacenter` | what is kept apart for each datacenter |
-//! | `endpoints` | which server is asked: names resolved, sticky while it works, failover |
-//! | `files` | what is read from files, and read again when they change |
+//! | `lanes` | how many calls of each kind run at once |
+//! | `datacenter` | state of each datacenter |
+//! | `endpoints` | which server is asked: name resolution, failover |
+//! | `files` | files that are read again when they change |
 //! | `token`, `tls` | the token, certificates |
 //! | `login` | a token that Consul gives for a login, and takes back |
 //! | `kv`, `session`, `txn`, `catalog`, `status` | the calls |
 //! | `watch` | blocking queries as a stream |
 //! | [`clock`] | moments on a clock that never jumps |
-//! | [`id`] | ids that are compared and hashed quickly |
-//! | [`text`] | text of others as one line that can be shown |
+//! | [`id`] | ids that are quick to compare and hash |
+//! | [`text`] | text from others, made safe to show |
 //!
 //! What is repeated after a failure: reads and calls that say the same twice (renew, destroy,
 //! register) always; a write only when it is certain that nothing was written. Everything is bounded
 //! by the timeout of [`Config`].
 
+mod backoff;
 mod call;
 mod catalog;
 mod client;
@@ -49,6 +51,7 @@ mod token;
 mod txn;
 mod watch;
 
+pub use backoff::Backoff;
 pub use catalog::ExternalNode;
 pub use client::{Client, Gate, Observer};
 pub use config::{Address, Config, ConfigError, HttpAuth, Scope, Secret, Tls};

@@ -1,14 +1,12 @@
-//! A login: Consul gives a token for a bearer token, by one of its auth methods.
+//! Login: Consul exchanges a bearer token for an ACL token, by one of its auth methods.
 //!
-//! One task of the client logs in, for all who use it: when a token is wanted first, when Consul
-//! does not know the one it gave any more, and in time before that expires. Who is in want of a
-//! token waits for the task.
+//! One task logs in for all clones of the client: when a token is first needed, when Consul does not know the token any
+//! more, and in time before it expires. Calls that need a token wait for the task.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde::{Deserialize, Serialize};
@@ -19,17 +17,17 @@ use tokio::{
 };
 
 use super::{
-    Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK, lanes::Lane,
-    token::Token,
+    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::LOOK,
+    lanes::Lane, token::Token,
 };
 use crate::clock::Moment;
 
-/// By which auth method of Consul's a client logs in, and with what.
+/// The auth method that a client logs in by, and what it needs for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthMethod {
     /// The auth method's name in Consul.
     pub name: String,
-    /// The file of the bearer token, which is read anew for each login: Kubernetes exchanges it.
+    /// The file of the bearer token. It is read for each login, because Kubernetes replaces it.
     pub bearer_token_file: PathBuf,
     /// What Consul notes in the description of the token, for people.
     pub meta: BTreeMap<String, String>,
@@ -43,47 +41,39 @@ impl AuthMethod {
 /// The variable that carries the file's name.
 const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 
-/// Between logins that fail, or whose tokens are lost at once: for ever.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(250))
-    .with_max_delay(LONGEST)
-    .without_max_times();
+/// Between logins that fail, or whose tokens are lost at once.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
-/// The longest pause, before its jitter.
-const LONGEST: Duration = Duration::from_secs(30);
-
-/// A token that is lost after this time was a good one.
+/// A token that is lost after this time had worked.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// Between looks at a new token until the server that is asked knows it: it is there within some
-/// 100 ms as a rule, and an agent that was asked too early remembers for 30 s that there is none.
-const PROBES: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(25))
-    .with_max_delay(Duration::from_millis(500))
-    .with_max_times(10);
+/// Between checks whether the server that is asked knows a new token. It usually takes some 100 ms, and an agent that
+/// is asked too early caches for 30 s that there is no such token.
+const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
 
-/// The least time between looks at a token that was denied.
-const DOUBT: Duration = Duration::from_millis(250);
+/// How many checks there are.
+const LOOKS: usize = 10;
+
+/// The least time between checks of a token that was denied.
+const RECHECK: Duration = Duration::from_millis(250);
 
 /// How long giving the token back may take.
-const FAREWELL: Duration = Duration::from_secs(2);
+const LOGOUT: Duration = Duration::from_secs(2);
 
 /// The login of a client and all its clones.
 pub(super) struct Login {
-    desk: Arc<Desk>,
+    worker: Arc<Worker>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the task works with.
-struct Desk {
+struct Worker {
     method: AuthMethod,
-    /// It brings no token.
+    /// It sends no token.
     client: Client,
     state: watch::Sender<State>,
-    /// Consul has denied that it knows the token.
-    doubted: Notify,
+    /// Consul has answered that it does not know the token.
+    denied: Notify,
 }
 
 #[derive(Clone, Default)]
@@ -101,7 +91,7 @@ enum State {
     Over,
 }
 
-/// A token that a login came to.
+/// A token from a login.
 struct Held {
     token: Token,
     since: Moment,
@@ -110,7 +100,7 @@ struct Held {
 }
 
 impl Login {
-    /// A login that begins when a token is wanted. The client is one without a token.
+    /// A login that begins when a token is first needed, by a client without a token.
     pub(super) fn new(client: Client, method: AuthMethod) -> Result<Self, ConfigError> {
         let file = method.bearer_token_file.display();
         let problem = match std::fs::read_to_string(&method.bearer_token_file) {
@@ -121,14 +111,14 @@ impl Login {
         if let Some(problem) = problem {
             return Err(ConfigError::new(BEARER_TOKEN_FILE, problem));
         }
-        let desk = Desk {
+        let worker = Worker {
             method,
             client,
             state: watch::Sender::default(),
-            doubted: Notify::new(),
+            denied: Notify::new(),
         };
         Ok(Self {
-            desk: Arc::new(desk),
+            worker: Arc::new(worker),
             task: Mutex::default(),
         })
     }
@@ -136,7 +126,7 @@ impl Login {
     /// The token, or why there is none. Waits while it is being asked for.
     pub(super) async fn token(&self) -> Result<Token, Error> {
         self.begin();
-        let mut state = self.desk.state.subscribe();
+        let mut state = self.worker.state.subscribe();
         let known = |state: &State| !matches!(state, State::Idle | State::Asking);
         match state.wait_for(known).await.as_deref() {
             Ok(State::In(token)) => Ok(token.clone()),
@@ -145,23 +135,23 @@ impl Login {
         }
     }
 
-    /// Consul does not know the token. Waits until there is another one, or none, or it has been
-    /// seen that it knows it after all; whether it makes sense to ask once more.
-    pub(super) async fn look_into(&self) -> bool {
-        let mut state = self.desk.state.subscribe();
+    /// Consul does not know the token. Waits until there is another one or none, or until Consul knows it after all.
+    /// Returns whether to retry the call.
+    pub(super) async fn recheck(&self) -> bool {
+        let mut state = self.worker.state.subscribe();
         if matches!(*state.borrow_and_update(), State::Over) {
             return false;
         }
-        self.desk.doubted.notify_one();
+        self.worker.denied.notify_one();
         state.changed().await.is_ok()
     }
 
     /// Gives the token back. There is none from then on.
     pub(super) async fn end(&self) {
-        self.desk.state.send_replace(State::Over);
-        let task = self.task().take();
+        self.worker.state.send_replace(State::Over);
+        let task = self.task.lock().take();
         if let Some(task) = task
-            && timeout(FAREWELL, task).await.is_err()
+            && timeout(LOGOUT, task).await.is_err()
         {
             tracing::warn!(
                 "the token could not be given back to Consul: it stays until it expires"
@@ -177,29 +167,25 @@ impl Login {
             }
             idle
         };
-        if self.desk.state.send_if_modified(idle) {
-            *self.task() = Some(tokio::spawn(self.desk.clone().run()));
+        if self.worker.state.send_if_modified(idle) {
+            *self.task.lock() = Some(tokio::spawn(self.worker.clone().run()));
         }
-    }
-
-    fn task(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
-        self.task.lock()
     }
 }
 
 impl Drop for Login {
     fn drop(&mut self) {
-        if let Some(task) = self.task().take() {
+        if let Some(task) = self.task.lock().take() {
             task.abort();
         }
     }
 }
 
-impl Desk {
-    /// Has a token for as long as one is wanted, and gives the last one back.
+impl Worker {
+    /// Keeps a valid token until it is not needed any more, and gives the last one back.
     async fn run(self: Arc<Self>) {
         let mut held: Option<Held> = None;
-        let mut relapses = BACKOFF.build();
+        let mut relapses = BACKOFF;
         while self.renew(&mut held).await {
             let Some(now) = &held else { break };
             let lost = self.unless_over(self.until_due(now)).await == Some(true);
@@ -210,10 +196,10 @@ impl Desk {
                 held = None;
             }
             if lasted {
-                relapses = BACKOFF.build();
+                relapses.reset();
             } else if lost {
-                // Logins whose tokens nobody knows must not follow each other without a pause.
-                self.pause(relapses.next()).await;
+                // Logins whose tokens are unknown at once must not follow each other without a pause.
+                self.unless_over(relapses.wait()).await;
             }
         }
         if let Some(last) = held {
@@ -221,9 +207,9 @@ impl Desk {
         }
     }
 
-    /// Logs in until that works, and gives the token before back; false if none is wanted any more.
+    /// Logs in until that works, and gives the previous token back; false if no token is needed any more.
     async fn renew(&self, held: &mut Option<Held>) -> bool {
-        let mut pauses = BACKOFF.build();
+        let mut backoff = BACKOFF;
         let mut told = None;
         while !self.is_over() {
             let error = match self.log_in().await {
@@ -239,7 +225,7 @@ impl Desk {
             if told.as_ref() != Some(&error) {
                 tracing::warn!(%error, "not logged in to Consul: trying again");
             }
-            // One that lasts for a while yet is kept.
+            // One that is still valid is kept.
             if let Some(old) = held
                 && self.is_lost(&old.token).await
             {
@@ -250,13 +236,9 @@ impl Desk {
                 None => State::Out(error.clone()),
             });
             told = Some(error);
-            self.pause(pauses.next()).await;
+            self.unless_over(backoff.wait()).await;
         }
         false
-    }
-
-    async fn pause(&self, pause: Option<Duration>) {
-        self.unless_over(sleep(pause.unwrap_or(LONGEST))).await;
     }
 
     /// Waits until another token is needed: true if Consul does not know this one any more, false if
@@ -271,12 +253,12 @@ impl Desk {
         };
         let lost = async {
             loop {
-                self.doubted.notified().await;
+                self.denied.notified().await;
                 if self.is_lost(&held.token).await {
                     return;
                 }
                 self.tell(State::In(held.token.clone()));
-                sleep(DOUBT).await;
+                sleep(RECHECK).await;
             }
         };
         tokio::select! {
@@ -316,7 +298,7 @@ impl Desk {
         let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
         let answer = answer.await.map_err(|error| self.explain(error, &bearer))?;
         let given: Result<Given, _> = answer.json();
-        // Why not is not repeated: it could be the token that is not as it should be.
+        // The reason is not repeated: it could contain the token.
         let unclear = || self.failed("the answer cannot be understood");
         let given = given.map_err(|_| unclear())?;
         let token = Token::parse(&given.secret).map_err(|_| unclear())?;
@@ -347,11 +329,11 @@ impl Desk {
         }
     }
 
-    /// Waits until the server that is asked knows the token, itself and not by asking the leader.
-    /// One that takes longer is used all the same.
+    /// Waits until the server that is asked knows the token without asking the leader. If it takes longer, the token is
+    /// used anyway.
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
-        for pause in PROBES.build() {
+        for pause in PROBES.pauses().take(LOOKS) {
             match client.send(own_token().with("stale", "")).await {
                 Err(error) if error.is_unknown_token() => sleep(pause).await,
                 _ => return,
@@ -368,7 +350,7 @@ impl Desk {
     async fn log_out(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
-        match timeout(FAREWELL, out).await {
+        match timeout(LOGOUT, out).await {
             Ok(Err(error)) if !error.is_unknown_token() => {
                 tracing::warn!(%error, "the token could not be given back to Consul: it stays until it expires");
             }
@@ -376,14 +358,13 @@ impl Desk {
         }
     }
 
-    /// What a failure of the login means to those who want a token.
+    /// A failure of the login, for those who wait for a token.
     fn explain(&self, error: Error, bearer: &Secret) -> Error {
-        // A proxy may repeat anything.
+        // A proxy may quote anything.
         let hide = |text: &str| text.replace(bearer.expose(), "<hidden>");
         match error {
             Error::Denied(_) | Error::Unexpected { .. } | Error::Decode(_) => {
-                // A refusal may look like that too: by this status Consul also says that it can't
-                // verify a token.
+                // May be a refusal: Consul has the same status for a token that it can't verify.
                 self.failure(&hide(&error.to_string()), error.is_transient())
             }
             Error::NoLeader { message, undecided } => Error::NoLeader {
@@ -453,7 +434,7 @@ mod tests {
 
     /// What these answers to a login come to.
     fn explained(status: u16, body: &str) -> Error {
-        let desk = Desk {
+        let worker = Worker {
             method: AuthMethod {
                 name: "jwt".to_owned(),
                 bearer_token_file: PathBuf::new(),
@@ -461,9 +442,9 @@ mod tests {
             },
             client: Client::new(Config::default()).unwrap(),
             state: watch::Sender::default(),
-            doubted: Notify::new(),
+            denied: Notify::new(),
         };
-        desk.explain(
+        worker.explain(
             Error::from_answer(status, body.as_bytes()),
             &"s3cr3t".into(),
         )

@@ -76,17 +76,17 @@ pub struct Entry {
     pub modify_index: u64,
 }
 
-/// One reading of all keys below a prefix.
+/// All keys below a prefix, as read at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     /// The entries, ordered by key.
     pub entries: Vec<Entry>,
     /// The index that a blocking query waits to be passed; at least 1.
     pub index: u64,
-    /// When the request was sent that this answers: the reading is at least as new.
+    /// When the request was sent. The listing is at least as new.
     pub sent: Moment,
-    /// Consul's indexes went back since the reading before: it lost or restored its data, and
-    /// [`Entry::modify_index`] counts from anew. Only a watch, which remembers, can tell.
+    /// Consul's indexes went back since the previous listing: it lost or restored its data, and
+    /// [`Entry::modify_index`] starts anew. Only set by a watch.
     pub reset: bool,
 }
 

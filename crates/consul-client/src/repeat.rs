@@ -2,31 +2,29 @@
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    Error,
+    Backoff, Error,
     endpoints::{Choice, Target},
 };
 
 /// Between the attempts of one call.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(100))
-    .with_max_delay(Duration::from_secs(2))
-    .with_max_times(5);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+
+/// How often one call pauses.
+const PAUSES: u32 = 5;
 
 /// The least pause after "too many requests".
 const SLOW_DOWN: Duration = Duration::from_millis(500);
 
 /// The attempts of one call.
 pub(super) struct Repeat {
-    /// After this nothing is sent any more.
+    /// Nothing is sent after this.
     latest: Instant,
-    pauses: ExponentialBackoff,
+    backoff: Backoff,
     pub(super) tried: Vec<Arc<Target>>,
-    /// A failure after which a write may have been applied: it outweighs later ones.
+    /// A failure after which a write may have been applied. It takes precedence over later ones.
     undecided: Option<Error>,
 }
 
@@ -34,14 +32,14 @@ impl Repeat {
     pub(super) fn new(latest: Instant) -> Self {
         Self {
             latest,
-            pauses: BACKOFF.build(),
+            backoff: BACKOFF,
             tried: Vec::new(),
             undecided: None,
         }
     }
 
-    /// Waits until it is right to try again; the error, when that would be too late. A server that
-    /// was not yet asked in this call is asked at once.
+    /// Waits until the next attempt; fails with the error when that would be too late. A server that this call has not
+    /// asked yet is asked at once.
     pub(super) async fn pause(&mut self, error: Error, servers: &Choice) -> Result<(), Error> {
         let slow = matches!(error, Error::TooManyRequests(_));
         let fresh = match timeout_at(self.latest, servers.current()).await {
@@ -50,8 +48,8 @@ impl Repeat {
         };
         let pause = match (slow, fresh) {
             (false, true) => Some(Duration::ZERO),
-            (false, false) => self.pauses.next(),
-            (true, _) => self.pauses.next().map(|pause| pause + SLOW_DOWN),
+            (false, false) => self.next_pause(),
+            (true, _) => self.next_pause().map(|pause| pause + SLOW_DOWN),
         };
         let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.latest) else {
             return Err(self.worst(error));
@@ -63,7 +61,11 @@ impl Repeat {
         Ok(())
     }
 
-    /// The error of the whole call, of which this is the last one.
+    fn next_pause(&mut self) -> Option<Duration> {
+        (self.backoff.tries() < PAUSES).then(|| self.backoff.pause())
+    }
+
+    /// The error of the whole call, whose last attempt failed with this one.
     pub(super) fn worst(&mut self, last: Error) -> Error {
         match self.undecided.take() {
             Some(undecided) if !last.may_have_been_applied() && last.is_transient() => undecided,

@@ -1,4 +1,4 @@
-//! Sessions, which hold locks for as long as they live.
+//! Sessions, which hold locks while they live.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// A session to be made, with behavior `delete`, so that the keys that it holds go with it.
+/// A new session, with behavior `delete`: the keys that it holds are deleted with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewSession {
     /// For people.
     pub name: String,
-    /// The node that it belongs to, which must be registered (see [`Client::register_node`]): then it
-    /// has no checks, so that only its TTL and its node end it. `None`: the node of the agent that is
-    /// asked, whose health (`serfHealth`) ends it too, as soon as gossip takes that machine for dead.
+    /// The node that it belongs to, which must be registered (see [`Client::register_node`]). The session has no checks
+    /// then: only its TTL and its node end it. `None`: the node of the agent that is asked, whose health (`serfHealth`)
+    /// ends it too, as soon as gossip considers that machine dead.
     pub node: Option<String>,
     /// How long it lives without a renewal, from 10 s (or what Consul is configured to) to 24 h.
     /// Consul takes up to twice as long to notice. `None`: for ever.
@@ -75,8 +75,8 @@ pub struct Renewed {
 }
 
 impl Client {
-    /// Makes a session. [`Error::MissingNode`] if its node is not registered. Never done again when
-    /// its answer was lost: such a session is found by [`Client::node_sessions`].
+    /// Creates a session. [`Error::MissingNode`] if its node is not registered. Not repeated when its answer was lost:
+    /// [`Client::node_sessions`] finds such a session.
     pub async fn create_session(&self, request: &NewSession) -> Result<SessionId, Error> {
         #[derive(Deserialize)]
         struct Created {
@@ -92,11 +92,10 @@ impl Client {
         Ok(created.id)
     }
 
-    /// Renews a session. [`Error::Gone`] if there is none: for good, an id never comes back.
+    /// Renews a session. [`Error::Gone`] if there is none, which is final: ids are never used again.
     ///
-    /// A server that has just become the leader answers a renewal by what it has replayed of its log
-    /// up to then, so after all servers were down it may not know a session that lives. That there
-    /// is none is believed when a consistent read says so, too.
+    /// A new leader answers a renewal from what it has replayed of its log so far, so after all servers were down it may
+    /// not know a live session. A missing session is confirmed by a consistent read.
     pub async fn renew_session(&self, id: &SessionId) -> Result<Renewed, Error> {
         match self.renew_once(id).await {
             Err(Error::Gone) if self.look_up(id, Lane::Renew).await?.is_some() => {
@@ -114,7 +113,7 @@ impl Client {
             ..Call::put_again("session_renew", path, Vec::new())
         };
         let answer = self.send(call).await?;
-        // A 404 of something else than Consul, such as a proxy, says nothing about the session.
+        // A 404 from something other than Consul, such as a proxy, says nothing about the session.
         if !answer.found && answer.body.starts_with(b"Session id ") {
             return Err(Error::Gone);
         }
@@ -138,8 +137,8 @@ impl Client {
         first(&answer)
     }
 
-    /// The sessions of a node: all of them, or [`Error::Denied`] if this Consul says that it has
-    /// left some out (those before 1.12 don't say).
+    /// All sessions of a node, or [`Error::Denied`] if Consul says that it has left some out (before 1.12 it doesn't
+    /// say).
     pub async fn node_sessions(&self, node: &str) -> Result<Vec<Session>, Error> {
         let path = format!("/v1/session/node/{}", segment(node)?);
         let call = Call::get("session_node", path).consistent();
@@ -153,7 +152,7 @@ impl Client {
         all(&self.send(call.consistent()).await?)
     }
 
-    /// Ends a session. That there is none is success.
+    /// Destroys a session. A missing one is success.
     pub async fn destroy_session(&self, id: &SessionId) -> Result<(), Error> {
         let path = format!("/v1/session/destroy/{}", segment(id.as_str())?);
         let call = Call {
@@ -177,7 +176,7 @@ impl Error {
     }
 }
 
-/// An answer from which nothing was left out.
+/// A complete answer.
 fn readable(answer: Answer, of: &str) -> Result<Answer, Error> {
     if answer.filtered {
         let message = format!("the token lacks permission 'session:read' on {of:?}");

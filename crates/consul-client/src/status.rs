@@ -1,21 +1,21 @@
-//! What a server says of itself and its cluster.
+//! The state of a server and its cluster.
 
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use serde::Deserialize;
 
 use super::{Client, Error, call::Call};
 
-/// What a server says to everybody, with any token or none.
+/// What a server answers with any token or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Who leads; `None` during an election.
     pub leader: Option<String>,
-    /// What time it is there, to the second, where the answer says so.
+    /// The server's clock, to the second, if the answer has it.
     pub time: Option<Timestamp>,
 }
 
 impl Client {
-    /// Who leads, and what time it is there.
+    /// The leader, and the server's clock.
     pub async fn status(&self) -> Result<Status, Error> {
         let call = Call::get("status_leader", "/v1/status/leader".to_owned());
         let answer = self.send(call).await?;
@@ -30,7 +30,7 @@ impl Client {
         })
     }
 
-    /// The version of the server, or the agent, that is asked. That takes `agent:read`.
+    /// The version of the server or agent that is asked. Needs `agent:read`.
     pub async fn version(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]

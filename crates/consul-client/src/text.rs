@@ -1,7 +1,7 @@
-//! Text of others, made fit to be shown: in a log, an event, a status.
+//! Text from others, made safe to show in a log, an event or a status.
 
-/// The text as one line of at most so many characters: what ends a line, moves a cursor or turns the
-/// direction of writing is a space, and an ellipsis stands for what is cut off.
+/// The text as one line of at most this many characters. Line ends, control characters and changes of the direction of
+/// writing become spaces; an ellipsis replaces what is cut off.
 pub fn one_line(text: &str, most: usize) -> String {
     let shown = |c: char| if is_shown(c) { c } else { ' ' };
     let (kept, end) = if text.chars().nth(most).is_some() {

@@ -1,4 +1,4 @@
-//! Whom the client trusts over TLS, and as whom it presents itself.
+//! Which servers the client trusts over TLS, and its own certificate.
 
 use std::{
     path::{Path, PathBuf},
@@ -29,7 +29,7 @@ impl Source for Tls {
     fn files(&self) -> Vec<PathBuf> {
         let mut files = match (&self.ca_file, &self.ca_path) {
             (Some(file), _) => vec![file.clone()],
-            // One that can't be read shows when it is to be used.
+            // One that can't be read is reported when it is used.
             (None, Some(folder)) => files_below(folder).unwrap_or_default(),
             (None, None) => Vec::new(),
         };
@@ -67,8 +67,8 @@ impl Trust {
         })
     }
 
-    /// Whether connections can be made with it: a certificate may be another key's, if one of the two
-    /// files was exchanged before the other.
+    /// Whether connections can be made with it: the certificate and the key may not match if one file was replaced
+    /// before the other.
     fn check(&self) -> Result<(), ConfigError> {
         let Some(identity) = &self.identity else {
             return Ok(());
@@ -95,8 +95,8 @@ impl Trust {
         builder.tls_danger_accept_invalid_certs(!self.verify)
     }
 
-    /// For connections without. The system's certificates are not even looked for: a small image
-    /// may have none, and that would be an error.
+    /// For connections without. It does not look for the system's certificates: a small image may have none, which
+    /// would be an error.
     pub(super) fn none(builder: ClientBuilder) -> ClientBuilder {
         builder.tls_certs_only([])
     }
@@ -117,7 +117,7 @@ fn certificates(variable: &'static str, file: &Path) -> Result<Vec<Certificate>,
     Ok(found)
 }
 
-/// All files in the folder; Kubernetes' own folders and links in a mounted Secret are no files.
+/// All files in the folder, without the folders and links that Kubernetes makes in a mounted Secret.
 fn files_below(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder)?;
     let mut files: Vec<_> = entries

@@ -1,5 +1,4 @@
-//! The ACL token: fixed, in a file that is read again when it changes, set by its owner, or given for
-//! a login.
+//! The ACL token: fixed, in a file that is read again when it changes, set by its owner, or from a login.
 
 use std::{
     fmt,
@@ -38,7 +37,7 @@ impl Token {
         self.header.clone()
     }
 
-    /// The message without the token, should some proxy have repeated it.
+    /// The message without the token, in case a proxy has quoted it.
     pub(super) fn hide_in(&self, message: &str) -> String {
         message.replace(self.secret.expose(), "<hidden>")
     }
@@ -49,7 +48,7 @@ impl Token {
 #[error("holds characters that no token has")]
 pub struct InvalidToken;
 
-/// A token that its owner sets, and may exchange at any time. Clones are the same one.
+/// A token that its owner sets and may replace at any time. Clones share it.
 #[derive(Clone, Default)]
 pub struct TokenCell(Arc<Cell>);
 
@@ -60,7 +59,7 @@ struct Cell {
 }
 
 impl TokenCell {
-    /// Has calls bring this token from now on; says whether it is another one than before.
+    /// Uses this token from now on; returns whether it differs from the one before.
     pub fn set(&self, token: &Secret) -> Result<bool, InvalidToken> {
         let token = Token::parse(token.expose())?;
         let mut current = self.0.token.write();
@@ -76,7 +75,7 @@ impl TokenCell {
         self.get().is_some()
     }
 
-    /// Waits until Consul has denied something to the token since this was last asked.
+    /// Waits until Consul has denied something to the token since the last call of this.
     pub async fn denied(&self) {
         self.0.denied.notified().await;
     }
@@ -106,8 +105,8 @@ pub(super) enum TokenSource {
 pub(super) struct TokenFile(PathBuf);
 
 impl Source for TokenFile {
-    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as
-    /// Consul's tools do.
+    /// `None` while there is no token, as in a file that was empty at the start: calls are made without one, as by
+    /// Consul's tools.
     type Content = Option<Token>;
     const NAME: &'static str = "the Consul token";
 
@@ -155,8 +154,8 @@ impl TokenSource {
         Files::read(file).map(Self::File)
     }
 
-    /// The token of this moment; `None` where calls are to be made without one.
-    /// [`Error::NoToken`] or [`Error::LoginFailed`] where they are not.
+    /// The current token; `None` if calls are made without one.
+    /// [`Error::NoToken`] or [`Error::LoginFailed`] if they need one and there is none.
     pub(super) async fn current(&self) -> Result<Option<Token>, Error> {
         match self {
             Self::None => Ok(None),
@@ -167,21 +166,21 @@ impl TokenSource {
         }
     }
 
-    /// The token was denied: looks at the file before the next call, or tells its owner.
+    /// The token was denied: checks the file before the next call, or notifies its owner.
     pub(super) fn doubt(&self) {
         match self {
             Self::File(file) => file.doubt(),
             Self::Cell(cell) => cell.0.denied.notify_one(),
-            // A login that lacks a rule is as good as the next one would be.
+            // The next login would lack the same rule.
             Self::None | Self::Fixed(_) | Self::Login(_) => {}
         }
     }
 
-    /// Consul does not know the token. Waits until something was done about it, which its caller
-    /// bounds; whether it makes sense to ask once more.
-    pub(super) async fn look_into(&self) -> bool {
+    /// Consul does not know the token. Waits for another one, for as long as the caller allows. Returns whether to retry
+    /// the call.
+    pub(super) async fn recheck(&self) -> bool {
         match self {
-            Self::Login(login) => login.look_into().await,
+            Self::Login(login) => login.recheck().await,
             Self::None | Self::Fixed(_) | Self::File(_) | Self::Cell(_) => false,
         }
     }

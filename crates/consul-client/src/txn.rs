@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
 
-/// What Consul takes from 1.14 on.
+/// What Consul accepts since 1.14.
 pub(super) const CAPACITY: usize = 128;
 
-/// What it takes before.
+/// What it accepts before.
 const OLD_CAPACITY: usize = 64;
 
 impl Client {
-    /// Applies all operations, or none. The entries that were read, written or checked come back in
-    /// order, and only those that were read with a value. Keys that were deleted, and those that
-    /// must not exist, have no entry, so an entry's place says nothing: look for its key.
+    /// Applies all operations, or none. Returns the entries that were read, written or checked, in order; only those
+    /// that were read have a value. Deleted keys, and keys that must not exist, have no entry, so look entries up by
+    /// their key and not by their place.
     ///
-    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: again with
-    /// at most [`Client::transaction_capacity`] operations; with so few already, it is the values
-    /// that are too large. Never done again when its answer was lost.
+    /// [`Error::Conflict`] lists every operation that failed. [`Error::TooLarge`] means: retry with at most
+    /// [`Client::transaction_capacity`] operations; if there were no more, the values are too large. Not repeated when
+    /// its answer was lost.
     pub async fn transaction(&self, operations: &[Op]) -> Result<Vec<Entry>, Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -57,8 +57,8 @@ impl Client {
         self.datacenter.capacity.load(Ordering::Relaxed)
     }
 
-    /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a
-    /// proxy's words, name none, but fewer operations help there too.
+    /// `Transaction contains too many operations (65 > 64)` names the limit. Too many bytes, or a proxy's message, name
+    /// none, but fewer operations help there, too.
     fn learn_capacity(&self, operations: usize, message: &str) {
         let named = match message.rsplit_once("> ") {
             Some((words, limit)) if words.contains("too many operations") => {
@@ -72,8 +72,8 @@ impl Client {
         }
     }
 
-    /// Consul without Enterprise refuses a namespace and a partition in every call but this one, in
-    /// which it ignores them: the transaction would be applied elsewhere. So another call asks.
+    /// Consul without Enterprise refuses a namespace or a partition in every call but this one, where it ignores them:
+    /// the transaction would be applied in the wrong place. So another call asks first.
     async fn refuse_without_enterprise(&self, key: &str) -> Result<(), Error> {
         let Scope {
             datacenter: _,

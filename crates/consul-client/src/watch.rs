@@ -1,8 +1,7 @@
-//! Blocking queries as a stream of readings.
+//! Blocking queries as a stream of listings.
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures::{Stream, StreamExt as _, stream};
 use tokio::{
     sync::{mpsc, watch},
@@ -10,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    Client, Error, Listing,
+    Backoff, Client, Error, Listing,
     call::{Call, Wait},
     endpoints::Target,
     kv::list_path,
@@ -20,17 +19,16 @@ use super::{
 /// How a prefix is watched.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// After which time without a change there is a new reading all the same, at most 10 min.
-    /// Consul adds up to a sixteenth.
+    /// The longest time between two readings without a change, at most 10 min. Consul adds up to a sixteenth.
     pub wait: Duration,
     /// How many readings may follow each other without a pause.
     pub burst: u32,
-    /// How many readings a second there may be in the long run: more than zero. Changes that come
-    /// faster share a reading. One of more than 25 entries counts as many times as it has 25: Consul
-    /// sends all of them for each change. It delays the next by half of `wait` at the most.
+    /// How many readings a second there may be in the long run: more than zero. Faster changes share a reading. A reading
+    /// counts once for each 25 entries, because Consul sends all of them for each change. It delays the next one by at
+    /// most half of `wait`.
     pub rate: f64,
-    /// Whether somebody waits for a change. If nobody does, a watch that has no turn to wait for changes
-    /// ([`Config::max_watches`](super::Config::max_watches)) reads again after `wait`; else after a second.
+    /// Whether changes are urgent. A watch beyond [`Config::max_watches`](super::Config::max_watches) polls: every second
+    /// if they are, and after `wait` if not.
     pub urgent: watch::Receiver<bool>,
 }
 
@@ -48,33 +46,24 @@ impl Default for WatchOptions {
 /// How many entries a reading may have that counts once.
 const ENTRIES: u32 = 25;
 
-/// Between readings without a turn to wait for changes that somebody waits for, shortened by up to a half.
+/// Between urgent readings of a watch that polls, shortened by up to a half.
 const POLL: Duration = Duration::from_millis(1500);
 
 /// The longest that Consul waits.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// Between readings that fail, for ever.
-const BACKOFF: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_millis(200))
-    .with_max_delay(Duration::from_secs(4))
-    .without_max_times();
+/// Between readings that fail.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(4));
 
-/// After a reading that is too large: each costs as much as is read of it.
-const TOO_LARGE: ExponentialBuilder = ExponentialBuilder::new()
-    .with_jitter()
-    .with_min_delay(Duration::from_secs(15))
-    .with_max_delay(Duration::from_secs(15))
-    .without_max_times();
+/// After a reading that is too large: reading it again costs as much.
+const TOO_LARGE: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
 
 impl Client {
-    /// Reads a prefix again and again: at once, then after every change and after every `wait`.
-    /// That nothing has changed is a reading too: fresh evidence, as its
-    /// [`Listing::sent`] says. An error is yielded when it outlasts a few attempts; then it goes on,
-    /// with growing pauses. The stream never ends; dropping it ends the watch.
+    /// Reads a prefix: at once, then after every change and after every `wait`. A reading without a change is yielded,
+    /// too: it is fresh evidence, see [`Listing::sent`]. An error is yielded after a few attempts; then the watch goes on
+    /// after a growing pause. The stream never ends; dropping it ends the watch.
     ///
-    /// To watch a prefix without keys is costly, because every write to the store is a change there.
+    /// Watching a prefix without keys is expensive, because every write to the store counts as a change of it.
     pub fn watch(
         &self,
         prefix: &str,
@@ -90,7 +79,7 @@ impl Client {
             bucket: Bucket::new(options.burst, options.rate),
             urgent: options.urgent,
             failures: None,
-            lost_waits: None,
+            lost_waits: BACKOFF,
         };
         stream::unfold(watch, async |mut watch| {
             let reading = watch.next().await;
@@ -100,8 +89,8 @@ impl Client {
 }
 
 impl Client {
-    /// As [`Self::watch`], read by a task of its own until the receiver is dropped. A watch that
-    /// nobody polls could hold a lock that other calls of this client wait for.
+    /// As [`Self::watch`], polled by a task of its own until the receiver is dropped: a stream that is not polled could
+    /// hold a lock that other calls of this client wait for.
     pub fn readings(
         &self,
         prefix: &str,
@@ -138,16 +127,16 @@ struct Watch {
     /// How many times the next reading is expected to count.
     cost: f64,
     bucket: Bucket,
-    /// The pauses to come, since the last reading failed.
-    failures: Option<ExponentialBackoff>,
-    /// The longest pauses to come, since the last wait failed.
-    lost_waits: Option<ExponentialBackoff>,
+    /// The pauses between readings, since the last one failed.
+    failures: Option<Backoff>,
+    /// The longest pauses after waits that fail.
+    lost_waits: Backoff,
 }
 
 impl Watch {
     async fn next(&mut self) -> Result<Listing, Error> {
-        if let Some(pause) = self.failures.as_mut().and_then(Iterator::next) {
-            sleep(pause).await;
+        if let Some(failures) = &mut self.failures {
+            failures.wait().await;
         }
         self.bucket.take(self.cost).await;
         let reading = self.read().await;
@@ -157,8 +146,8 @@ impl Watch {
                 self.cost = self.bucket.cost(entries, self.wait);
                 self.failures = None;
             }
-            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE.build()),
-            Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF.build()),
+            Err(Error::AnswerTooLarge(_)) => self.failures = Some(TOO_LARGE),
+            Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF),
             Err(_) => {}
         }
         reading
@@ -178,20 +167,19 @@ impl Watch {
         };
         let (mut listing, server) = match waited {
             Some(Ok(reading)) if reading.0.index >= self.seen => {
-                self.lost_waits = None;
+                self.lost_waits.reset();
                 reading
             }
             Some(Err(error)) if !error.is_transient() => return Err(error),
             Some(Err(_)) => {
-                // What is lost is the wait. What there is now may well be read, elsewhere perhaps.
-                // All watches of a server lose theirs together, and may lose all to come.
-                let pauses = self.lost_waits.get_or_insert_with(|| BACKOFF.build());
-                let pause = pauses.next().unwrap_or_default().min(self.wait);
+                // Only the wait is lost: a plain read may work, perhaps at another server. All watches of a server
+                // fail together, and may fail again.
+                let pause = self.lost_waits.pause().min(self.wait);
                 sleep(pause.mul_f64(fastrand::f64())).await;
                 self.list_now().await?
             }
-            // An index that went back begins again, and is believed when it is read once more: it
-            // may come from a server that has just become the leader ([`Call::consistent`]).
+            // An index that went back is believed only when a second, consistent read has it: it may come from a
+            // new leader ([`Call::consistent`]).
             Some(Ok(_)) | None => self.list_now().await?,
         };
         if listing.index < self.seen {
@@ -215,7 +203,7 @@ impl Watch {
         let shortened = |pause: Duration| pause.mul_f64(1.0 - fastrand::f64() / 2.0);
         let poll = POLL.min(self.wait);
         let rest = async {
-            // An error says that nobody tells any more whether somebody waits.
+            // An error means that the sender is gone.
             let _ = self.urgent.wait_for(|urgent| *urgent).await;
             sleep(shortened(poll)).await;
         };
@@ -231,7 +219,7 @@ impl Watch {
         let mut call = self.call()?;
         call = call.with("index", index.to_string());
         call = call.with("wait", write_duration(self.wait));
-        // Consul adds up to a sixteenth, lest all waits end at the same moment.
+        // Consul adds up to a sixteenth, so that not all waits end at the same time.
         let most = self.wait + self.wait / 16;
         call.wait = Some(Wait { most, server });
         self.client.list_with(&self.prefix, call).await
@@ -261,8 +249,8 @@ impl Bucket {
         }
     }
 
-    /// How many times a reading of this size counts: for no longer a pause than half of `wait`, since
-    /// readings are evidence, and there is to be one after each `wait`.
+    /// How many times a reading of this size counts. It causes a pause of at most half of `wait`, since readings are
+    /// evidence, and there must be one in each `wait`.
     fn cost(&self, entries: u32, wait: Duration) -> f64 {
         let size = f64::from(entries) / f64::from(ENTRIES);
         let most = self.rate * wait.as_secs_f64() / 2.0;
@@ -276,7 +264,7 @@ impl Bucket {
         }
     }
 
-    /// Takes so many tokens, which may have to be waited for.
+    /// Takes this many tokens, and waits for them if necessary.
     fn pause(&mut self, now: Instant, cost: f64) -> Duration {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
         self.tokens = (self.tokens + since * self.rate).min(self.burst) - cost;

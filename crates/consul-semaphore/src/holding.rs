@@ -1,13 +1,13 @@
 //! What everyone needs who holds slots, on Consul's side: the operator for Jobs, `exec` for a process.
 //!
 //! - `renewal`: a session that is kept alive
-//! - `backoff`: when something that failed is tried again
+//! - `setback`: when something that failed is tried again
 //! - `present`: what time it is, for the engine
 
-mod backoff;
 mod present;
 mod renewal;
+mod setback;
 
-pub use backoff::{Setback, insist};
 pub use present::now;
-pub use renewal::{KnownLife, OnChange, Renewal, pauses};
+pub use renewal::{KnownLife, OnChange, Renewal, backoff};
+pub use setback::{Setback, retry_until_ok};

@@ -22,7 +22,6 @@ use crate::{
     folder::Folder,
     kubeconfig,
     kubernetes::Workloads,
-    manifests,
     namespace::{Cluster, Namespace},
     ports,
     process::{Process, Recipe},
@@ -145,15 +144,6 @@ impl ApiServer {
                 name,
             )
             .await
-        })
-    }
-
-    /// Applies the CRDs that the project ships, and waits until they are served.
-    #[track_caller]
-    pub fn install_crds(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            let crds = manifests::read(&programs::manifests().join("crds"))?;
-            manifests::apply(&kubeconfig::client(&self.kubeconfig).await?, &crds).await
         })
     }
 

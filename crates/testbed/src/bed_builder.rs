@@ -35,9 +35,6 @@ const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 #[derive(Clone, Debug, Default)]
 pub struct BedBuilder {
     consul: Option<ConsulChoice>,
-    /// An admin's kubeconfig of a Kubernetes that exists.
-    kubernetes: Option<PathBuf>,
-    /// For one that is started.
     api_server_args: Vec<String>,
     options: OperatorOptions,
     without_operator: bool,
@@ -69,13 +66,6 @@ impl BedBuilder {
     #[must_use]
     pub fn with_consul(mut self, env: impl IntoIterator<Item = (String, String)>) -> Self {
         self.consul = Some(ConsulChoice::Existing(env.into_iter().collect()));
-        self
-    }
-
-    /// A Kubernetes that exists, by an admin's kubeconfig.
-    #[must_use]
-    pub fn with_kubernetes(mut self, kubeconfig: impl Into<PathBuf>) -> Self {
-        self.kubernetes = Some(kubeconfig.into());
         self
     }
 
@@ -120,18 +110,18 @@ impl BedBuilder {
     }
 
     pub(crate) async fn servers(mut self) -> Result<Servers> {
+        let mut existing = None;
         if use_existing()? {
             let env = env::vars()
                 .filter(|(name, _)| name.starts_with("CONSUL_"))
                 .collect();
             self.consul.get_or_insert(ConsulChoice::Existing(env));
-            self.kubernetes
-                .get_or_insert(required("KUBECONFIG")?.into());
+            existing = Some(required("KUBECONFIG")?.into());
         }
         let folder = Arc::new(Folder::new()?);
         let ((consul, consul_env), (kubernetes, admin)) = tokio::try_join!(
             start_consul(self.consul.unwrap_or_default(), &folder),
-            start_kubernetes(self.kubernetes, &self.api_server_args, &folder)
+            start_kubernetes(existing, &self.api_server_args, &folder)
         )?;
         let kubeconfig = install(&folder, &admin)
             .await

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -60,7 +60,7 @@ impl Folder {
             bail!("the keeper has no pipe")
         };
         keep_on_panic();
-        in_use().push(path.clone());
+        IN_USE.lock().push(path.clone());
         Ok(Self {
             path,
             keeper: Mutex::new(Some(keeper)),
@@ -107,7 +107,7 @@ impl Folder {
             .map(|entry| entry.path());
         let servers =
             files.filter(|file| file.extension().is_some_and(|extension| extension == "pid"));
-        let keeper = self.keeper().as_ref().map(Child::id);
+        let keeper = self.keeper.lock().as_ref().map(Child::id);
         servers
             .flat_map(|file| process::read_ids(&file))
             .chain(keeper)
@@ -121,7 +121,7 @@ impl Folder {
             "the bed's processes end",
             Duration::from_secs(30),
             || async {
-                match self.keeper().as_mut().map(Child::try_wait) {
+                match self.keeper.lock().as_mut().map(Child::try_wait) {
                     Some(Ok(None)) => Err("some still run".to_owned()),
                     Some(Err(error)) => Err(error.to_string()),
                     Some(Ok(Some(_))) | None => Ok(()),
@@ -130,23 +130,15 @@ impl Folder {
         )
         .await
     }
-
-    fn keeper(&self) -> MutexGuard<'_, Option<Child>> {
-        self.keeper.lock()
-    }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        in_use().retain(|path| *path != self.path);
+        IN_USE.lock().retain(|path| *path != self.path);
         // Only for its exit status, so that no zombie stays.
-        let keeper = self.keeper().take();
+        let keeper = self.keeper.lock().take();
         std::thread::spawn(move || keeper.map(|mut keeper| keeper.wait()));
     }
-}
-
-fn in_use() -> MutexGuard<'static, Vec<PathBuf>> {
-    IN_USE.lock()
 }
 
 fn make_folder() -> Result<PathBuf> {
@@ -171,7 +163,7 @@ fn keep_on_panic() {
         let earlier = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             earlier(panic);
-            for path in in_use().iter() {
+            for path in IN_USE.lock().iter() {
                 let first = OpenOptions::new()
                     .write(true)
                     .create_new(true)

@@ -32,6 +32,8 @@
 //! | [`Taker`] | a program of others that takes slots or locks: Consul's Go client, `consul lock` |
 //! | [`Kueue`] | a queue for Jobs that benchmarks hold the operator against |
 //! | [`LimitWatch`] | an observer that shares no code with the operator |
+//! | [`proof`] | a grant as Kubernetes and Consul show it, and that nothing of it is left |
+//! | [`helpers`], [`web`] | steps that several suites share; of those about the web page |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] for what the API server takes up late |
 //!
 //! # What holds for all of them
@@ -61,6 +63,7 @@ mod consul_server;
 mod container;
 mod env;
 mod folder;
+pub mod helpers;
 mod job;
 mod json;
 mod kubeconfig;
@@ -77,6 +80,7 @@ mod policies;
 mod ports;
 mod process;
 mod programs;
+pub mod proof;
 mod proxy;
 mod semaphore;
 mod story;
@@ -85,6 +89,7 @@ mod tls;
 mod tools;
 mod volumes;
 mod wait;
+pub mod web;
 
 pub use api_server::ApiServer;
 pub use bed::Bed;

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -79,7 +79,7 @@ impl LimitWatch {
             "the observer sees the lock and the pods",
             wait::PATIENCE,
             || async {
-                let state = this.state();
+                let state = this.state.lock();
                 wait::same((state.lock_read, state.pods_listed), (true, true))
                     .map_err(|seen| format!("{seen}, {:?}", state.errors))
             },
@@ -90,26 +90,22 @@ impl LimitWatch {
 
     /// What has been seen up to now.
     pub fn seen(&self) -> Seen {
-        self.state().seen.clone()
+        self.state.lock().seen.clone()
     }
 
     /// The most holders at once.
     pub fn peak_holders(&self) -> usize {
-        self.state().seen.peak_holders
+        self.state.lock().seen.peak_holders
     }
 
     /// The most Jobs with pods at once.
     pub fn peak_jobs(&self) -> usize {
-        self.state().seen.peak_jobs
+        self.state.lock().seen.peak_jobs
     }
 
     /// What went wrong while watching: between an error and the next reading something can be missed.
     pub fn errors(&self) -> Vec<String> {
-        self.state().errors.clone()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock().errors.clone()
     }
 }
 
@@ -121,10 +117,6 @@ impl Drop for LimitWatch {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock()
-}
-
 async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
     let mut index = 0;
     loop {
@@ -133,7 +125,7 @@ async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
                 // An index that goes back, or is 0, says nothing: read at once.
                 index = if at < index { 0 } else { at };
                 let holders = read.map(|read| read.holders).unwrap_or_default();
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 state.lock_read = true;
                 state.seen.peak_holders = state.seen.peak_holders.max(holders.len());
                 state.seen.all_holders.extend(holders.iter().cloned());
@@ -141,7 +133,7 @@ async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
             }
             Err(error) => {
                 index = 0;
-                lock(&state).errors.push(format!("{error:#}"));
+                state.lock().errors.push(format!("{error:#}"));
                 tokio::time::sleep(std::time::Duration::from_millis(200)).await;
             }
         }
@@ -166,10 +158,10 @@ async fn follow_pods(client: Client, prefix: String, state: Arc<Mutex<State>>) {
                         }
                     }
                     watcher::Event::Delete(pod) => pods.remove(&pod),
-                    watcher::Event::InitDone => lock(&state).pods_listed = true,
+                    watcher::Event::InitDone => state.lock().pods_listed = true,
                 }
                 let jobs = pods.jobs();
-                let mut state = lock(&state);
+                let mut state = state.lock();
                 state.seen.peak_jobs = state.seen.peak_jobs.max(jobs.len());
                 state.seen.all_jobs.extend(jobs.iter().cloned());
                 state.seen.jobs = jobs;
@@ -179,7 +171,7 @@ async fn follow_pods(client: Client, prefix: String, state: Arc<Mutex<State>>) {
         .await;
         match followed {
             Ok(()) => return,
-            Err(error) => lock(&state).errors.push(format!("{error:#}")),
+            Err(error) => state.lock().errors.push(format!("{error:#}")),
         }
     }
 }

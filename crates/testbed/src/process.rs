@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -108,7 +108,7 @@ impl Process {
             bail!("{} runs yet", self.name());
         }
         let guard = spawn(&self.folder, &self.recipe, &self.log, &self.pid_file)?;
-        *self.guard() = Some(guard);
+        *self.guard.lock() = Some(guard);
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Process {
 
     /// Whether it runs.
     pub fn is_running(&self) -> bool {
-        let mut guard = self.guard();
+        let mut guard = self.guard.lock();
         matches!(guard.as_mut().map(Child::try_wait), Some(Ok(None)))
     }
 
@@ -158,11 +158,6 @@ impl Process {
         &self.recipe.name
     }
 
-    /// The file that it writes its log to.
-    pub fn log_file(&self) -> &Path {
-        &self.log
-    }
-
     /// All that it has logged.
     pub fn log(&self) -> String {
         fs::read(&self.log)
@@ -177,7 +172,7 @@ impl Process {
 
     /// Its exit status, if it has ended (128 + the signal's number, if by a signal).
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        self.guard().as_mut()?.try_wait().ok()?
+        self.guard.lock().as_mut()?.try_wait().ok()?
     }
 
     /// Sends a signal, by its name without SIG: TERM, KILL, STOP, CONT, HUP.
@@ -185,7 +180,7 @@ impl Process {
         if let Some(status) = self.exit_status() {
             bail!("{} has ended: {status}", self.name());
         }
-        let mut guard = self.guard();
+        let mut guard = self.guard.lock();
         let Some(pipe) = guard.as_mut().and_then(|guard| guard.stdin.as_mut()) else {
             bail!("{} has no pipe", self.name())
         };
@@ -231,10 +226,6 @@ impl Process {
                 self.name()
             )
         })
-    }
-
-    fn guard(&self) -> MutexGuard<'_, Option<Child>> {
-        self.guard.lock()
     }
 }
 
@@ -294,7 +285,7 @@ pub(crate) fn read_ids(pid_file: &Path) -> Vec<u32> {
 impl Drop for Process {
     fn drop(&mut self) {
         // Closes the pipe. The wait is only for the guard's exit status, so that no zombie stays.
-        if let Some(mut guard) = self.guard().take() {
+        if let Some(mut guard) = self.guard.lock().take() {
             drop(guard.stdin.take());
             std::thread::spawn(move || guard.wait());
         }

@@ -1,7 +1,7 @@
 //! A proxy before Consul or the API server: what passes it can be refused, delayed, held, lost and counted.
 use std::{collections::VecDeque, net::SocketAddr, panic::Location, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result};
 use axum::{
@@ -191,19 +191,19 @@ impl Proxy {
 
     /// The calls that have come so far, whatever became of them.
     pub fn calls(&self) -> Vec<Call> {
-        self.shared.seen().calls.clone()
+        self.shared.seen.lock().calls.clone()
     }
 
     /// How many calls have met with a fault so far.
     pub fn met(&self) -> usize {
-        self.shared.seen().met
+        self.shared.seen.lock().met
     }
 
     /// Lets the first of the calls that went astray get to the server; returns the answer's status.
     #[track_caller]
     pub fn land(&self) -> impl Future<Output = u16> {
         story(Location::caller(), async {
-            let stray = self.shared.seen().strays.pop_front();
+            let stray = self.shared.seen.lock().strays.pop_front();
             let answer = self
                 .shared
                 .forward(stray.context("none is astray")?)
@@ -220,10 +220,6 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock()
-    }
-
     /// What is to be done to a call, once it is held no more.
     async fn judge(&self, asked: &Asked) -> Option<Fault> {
         let mut rules = self.rule.subscribe();
@@ -235,13 +231,13 @@ impl Shared {
             fault = rule(&asked.call);
         }
         if fault == Some(Fault::Stray) {
-            self.seen().strays.push_back(asked.clone());
+            self.seen.lock().strays.push_back(asked.clone());
         }
         fault
     }
 
     fn note(&self, asked: &Asked, fault: Option<&Fault>) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.calls.push(asked.call.clone());
         seen.met += usize::from(fault.is_some());
     }

@@ -1,5 +1,8 @@
 use std::time::Duration;
 
+mod keyed;
+mod scope;
+
 use futures::FutureExt;
 
 use super::*;
@@ -468,12 +471,6 @@ fn a_pod_that_ends_while_its_job_runs_marks_nothing() {
     assert!(marked(&index));
     assert_eq!(index.touched(&line("db")), ["a".into()].into());
 }
-
-#[path = "keyed_tests.rs"]
-mod keyed;
-
-#[path = "scope_tests.rs"]
-mod scope;
 
 #[test]
 fn neighbours_are_those_that_have_the_same_lock_key() {

@@ -18,7 +18,10 @@ use crate::{
     },
     crash::{self, Point},
 };
-use consul_client::clock::{self, Moment};
+use consul_client::{
+    Backoff,
+    clock::{self, Moment},
+};
 use consul_semaphore::holding::Setback;
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
@@ -132,7 +135,7 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self) {
-        let mut setback: Option<Setback> = None;
+        let mut backoff = Backoff::default();
         let mut told = false;
         while self.is_to_write().await {
             let number = self.due.borrow_and_update().0;
@@ -143,14 +146,13 @@ impl Writer {
                     Err(error) => {
                         told = self.complain(&error, told);
                         self.due.mark_changed();
-                        let next = Setback::after(setback.as_ref(), Moment::now());
-                        setback = Some(next);
-                        next.wait().await;
+                        backoff.wait().await;
                         continue;
                     }
                 }
                 crash::reach(Point::StatusWritten, &self.namespace).await;
-                (setback, told) = (None, false);
+                backoff.reset();
+                told = false;
             }
             self.done.send_replace(number);
             tokio::select! {

@@ -19,13 +19,13 @@ async fn look() -> (Arc<Shared>, BodyDataStream) {
 
 async fn look_as(guard: Guard, pass: Pass) -> (Arc<Shared>, BodyDataStream) {
     let picture = Arc::new(Shared::default());
-    let desk = Arc::new(Desk {
+    let app = Arc::new(AppState {
         guard,
         picture: picture.clone(),
         places: Places::default(),
         telemetry: Telemetry::default(),
     });
-    let answer = open(desk, pass).await.ok().unwrap().into_response();
+    let answer = open(app, pass).await.ok().unwrap().into_response();
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
     (picture, answer.into_body().into_data_stream())
 }

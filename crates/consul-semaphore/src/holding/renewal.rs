@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::{task::AbortHandle, time::sleep};
 
 use crate::Life;
-use consul_client::{self as consul, Client, Renewed, SessionId, clock::Moment};
+use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
 /// The longest pause between tries to renew a session of which nothing is known: short beside the
 /// shortest TTL.
@@ -120,7 +119,7 @@ impl Renewer {
             Life::Renewed { ttl, .. } => ttl / 6,
             _ => UNKNOWN_PAUSE,
         };
-        let mut pauses = pauses(longest).without_max_times().build();
+        let mut backoff = backoff(longest);
         loop {
             match self.in_time().renew_session(&self.id).await {
                 // The TTL is its own: longer than asked where Consul has a floor, and of another
@@ -136,7 +135,7 @@ impl Renewer {
                     tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
                 }
             }
-            sleep(pauses.next().unwrap_or(longest)).await;
+            backoff.wait().await;
         }
     }
 
@@ -157,12 +156,10 @@ impl Renewer {
     }
 }
 
-/// The pauses between tries of a call about a session: they grow to `longest`, with jitter.
-pub fn pauses(longest: Duration) -> ExponentialBuilder {
-    ExponentialBuilder::default()
-        .with_min_delay(Duration::from_millis(200))
-        .with_max_delay(longest.max(Duration::from_millis(400)))
-        .with_jitter()
+/// The pauses between tries of a call about a session: they grow to `longest`.
+pub fn backoff(longest: Duration) -> Backoff {
+    let shortest = Duration::from_millis(200);
+    Backoff::new(shortest, longest.max(shortest * 2))
 }
 
 #[cfg(test)]

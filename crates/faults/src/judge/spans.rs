@@ -53,7 +53,7 @@ impl Spans {
 pub(super) struct Outages(BTreeMap<Part, Spans>);
 
 /// The pauses between tries grow while something is away, and none is longer than this
-/// (`controller/backoff.rs`; the Job controller and kwok have theirs).
+/// (`consul_client::Backoff`; the Job controller and kwok have theirs).
 const LONGEST_PAUSE: f64 = 30.0;
 
 /// How long it may take to do what could not be done before.

@@ -5,10 +5,11 @@ use std::{
     io::{Read as _, Write as _},
     os::fd::OwnedFd,
     process::Stdio,
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
+use parking_lot::Mutex;
 use rustix::{
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
     termios::{Winsize, tcsetwinsize},
@@ -41,9 +42,7 @@ impl Terminal {
         let reader = thread::spawn(move || {
             let mut buffer = [0; 4096];
             while let Ok(read @ 1..) = reader.read(&mut buffer) {
-                into.lock()
-                    .expect("no panic")
-                    .extend_from_slice(&buffer[..read]);
+                into.lock().extend_from_slice(&buffer[..read]);
             }
         });
         let terminal = Self {
@@ -101,5 +100,5 @@ impl Terminal {
 }
 
 fn as_text(written: &Mutex<Vec<u8>>) -> String {
-    String::from_utf8_lossy(&written.lock().expect("no panic")).into_owned()
+    String::from_utf8_lossy(&written.lock()).into_owned()
 }

@@ -1,10 +1,8 @@
 //! `watch`: what happens is shown as it happens, on a terminal in place and elsewhere in lines.
 
-use std::{
-    process::Stdio,
-    sync::{Arc, Mutex},
-};
+use std::{process::Stdio, sync::Arc};
 
+use parking_lot::Mutex;
 use serde_json::json;
 use testbed::{Bed, PATIENCE, eventually};
 use tokio::{
@@ -55,7 +53,7 @@ impl Said {
         tokio::spawn(async move {
             let mut lines = BufReader::new(program).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                into.0.lock().expect("no panic").push(line);
+                into.0.lock().push(line);
             }
         });
         said
@@ -65,7 +63,7 @@ impl Said {
     async fn has(&self, words: &[&str]) {
         let what = format!("a line has {words:?}");
         eventually(&what, || async {
-            let lines = self.0.lock().expect("no panic").clone();
+            let lines = self.0.lock().clone();
             let found = lines
                 .iter()
                 .any(|line| words.iter().all(|word| line.contains(word)));

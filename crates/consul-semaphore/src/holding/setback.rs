@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use consul_client::clock::Moment;
+use consul_client::{Backoff, clock::Moment};
 
-/// The first pause, before its jitter.
-const SHORTEST: Duration = Duration::from_millis(200);
-
-/// The longest pause, before its jitter.
-const LONGEST: Duration = Duration::from_secs(30);
+/// After how many tries in which somebody else was faster the pauses grow no more.
+const OUTRUN: u32 = 3;
 
 /// Failures in a row, and when the next try is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Setback {
-    attempts: u32,
+    backoff: Backoff,
     /// When the next try is due.
     pub until: Moment,
 }
@@ -30,12 +27,9 @@ impl Setback {
         if let Some(before) = before.filter(|before| before.until > now) {
             return *before;
         }
-        let attempts = before.map_or(0, |before| before.attempts.saturating_add(1));
-        let pause = SHORTEST.saturating_mul(1 << attempts.min(16)).min(LONGEST);
-        Self {
-            attempts,
-            until: now + pause.mul_f64(1.0 + jitter),
-        }
+        let mut backoff = before.map_or_else(Backoff::default, |before| before.backoff);
+        let until = now + backoff.pause_with(jitter);
+        Self { backoff, until }
     }
 
     /// Somebody else was faster: the next try is due at once the first time, then after pauses that grow to
@@ -46,24 +40,20 @@ impl Setback {
 
     /// The same, longer by this share of it.
     pub fn outrun_with_jitter(before: Option<&Self>, now: Moment, jitter: f64) -> Self {
-        let Some(before) = before else {
+        let Some(mut before) = before.copied() else {
             return Self {
-                attempts: 0,
                 until: now,
+                ..Self::with_jitter(None, now, jitter)
             };
         };
-        let attempts = before.attempts.min(2);
-        let before = Self {
-            attempts,
-            ..*before
-        };
+        before.backoff.rewind(OUTRUN);
         Self::with_jitter(Some(&before), now, jitter)
     }
 
-    /// How many failures came before this one.
+    /// How many failures there were in a row.
     #[cfg(test)]
     pub(crate) fn attempts(&self) -> u32 {
-        self.attempts
+        self.backoff.tries()
     }
 
     /// Waits until the next try is due.
@@ -72,13 +62,12 @@ impl Setback {
     }
 }
 
-/// Asks until there is an answer, after pauses as those of a [`Setback`]. What is in the way is told when
-/// it is not what it was before.
-pub async fn insist<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, tell: impl Fn(&E)) -> T
+/// Asks until there is an answer, after growing pauses. A problem is reported when it is not the one before.
+pub async fn retry_until_ok<T, E: PartialEq, A>(mut ask: impl FnMut() -> A, tell: impl Fn(&E)) -> T
 where
     A: Future<Output = Result<T, E>>,
 {
-    let mut setback: Option<Setback> = None;
+    let mut backoff = Backoff::default();
     let mut told: Option<E> = None;
     loop {
         let problem = match ask().await {
@@ -89,34 +78,13 @@ where
             tell(&problem);
         }
         told = Some(problem);
-        let next = Setback::after(setback.as_ref(), Moment::now());
-        setback = Some(next);
-        next.wait().await;
+        backoff.wait().await;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_and_end_at_a_minute() {
-        let mut now = Moment::from_boot(Duration::ZERO);
-        let mut setback: Option<Setback> = None;
-        let mut pauses = Vec::new();
-        for _ in 0..20 {
-            let next = Setback::after(setback.as_ref(), now);
-            pauses.push(next.until.since(now));
-            now = next.until;
-            setback = Some(next);
-        }
-        assert!(pauses[0] < Duration::from_secs(1), "{pauses:?}");
-        assert!(pauses[19] >= LONGEST, "{pauses:?}");
-        assert!(
-            pauses.iter().all(|pause| *pause <= LONGEST * 2),
-            "{pauses:?}"
-        );
-    }
 
     #[test]
     fn many_failures_at_once_are_one() {
@@ -143,14 +111,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_insists_is_told_of_each_problem_once() {
+    async fn each_problem_is_reported_once() {
         let mut answers = [Err(1), Err(1), Err(2), Ok("at last")].into_iter();
-        let told = std::sync::Mutex::new(Vec::new());
+        let told = parking_lot::Mutex::new(Vec::new());
         let ask = || std::future::ready(answers.next().unwrap());
-        let answer = insist(ask, |problem| told.lock().unwrap().push(*problem)).await;
-        assert_eq!(
-            (answer, told.into_inner().unwrap()),
-            ("at last", vec![1, 2])
-        );
+        let answer = retry_until_ok(ask, |problem| told.lock().push(*problem)).await;
+        assert_eq!((answer, told.into_inner()), ("at last", vec![1, 2]));
     }
 }

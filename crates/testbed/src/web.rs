@@ -1,23 +1,24 @@
 //! Operators with the page, and those who look at it.
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a step of a story fails the story"
+)]
 
-use testbed::{Bed, Namespace, Operator};
+use crate::{Bed, Namespace, Operator};
 use tokio::sync::Mutex;
 
 /// Of two that apply a file for the first time at once, one is told that it is there already.
 static APPLYING: Mutex<()> = Mutex::const_new(());
 
 /// An address of loopback that nobody else is given, also while its replica is away.
-pub(crate) fn free_address() -> String {
-    let port = testbed::lasting_port().expect("a free port");
+pub fn free_address() -> String {
+    let port = crate::lasting_port().expect("a free port");
     format!("127.0.0.1:{port}")
 }
 
 /// A replica that serves the page beside the bed's own operator, which leads; and where.
-pub(crate) async fn replica<const N: usize>(
-    bed: &Bed,
-    name: &str,
-    args: [&str; N],
-) -> (Operator, String) {
+pub async fn replica<const N: usize>(bed: &Bed, name: &str, args: [&str; N]) -> (Operator, String) {
     let address = free_address();
     let args = ["--web-address", &address].into_iter().chain(args);
     let operator = bed.another_operator(name, args, []);
@@ -26,7 +27,7 @@ pub(crate) async fn replica<const N: usize>(
 }
 
 /// Gives the operator what docs/web.md says it needs.
-pub(crate) async fn may_review(bed: &Bed) {
+pub async fn may_review(bed: &Bed) {
     let files = ["config/web/role.yaml", "config/web/role_binding.yaml"];
     let alone = APPLYING.lock().await;
     bed.kubectl(["apply", "-f", files[0], "-f", files[1]]).await;
@@ -41,13 +42,13 @@ pub(crate) async fn may_review(bed: &Bed) {
 }
 
 /// Somebody who may look into no namespace yet: `namespace:name` of its `ServiceAccount`.
-pub(crate) async fn somebody(namespace: &Namespace, name: &str) -> String {
+pub async fn somebody(namespace: &Namespace, name: &str) -> String {
     namespace.kubectl(["create", "serviceaccount", name]).await;
     format!("{}:{name}", namespace.name())
 }
 
 /// A token of this account for the page, as docs/web.md makes it.
-pub(crate) async fn token(bed: &Bed, account: &str) -> String {
+pub async fn token(bed: &Bed, account: &str) -> String {
     let (namespace, name) = account.split_once(':').expect("namespace:name");
     let audience = "consul-semaphore-web";
     let args = [
@@ -63,7 +64,7 @@ pub(crate) async fn token(bed: &Bed, account: &str) -> String {
 }
 
 /// Lets this account look into a namespace.
-pub(crate) async fn may_look(account: &str, into: &Namespace) {
+pub async fn may_look(account: &str, into: &Namespace) {
     let account = format!("--serviceaccount={account}");
     let role = "--clusterrole=consul-semaphore-viewer";
     let args = ["create", "rolebinding", "looks", role, &account];

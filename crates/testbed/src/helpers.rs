@@ -1,11 +1,16 @@
-//! Steps that several journeys share and the bed does not have.
+//! Steps that several suites share.
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a step of a story fails the story"
+)]
 
 use std::fs;
 
-use testbed::{Bed, Job, eventually};
+use crate::{Bed, Job, eventually};
 
 /// Waits until a Job has a warning of this reason, and returns what it says.
-pub(crate) async fn warning(job: &Job, reason: &str) -> String {
+pub async fn warning(job: &Job, reason: &str) -> String {
     let what = format!("{} has a warning {reason}", job.name());
     eventually(&what, || async {
         let events = job.events().await;
@@ -19,7 +24,7 @@ pub(crate) async fn warning(job: &Job, reason: &str) -> String {
 }
 
 /// What the operator knows its cluster by: the uid of the namespace kube-system.
-pub(crate) async fn cluster_id(bed: &Bed) -> String {
+pub async fn cluster_id(bed: &Bed) -> String {
     let uid = [
         "get",
         "namespace",
@@ -32,8 +37,8 @@ pub(crate) async fn cluster_id(bed: &Bed) -> String {
 
 /// The rules that a block of docs/consul-acl.md gives, one each. The block is found by the name of
 /// its file; in it each name of an example stands for another one.
-pub(crate) fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/consul-acl.md");
+pub fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String> {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/consul-acl.md");
     let page = fs::read_to_string(page).expect("the page");
     let begin = format!("hcl\n# {file}\n");
     let mut blocks = page.split("```");
@@ -50,8 +55,8 @@ pub(crate) fn documented_rules(file: &str, names: &[(&str, &str)]) -> Vec<String
 
 /// Applies the objects that a block of docs/scope.md describes, in which each name of the page stands
 /// for another one. The block is found by the name of its file.
-pub(crate) async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/scope.md");
+pub async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/scope.md");
     let page = fs::read_to_string(page).expect("the page");
     let begin = format!("yaml\n# {file}\n");
     let mut blocks = page.split("```");
@@ -67,7 +72,7 @@ pub(crate) async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str
 }
 
 /// The reasons of what the operators have told a Job, in no order.
-pub(crate) async fn told(job: &Job) -> Vec<String> {
+pub async fn told(job: &Job) -> Vec<String> {
     let events = job.events().await.into_iter();
     let ours =
         events.filter(|event| event.reporting_component.as_deref() == Some("consul-semaphore.io"));
@@ -75,7 +80,7 @@ pub(crate) async fn told(job: &Job) -> Vec<String> {
 }
 
 /// A figure on a page of metrics, by its name without this program's prefix, with its labels.
-pub(crate) fn metric(page: &str, name: &str) -> Option<f64> {
+pub fn metric(page: &str, name: &str) -> Option<f64> {
     let line = format!("consul_semaphore_operator_{name} ");
     let value = page.lines().find_map(|found| found.strip_prefix(&line))?;
     value.parse().ok()

@@ -1,31 +1,50 @@
 //! What the journeys prove again and again: a Job's grant as its pods see it, Consul's side of it,
 //! and that nothing of it is left in the end.
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a step of a story fails the story"
+)]
+
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::{Bed, Job, Namespace, Semaphore, eventually, same};
 use k8s_openapi::api::{batch::v1 as batch, core::v1::Pod};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, Semaphore, eventually, same};
 
-/// The names of the contract, written down once more: a test takes nobody's word for them.
-pub(crate) const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
-pub(crate) const PRIORITY: &str = "consul-semaphore.io/priority";
-pub(crate) const HOLD: &str = "consul-semaphore.io/hold";
-pub(crate) const SESSION: &str = "consul-semaphore.io/session";
-pub(crate) const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
-pub(crate) const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
-pub(crate) const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
-pub(crate) const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
+/// The annotation that asks for a semaphore. This name of the contract and those below are written down once more:
+/// a test takes nobody's word for them.
+pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
+/// The annotation of a Job that goes before others.
+pub const PRIORITY: &str = "consul-semaphore.io/priority";
+/// The annotation of a Job that its user suspended.
+pub const HOLD: &str = "consul-semaphore.io/hold";
+/// The annotation that names the session of a slot.
+pub const SESSION: &str = "consul-semaphore.io/session";
+/// The annotation that names the contender key of a slot.
+pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
+/// The annotation with the lock index of a slot.
+pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
+/// The annotation with the fencing token of a slot.
+pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
+/// The annotation with the uid of the Job that a slot was granted to.
+pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
 /// A grant, as the pods of its Job read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Grant {
-    pub(crate) lock_key: String,
-    pub(crate) session: String,
-    pub(crate) lock_index: u64,
-    pub(crate) fencing_token: u64,
-    pub(crate) granted_to: String,
+pub struct Grant {
+    /// The contender key.
+    pub lock_key: String,
+    /// The session that holds the slot.
+    pub session: String,
+    /// How often the contender key was locked.
+    pub lock_index: u64,
+    /// Consul's index of the grant.
+    pub fencing_token: u64,
+    /// The uid of the Job.
+    pub granted_to: String,
 }
 
 impl Grant {
@@ -41,13 +60,13 @@ impl Grant {
 }
 
 /// The grant in the template of a Job, if there is one.
-pub(crate) async fn grant_of(job: &Job) -> Option<Grant> {
+pub async fn grant_of(job: &Job) -> Option<Grant> {
     Grant::read(&template(&job.get().await?).annotations?)
 }
 
 /// Waits until a Job runs in a slot, and proves it on both sides: the Job and its pods name the
 /// lock, and Consul has that very session among its holders, with the contender locked by it.
-pub(crate) async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
+pub async fn runs_in_a_slot(bed: &Bed, db: &Semaphore, job: &Job) -> Grant {
     // Boxed, because a story is a long future already.
     let grant = Box::pin(grant_on_both_job_and_pods(job)).await;
     let contender = format!("{}/{}", db.lock_prefix(), grant.session);
@@ -91,7 +110,7 @@ async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) 
     let contender = consul.kv(&grant.lock_key).await;
     let contender = contender.expect("a holder has a contender");
     assert_eq!(contender.session.as_ref(), Some(&grant.session));
-    assert_eq!(contender.flags, testbed::SEMAPHORE_FLAGS);
+    assert_eq!(contender.flags, crate::SEMAPHORE_FLAGS);
     assert_eq!(contender.lock_index, grant.lock_index);
     // The raft index of the grant.
     assert_eq!(contender.modify_index, grant.fencing_token);
@@ -103,7 +122,7 @@ async fn is_held_in_consul(bed: &Bed, db: &Semaphore, job: &Job, grant: &Grant) 
 }
 
 /// Waits until exactly these hold the slots.
-pub(crate) async fn holders_are<const N: usize>(bed: &Bed, db: &Semaphore, grants: [&Grant; N]) {
+pub async fn holders_are<const N: usize>(bed: &Bed, db: &Semaphore, grants: [&Grant; N]) {
     let expected: BTreeSet<_> = grants
         .into_iter()
         .map(|grant| grant.session.clone())
@@ -119,7 +138,7 @@ pub(crate) async fn holders_are<const N: usize>(bed: &Bed, db: &Semaphore, grant
 }
 
 /// Waits until nothing of a grant is left in Consul: no holder, no contender, no session.
-pub(crate) async fn is_given_back(bed: &Bed, db: &Semaphore, grant: &Grant) {
+pub async fn is_given_back(bed: &Bed, db: &Semaphore, grant: &Grant) {
     let prefix = &db.lock_prefix();
     let session = &grant.session;
     eventually("the slot is given back", || async {
@@ -132,7 +151,7 @@ pub(crate) async fn is_given_back(bed: &Bed, db: &Semaphore, grant: &Grant) {
 }
 
 /// Waits until no Job has left anything of this semaphore in Consul: its lock stays, without holders.
-pub(crate) async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore) {
+pub async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore) {
     let prefix = &db.lock_prefix();
     let own = format!("/{}/{}/", team.name(), db.name());
     eventually("nothing is left in Consul but the lock", || async {
@@ -150,7 +169,7 @@ pub(crate) async fn nothing_is_left(bed: &Bed, team: &Namespace, db: &Semaphore)
 }
 
 /// Waits until no session is kept for a Job, not even one that was made ahead.
-pub(crate) async fn has_no_session(bed: &Bed, job: &str) {
+pub async fn has_no_session(bed: &Bed, job: &str) {
     eventually(&format!("there is no session for {job}"), || async {
         let mut sessions = sessions(bed).await;
         sessions.retain(|(_, name)| name.ends_with(job));
@@ -160,7 +179,7 @@ pub(crate) async fn has_no_session(bed: &Bed, job: &str) {
 }
 
 /// The ids and names of all live sessions.
-pub(crate) async fn sessions(bed: &Bed) -> Vec<(String, String)> {
+pub async fn sessions(bed: &Bed) -> Vec<(String, String)> {
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let sessions = bed.consul().sessions().await;
     sessions
@@ -171,14 +190,16 @@ pub(crate) async fn sessions(bed: &Bed) -> Vec<(String, String)> {
 
 /// How the containers of a Job's pods end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum End {
+pub enum End {
+    /// With success.
     Succeeded,
+    /// With a failure.
     Failed,
 }
 
 /// Waits until a Job has pods that run, and has all of them end now. One that terminates goes by
 /// this. With pods that run for an hour by themselves, the story says when they are done.
-pub(crate) async fn pods_end(team: &Namespace, job: &Job, end: End) {
+pub async fn pods_end(team: &Namespace, job: &Job, end: End) {
     let running = eventually("a pod runs", || async {
         let running = running_pods(job).await;
         (!running.is_empty()).then_some(running)
@@ -190,7 +211,7 @@ pub(crate) async fn pods_end(team: &Namespace, job: &Job, end: End) {
 }
 
 /// Has a pod end now.
-pub(crate) async fn pod_ends(team: &Namespace, pod: &str, end: End) {
+pub async fn pod_ends(team: &Namespace, pod: &str, end: End) {
     let status = Patch::Merge(json!({ "status": { "phase": format!("{end:?}") } }));
     let (pods, params) = (team.api::<Pod>(), PatchParams::default());
     let ended = pods.patch_status(pod, &params, &status).await;
@@ -198,7 +219,7 @@ pub(crate) async fn pod_ends(team: &Namespace, pod: &str, end: End) {
 }
 
 /// The names of a Job's pods that run, also while they terminate.
-pub(crate) async fn running_pods(job: &Job) -> Vec<String> {
+pub async fn running_pods(job: &Job) -> Vec<String> {
     let mut pods = job.pods().await;
     pods.retain(|pod| phase(pod) == Some("Running"));
     let names = pods.into_iter().filter_map(|pod| pod.metadata.name);
@@ -206,7 +227,7 @@ pub(crate) async fn running_pods(job: &Job) -> Vec<String> {
 }
 
 /// Waits until so many pods of a Job run.
-pub(crate) async fn pods_run(job: &Job, count: usize) {
+pub async fn pods_run(job: &Job, count: usize) {
     let what = format!("{count} pods of {} run", job.name());
     eventually(&what, || async {
         same(running_pods(job).await.len(), count)
@@ -223,7 +244,7 @@ fn phase(pod: &Pod) -> Option<&str> {
 ///
 /// Two Jobs come in line, one after the other has been noticed, so the pass that notices the second
 /// began when all before the first was known. Both go again.
-pub(crate) async fn all_is_decided(team: &Namespace, db: &Semaphore) {
+pub async fn all_is_decided(team: &Namespace, db: &Semaphore) {
     for _ in 0..2 {
         let name = format!("witness-{}", fresh());
         let witness = team
@@ -245,12 +266,12 @@ fn fresh() -> usize {
 }
 
 /// Waits until a Job has a Warning of this reason that says this, and returns all that it says.
-pub(crate) async fn is_warned(job: &Job, reason: &str, says: &str) -> String {
+pub async fn is_warned(job: &Job, reason: &str, says: &str) -> String {
     is_told(job, "Warning", reason, says).await
 }
 
 /// Waits until a Job has an event of this type and reason that says this.
-pub(crate) async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String {
+pub async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String {
     let what = format!(
         "the Job {} has a {kind} {reason} that says {says:?}",
         job.name()
@@ -278,7 +299,7 @@ pub(crate) async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> 
 }
 
 /// Waits until the line, in the status, is this.
-pub(crate) async fn line_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
+pub async fn line_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
     let expected: Vec<_> = jobs.iter().map(|job| job.name().to_owned()).collect();
     let what = format!("the line of {}", db.name());
     eventually(&what, || async {
@@ -294,7 +315,7 @@ pub(crate) async fn line_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
 }
 
 /// A Job's uid.
-pub(crate) async fn uid_of(job: &Job) -> String {
+pub async fn uid_of(job: &Job) -> String {
     let job = job.get().await.expect("the Job is there");
     job.metadata.uid.expect("every object has a uid")
 }

@@ -1,0 +1,104 @@
+//! Pauses between tries of something that fails.
+
+use std::time::Duration;
+
+/// Pauses that double up to a longest one. Each is longer by a random share of itself, so that those who
+/// failed together do not try again together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    shortest: Duration,
+    longest: Duration,
+    tries: u32,
+}
+
+impl Default for Backoff {
+    /// From 200 ms to half a minute.
+    fn default() -> Self {
+        Self::new(Duration::from_millis(200), Duration::from_secs(30))
+    }
+}
+
+impl Backoff {
+    /// The first pause, and the longest, both before their jitter.
+    pub const fn new(shortest: Duration, longest: Duration) -> Self {
+        Self {
+            shortest,
+            longest,
+            tries: 0,
+        }
+    }
+
+    /// The pause after one more failure.
+    pub fn pause(&mut self) -> Duration {
+        self.pause_with(fastrand::f64())
+    }
+
+    /// The same, longer by this share of it: from 0 to 1.
+    pub fn pause_with(&mut self, jitter: f64) -> Duration {
+        let doubled = self.shortest.saturating_mul(1 << self.tries.min(16));
+        self.tries = self.tries.saturating_add(1);
+        doubled.min(self.longest).mul_f64(1.0 + jitter)
+    }
+
+    /// Sleeps for the pause after one more failure.
+    pub async fn wait(&mut self) {
+        tokio::time::sleep(self.pause()).await;
+    }
+
+    /// All pauses from here on, without end.
+    pub fn pauses(mut self) -> impl Iterator<Item = Duration> {
+        std::iter::repeat_with(move || self.pause())
+    }
+
+    /// How many failures in a row it has seen.
+    pub const fn tries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Forgets all failures but this many.
+    pub fn rewind(&mut self, tries: u32) {
+        self.tries = self.tries.min(tries);
+    }
+
+    /// Forgets all failures: the next pause is the first one again.
+    pub fn reset(&mut self) {
+        self.rewind(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORTEST: Duration = Duration::from_millis(200);
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let mut backoff = Backoff::new(SHORTEST, LONGEST);
+        let pauses: Vec<_> = (0..6)
+            .map(|_| backoff.pause_with(0.0).as_millis())
+            .collect();
+        assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000]);
+        assert_eq!(backoff.tries(), 6);
+        backoff.rewind(3);
+        assert_eq!(backoff.pause_with(0.0).as_millis(), 1600);
+        backoff.reset();
+        assert_eq!(backoff.pause_with(0.5).as_millis(), 300);
+    }
+
+    #[test]
+    fn jitter_makes_them_longer_by_up_to_as_much_again() {
+        for (number, pause) in Backoff::new(SHORTEST, LONGEST)
+            .pauses()
+            .take(99)
+            .enumerate()
+        {
+            let least = if number == 0 { SHORTEST } else { SHORTEST * 2 };
+            assert!(
+                (least..=LONGEST * 2).contains(&pause),
+                "{number}: {pause:?}"
+            );
+        }
+    }
+}
