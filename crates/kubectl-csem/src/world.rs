@@ -277,7 +277,7 @@ mod tests {
         from_value(semaphore).unwrap()
     }
 
-    fn job(semaphore: &Value) -> Job {
+    fn job(semaphore: &Value) -> WorkloadObject {
         let job = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",

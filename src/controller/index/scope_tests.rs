@@ -4,7 +4,7 @@ use super::*;
 
 /// As [`kept`], in another namespace.
 fn kept_in(namespace: &str, name: &str) -> TrackedWorkload {
-    kept(name, |kept| kept.semaphorepace = namespace.into())
+    kept(name, |kept| kept.namespace = namespace.into())
 }
 
 fn running(kept: &mut TrackedWorkload) {

@@ -62,7 +62,7 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
             granted: None,
             reported: None,
         }),
-        names: Some("db".into()),
+        semaphore: Some("db".into()),
         obstacle: None,
         bad_key: None,
     };
