@@ -2,33 +2,27 @@
 //!
 //! One Job's path through this module:
 //! `watches` (its events) → `index` (its place in a queue) → `shell` (shows the
-//! [engine](consul_semaphore::engine) what happened, and makes the calls that it asks for) → `patch` (it is
-//! started) → the shell again (its pods are gone, its slot is given back).
+//! [engine](consul_semaphore::engine) what happened, and makes the calls that it asks for) → `crate::workload` (it
+//! is started) → the shell again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `semaphore` is what there is of a `ConsulSemaphore` but its slots (finalizer, status, access to Consul,
 //! the watch of its prefix), `keeper` renews sessions, `events` writes events, `intake`
 //! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
 //! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
-//! the token of one that brings its own. `reach` says how far the watches of the API server see, and
-//! `watching` how they do. `call` bounds all of it. `asker` shows
-//! programs for people how a Job is read, and `bench` the index to benchmarks.
+//! the token of one that brings its own. `watching` says how the watches of the API server do, and `bench` shows the
+//! index to benchmarks.
 //!
-//! [`check`](crate::check) reads Jobs, specs and Secrets as it is done here.
+//! [`check`](crate::check) reads specs and Secrets as it is done here.
 
 mod advisor;
-pub mod asker;
 #[cfg(feature = "bench")]
 pub mod bench;
-mod call;
 mod events;
 mod greeting;
 mod home;
 mod index;
 mod intake;
-mod job;
 mod keeper;
-mod patch;
-mod reach;
 mod secret;
 mod semaphore;
 mod shell;
@@ -41,26 +35,24 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
 
-use self::{call::call, events::Events, index::Index, keeper::Keeper};
+use self::{events::Events, index::Index, keeper::Keeper};
 pub(crate) use self::{
     home::{place, tenants_node},
-    job::{Kept, Obstacle},
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
 use crate::{
     admission,
+    call::call,
     leader::{self, Standing, Term},
     telemetry::{Health, Metrics, Telemetry, Traces},
+    workload::Workloads,
 };
 use consul_client::{self as consul, Observer, text::one_line};
 use consul_semaphore::{Cluster, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
-
-/// How many Jobs are written to at once, over all semaphores.
-const JOB_WRITES: usize = 32;
 
 /// How long the events that are due may take at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -105,8 +97,7 @@ struct Context {
     metrics: Metrics,
     /// Where the ways of Jobs are told.
     traces: Traces,
-    /// Turns to write to a Job.
-    job_writes: Semaphore,
+    workloads: Workloads,
 }
 
 /// Runs the operator until it is asked to end. The slots of running Jobs stay as they are then.
@@ -232,6 +223,7 @@ impl Posting {
             .kubernetes(self.kubernetes.clone())
             .context("the API server")?;
         let context = Arc::new(Context {
+            workloads: Workloads::new(client.clone()),
             client,
             cluster: self.cluster.clone(),
             consul: term.consul(&self.consul),
@@ -245,7 +237,6 @@ impl Posting {
             events: self.events.clone(),
             metrics,
             traces: self.telemetry.traces.clone(),
-            job_writes: Semaphore::new(JOB_WRITES),
         });
         self.keeper.come_back();
         let mut settling = JoinSet::new();

@@ -63,6 +63,37 @@ fn what_users_write_is_read_without_a_client() {
 }
 
 #[test]
+fn what_a_workload_says_is_read_without_io() {
+    assert_room_avoids(
+        "crates/workload/src",
+        &[
+            "tokio",
+            "kube",
+            "async",
+            "await",
+            "Moment::now",
+            "clock::time",
+            "std::fs",
+            "std::env",
+        ],
+    );
+}
+
+/// Everybody else uses `WorkloadObject`, and asks the crate what it says.
+#[test]
+fn one_crate_knows_the_kind_of_a_workload() {
+    for room in [
+        "src",
+        "crates/api/src",
+        "crates/consul-semaphore/src",
+        "crates/kubectl-csem/src",
+    ] {
+        assert_room_avoids(room, &["k8s_openapi::api::batch"]);
+    }
+    assert_room_avoids("src/workload", &["crate::controller"]);
+}
+
+#[test]
 fn an_election_knows_nothing_of_the_work() {
     assert_room_avoids(
         "src/leader",

@@ -1,8 +1,6 @@
 //! What is read of one semaphore: the object, the Jobs of its namespace, its prefix and its sessions.
 
-use k8s_openapi::api::batch::v1 as batch;
-use kube::{Api, api::ListParams};
-
+use kube::Api;
 use tokio::time::timeout;
 
 use super::{
@@ -12,16 +10,17 @@ use super::{
     kubernetes::Cluster,
     rights::{Question, SECRET},
 };
-use crate::controller::{Kept, place, settings_of, take_token, tenants_node};
+use crate::{
+    controller::{place, settings_of, take_token, tenants_node},
+    workload,
+};
 use consul_client::{
     Client, Error, Listing, Session, TokenCell,
     clock::{self, Moment},
 };
 use consul_semaphore as algorithm;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef};
-
-/// How many Jobs are read at once.
-const PAGE: u32 = 500;
+use consul_semaphore_workload::TrackedWorkload;
 
 /// How the operator goes to Consul.
 pub(super) struct Way {
@@ -41,7 +40,7 @@ pub(super) struct Seen {
     pub(super) barred: Option<String>,
     /// The token that it brings.
     pub(super) token: Option<Token>,
-    pub(super) jobs: Answer<Vec<Kept>>,
+    pub(super) jobs: Answer<Vec<TrackedWorkload>>,
     /// What was read in Consul, if it was asked.
     pub(super) prefix: Option<Prefix>,
 }
@@ -183,20 +182,13 @@ async fn look_at_prefix(
 }
 
 /// All Jobs of a namespace that concern the operator.
-async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<Kept>> {
-    let api: Api<batch::Job> = Api::namespaced(server.client.clone(), namespace);
-    let mut kept = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = server.within(api.list(&params)).await?;
-        let seen = Moment::now();
-        let read = page.items.iter().filter_map(|job| Kept::read(job, seen));
-        kept.extend(read);
-        match page.metadata.continue_ {
-            Some(next) if !next.is_empty() => params = params.continue_token(&next),
-            _ => return Ok(kept),
-        }
+async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload>> {
+    let mut pages = workload::Pages::of(server.client.clone(), namespace);
+    let mut jobs = Vec::new();
+    while let Some(page) = server.within(pages.next()).await? {
+        jobs.extend(page);
     }
+    Ok(jobs)
 }
 
 /// Whether the operator may read the Secret.

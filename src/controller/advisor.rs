@@ -3,18 +3,13 @@
 //! Nothing is kept of Jobs with which nothing is wrong, so those of others cost three lookups each.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
 };
 
-use k8s_openapi::api::batch::v1 as batch;
-
-use super::{
-    events::{Events, Reason},
-    job,
-};
+use super::events::{Events, Reason};
+use crate::workload::Sighting;
 use consul_semaphore::Uid;
-use consul_semaphore_api::advice::{Places, advise};
 
 /// What was told to which Job.
 pub(super) struct Advisor {
@@ -50,58 +45,37 @@ impl Advisor {
         self.told.retain(|_, told| told.list == lists);
     }
 
-    /// A Job is gone.
-    pub(super) fn forget(&mut self, uid: &str) {
-        self.told.remove(&Uid::from(uid));
+    /// A workload is gone.
+    pub(super) fn forget(&mut self, uid: &Uid) {
+        self.told.remove(uid);
     }
 
-    /// A Job as the watch shows it: it is told what is wrong, once.
-    pub(super) fn look(&mut self, job: &batch::Job) {
-        let Some((namespace, name, uid)) = named(job) else {
-            return;
-        };
-        let Some(advice) = advice(job) else {
+    /// A workload as the watch shows it: its users are told what is wrong, once.
+    pub(super) fn look(&mut self, workload: &Sighting) {
+        let Sighting {
+            namespace,
+            name,
+            uid,
+            advice,
+            ..
+        } = workload;
+        let Some(advice) = advice else {
             if !self.told.is_empty() {
                 self.forget(uid);
             }
             return;
         };
-        let uid = Uid::from(uid);
         let now = Told {
-            advice: hash(&advice),
+            advice: hash(advice),
             list: self.lists,
         };
-        let known = self.told.get(&uid).map(|told| told.advice);
+        let known = self.told.get(uid).map(|told| told.advice);
         if known != Some(now.advice) {
             self.events
-                .job_once(namespace, name, &uid, Reason::Malformed, advice);
+                .job_once(namespace, name, uid, Reason::Malformed, advice.clone());
         }
-        self.told.insert(uid, now);
+        self.told.insert(uid.clone(), now);
     }
-}
-
-fn named(job: &batch::Job) -> Option<(&str, &str, &str)> {
-    let metadata = &job.metadata;
-    Some((
-        metadata.namespace.as_deref()?,
-        metadata.name.as_deref()?,
-        metadata.uid.as_deref()?,
-    ))
-}
-
-/// What is to be said to a Job. One that is done needs no advice any more.
-fn advice(job: &batch::Job) -> Option<String> {
-    let none = BTreeMap::new();
-    let template = job.spec.as_ref().and_then(|spec| {
-        let metadata = spec.template.metadata.as_ref()?;
-        metadata.annotations.as_ref()
-    });
-    let advice = advise(Places {
-        annotations: job.metadata.annotations.as_ref().unwrap_or(&none),
-        labels: job.metadata.labels.as_ref().unwrap_or(&none),
-        template: template.unwrap_or(&none),
-    })?;
-    (!job::is_over(job)).then_some(advice)
 }
 
 fn hash(text: &str) -> u64 {
@@ -116,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    fn job(change: impl FnOnce(&mut Value)) -> batch::Job {
+    fn job(change: impl FnOnce(&mut Value)) -> Sighting {
         let mut job = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u",
@@ -125,20 +99,7 @@ mod tests {
             "spec": { "template": {} },
         });
         change(&mut job);
-        serde_json::from_value(job).unwrap()
-    }
-
-    #[test]
-    fn a_job_is_told_until_it_is_done() {
-        assert!(advice(&job(|_| {})).is_some());
-        for condition in ["Complete", "Failed"] {
-            let done = json!([{ "type": condition, "status": "True" }]);
-            assert_eq!(advice(&job(|job| job["status"]["conditions"] = done)), None);
-        }
-        assert_eq!(
-            advice(&job(|job| job["metadata"]["annotations"] = json!({}))),
-            None
-        );
+        Sighting::of(serde_json::from_value(job).unwrap()).unwrap()
     }
 
     #[test]

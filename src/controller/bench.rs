@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::batch::v1 as batch;
-
-use super::{index::Index, job::Kept};
+use super::index::Index;
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
     Job, Uid,
     engine::{QueueRef, SemaphoreRef, head},
 };
+use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 
 /// A Job as a pass sees it; `None` if it has nothing to do with us.
-pub fn read(job: &batch::Job) -> Option<Arc<Job>> {
-    Kept::read(job, Moment::default()).map(|kept| kept.job)
+pub fn read(job: &WorkloadObject) -> Option<Arc<Job>> {
+    TrackedWorkload::read(job, Moment::default()).map(|workload| workload.job)
 }
 
 /// The line of one semaphore.
@@ -37,10 +36,10 @@ impl Queue {
     }
 
     /// A Job as the watch shows it.
-    pub fn put(&self, job: &batch::Job) {
+    pub fn put(&self, job: &WorkloadObject) {
         let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let kept = Kept::read(job, Moment::default());
-        self.index.put(&Uid::from(uid), kept);
+        let workload = TrackedWorkload::read(job, Moment::default());
+        self.index.put(&Uid::from(uid), workload);
     }
 
     /// What a pass takes out that can write so many operations: the Jobs that were started, and the head of

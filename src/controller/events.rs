@@ -17,13 +17,12 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{
-    AFTERWARDS,
-    call::{CallError, call},
-};
+use super::AFTERWARDS;
 use crate::{
+    call::{CallError, call},
     crash::{self, Point},
     telemetry::Metrics,
+    workload::reference,
 };
 use consul_client::{Backoff, clock, text::one_line};
 use consul_semaphore::{CronJob, Uid};
@@ -144,7 +143,7 @@ impl Events {
 
     /// Tells something about a Job, which may be gone by now.
     pub(super) fn job(&self, namespace: &str, name: &str, uid: &Uid, reason: Reason, note: String) {
-        self.tell(job(namespace, name, uid), reason, note);
+        self.tell(reference(namespace, name, uid), reason, note);
     }
 
     /// Tells something about a Job, and not again while its event is there, also by another
@@ -157,7 +156,7 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.put(job(namespace, name, uid), reason, note, true);
+        self.put(reference(namespace, name, uid), reason, note, true);
     }
 
     /// Tells something about a `CronJob`.
@@ -170,7 +169,7 @@ impl Events {
     ) {
         let about = ObjectReference {
             kind: Some("CronJob".into()),
-            ..job(namespace, &cron_job.name, &cron_job.uid.as_str().into())
+            ..reference(namespace, &cron_job.name, &cron_job.uid.as_str().into())
         };
         self.tell(about, reason, note);
     }
@@ -220,17 +219,6 @@ impl Heard {
     /// The note of the next event, if there is one.
     pub(super) fn next(&mut self) -> Option<String> {
         self.0.try_recv().ok()?.event.note
-    }
-}
-
-fn job(namespace: &str, name: &str, uid: &Uid) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("batch/v1".into()),
-        kind: Some("Job".into()),
-        namespace: Some(namespace.into()),
-        name: Some(name.into()),
-        uid: Some(uid.to_string()),
-        ..ObjectReference::default()
     }
 }
 

@@ -20,12 +20,13 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use self::{contenders::Contenders, lists::Lists, marks::Marks};
-use super::{job::Kept, reach::Reach};
+use crate::reach::Reach;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
     Job, Key, Place, Prefix, Standing, Uid,
     engine::{QueueRef, SemaphoreRef, Slice},
 };
+use consul_semaphore_workload::TrackedWorkload;
 
 /// How many that are not to wait are looked at behind the head of a line.
 const IMPATIENT: usize = 64;
@@ -52,7 +53,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: IdMap<Uid, Kept>,
+    jobs: IdMap<Uid, TrackedWorkload>,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
@@ -114,7 +115,7 @@ impl Index {
     }
 
     /// A Job as the watch shows it; `None` if it does not concern the operator (any more).
-    pub(super) fn put(&self, uid: &Uid, kept: Option<Kept>) {
+    pub(super) fn put(&self, uid: &Uid, kept: Option<TrackedWorkload>) {
         let mut state = self.state();
         match kept {
             Some(kept) => {
@@ -127,18 +128,18 @@ impl Index {
     }
 
     /// A Job as the answer to a write shows it; `None` if it is gone.
-    pub(super) fn written(&self, uid: &Uid, now: Option<Kept>) {
+    pub(super) fn written(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         self.answered(uid, now, None);
     }
 
     /// A Job as it was read; `None` if it is gone.
-    pub(super) fn reread(&self, uid: &Uid, now: Option<Kept>) {
+    pub(super) fn reread(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         let asked = now.as_ref().map(|now| now.job.seen);
         self.answered(uid, now, asked);
     }
 
     /// One that is gone since does not come back by an answer.
-    fn answered(&self, uid: &Uid, now: Option<Kept>, asked: Option<Moment>) {
+    fn answered(&self, uid: &Uid, now: Option<TrackedWorkload>, asked: Option<Moment>) {
         let Some(now) = now else {
             return self.remove(uid);
         };
@@ -321,7 +322,7 @@ impl Index {
     }
 
     /// The Jobs that came in line since this was last asked and that are in it still.
-    pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<Kept> {
+    pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let Some(line) = state.line_mut(reference) else {
             return Vec::new();
@@ -383,14 +384,14 @@ impl Index {
     }
 
     /// Whether a Job asks for a keyed semaphore and does not say which key.
-    pub(super) fn lacks_key(&self, kept: &Kept) -> bool {
+    pub(super) fn lacks_key(&self, kept: &TrackedWorkload) -> bool {
         let state = self.state();
         let wanted = state.wanted(kept);
         wanted.is_some_and(|semaphore| semaphore.keyed && kept.job.key.is_none())
     }
 
     /// The Jobs that no semaphore looks after, where all semaphores are known.
-    pub(super) fn strays(&self) -> Vec<Kept> {
+    pub(super) fn strays(&self) -> Vec<TrackedWorkload> {
         let state = self.state();
         let strays = state.strays.iter().filter_map(|uid| state.placed(uid));
         strays.cloned().collect()
@@ -398,7 +399,11 @@ impl Index {
 
     /// Some of the Jobs that run though no grant started them, whether a semaphore looks after them or
     /// not, where all semaphores are known: at most so many, of those whose turn it is.
-    pub(super) fn ungranted(&self, most: usize, its_turn: impl Fn(&Uid) -> bool) -> Vec<Kept> {
+    pub(super) fn ungranted(
+        &self,
+        most: usize,
+        its_turn: impl Fn(&Uid) -> bool,
+    ) -> Vec<TrackedWorkload> {
         let state = self.state();
         let due = state.ungranted.iter().filter(|uid| its_turn(uid));
         let kept = due.filter_map(|uid| state.placed(uid));

@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Context,
-    events::Reason,
-    job::{Kept, Obstacle},
-};
+use super::{Context, events::Reason};
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
+use consul_semaphore_api::annotations::{KEY, SEMAPHORE};
+use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// How long a semaphore that is made together with its Jobs may come after them.
 const GRACE: Duration = Duration::from_secs(2);
@@ -43,10 +41,14 @@ pub(super) async fn run(context: Arc<Context>) {
 }
 
 /// Says about each stray, once, what is to be said. Returns when there will be more to say.
-fn tell(context: &Context, strays: &[Kept], told: &mut HashMap<Uid, Told>) -> Option<Duration> {
+fn tell(
+    context: &Context,
+    strays: &[TrackedWorkload],
+    told: &mut HashMap<Uid, Told>,
+) -> Option<Duration> {
     let mut next = None;
     for stray in strays {
-        let Kept { namespace, job, .. } = stray;
+        let TrackedWorkload { namespace, job, .. } = stray;
         let lacks_key = context.index.lacks_key(stray);
         let (reason, note, grace) = explain(stray, lacks_key);
         let known = told.entry(job.uid.clone()).or_insert_with(|| Told {
@@ -72,8 +74,19 @@ fn tell(context: &Context, strays: &[Kept], told: &mut HashMap<Uid, Told>) -> Op
 
 /// What is to be said about a stray, and how long to wait before it is said. `lacks_key`: its semaphore
 /// is there, and does not know which key it is to wait for.
-fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
-    match &stray.obstacle {
+fn explain(stray: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
+    if stray.obstacle.is_none()
+        && let Some(granted) = &stray.job.granted
+    {
+        let note = format!(
+            "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
+             stands for any more: nobody renews that slot",
+            granted.lock_key
+        );
+        return (Reason::NoSemaphore, note, GRACE);
+    }
+    let wanted = stray.job.wants.as_deref().unwrap_or_default();
+    match stray.obstacle_in(lacks_key) {
         Some(Obstacle::Malformed(error)) => {
             let note = format!("this Job stays suspended: {error}");
             (Reason::Malformed, note, Duration::ZERO)
@@ -81,40 +94,23 @@ fn explain(stray: &Kept, lacks_key: bool) -> (Reason, String, Duration) {
         Some(Obstacle::Managed(manager)) => {
             let note = format!(
                 "this Job is left alone, and gets no slot: {manager}. Remove either that or the \
-                 annotation {}",
-                consul_semaphore_api::annotations::SEMAPHORE
+                 annotation {SEMAPHORE}"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
-        None if let Some(granted) = &stray.job.granted => {
+        Some(Obstacle::NoKey) => {
             let note = format!(
-                "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
-                 stands for any more: nobody renews that slot",
-                granted.lock_key
-            );
-            (Reason::NoSemaphore, note, GRACE)
-        }
-        None if lacks_key && let Some(error) = &stray.no_key => {
-            let note = format!("this Job stays suspended: {error}");
-            (Reason::Malformed, note, Duration::ZERO)
-        }
-        None if lacks_key => {
-            let note = format!(
-                "this Job stays suspended: ConsulSemaphore {} is keyed, so say which of its semaphores \
-                 to wait for with the annotation {}",
-                stray.job.wants.as_deref().unwrap_or_default(),
-                consul_semaphore_api::annotations::KEY
+                "this Job stays suspended: ConsulSemaphore {wanted} is keyed, so say which of its \
+                 semaphores to wait for with the annotation {KEY}"
             );
             (Reason::Malformed, note, Duration::ZERO)
         }
         None => {
-            let wanted = stray.job.wants.as_deref().unwrap_or_default();
             let note = format!(
                 "this Job stays suspended: there is no ConsulSemaphore {wanted} in namespace {}. Make \
-                 one of that name there, or correct the annotation {}; one of another namespace can't \
-                 be used",
+                 one of that name there, or correct the annotation {SEMAPHORE}; one of another namespace \
+                 can't be used",
                 stray.namespace,
-                consul_semaphore_api::annotations::SEMAPHORE
             );
             (Reason::NoSemaphore, note, GRACE)
         }

@@ -10,10 +10,8 @@ use kube::{Client, Resource as _, api::GetParams, core::Request};
 use serde::Deserialize;
 use tokio::{sync::watch, task::AbortHandle, time::sleep};
 
-use super::{
-    Context,
-    call::{CallError, call},
-};
+use super::Context;
+use crate::call::{CallError, call};
 use consul_client::{Backoff, TokenCell, clock::Moment};
 use consul_semaphore::engine::SemaphoreRef;
 use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};

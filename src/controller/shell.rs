@@ -30,10 +30,8 @@ use self::{
     outcome::{Ended, Teller},
     reports::Reports,
 };
-use super::{
-    Context, index::Index, job::Kept, keeper::Session, patch::PatchError,
-    semaphore::SemaphoreController,
-};
+use super::{Context, index::Index, keeper::Session, semaphore::SemaphoreController};
+use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
 use consul_semaphore::{
     Uid,
@@ -44,6 +42,7 @@ use consul_semaphore::{
     holding::now,
 };
 use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_workload::TrackedWorkload;
 
 /// How many things that happened may wait until the loop looks at them: whoever tells it of more waits.
 const INPUTS: usize = 16;
@@ -561,21 +560,25 @@ impl Shell {
     }
 }
 
-/// What a write to a Job came to. The Job as it is now is known from then on.
-fn written_of(index: &Index, write: &Write, written: Result<Option<Kept>, PatchError>) -> Written {
+/// What a write to a workload came to. The workload as it is now is known from then on.
+fn written_of(
+    index: &Index,
+    write: &Write,
+    written: Result<Option<TrackedWorkload>, WriteError>,
+) -> Written {
     let uid = &write.target().uid;
     match written {
-        Ok(kept) => {
-            index.written(uid, kept);
+        Ok(now) => {
+            index.written(uid, now);
             Written::Done
         }
-        Err(PatchError::Outdated(kept)) => {
-            let job = kept.as_ref().map(|kept| kept.job.clone());
-            index.reread(uid, kept.map(|kept| *kept));
+        Err(WriteError::Outdated(now)) => {
+            let job = now.as_ref().map(|now| now.job.clone());
+            index.reread(uid, now.map(|now| *now));
             Written::Outdated(job)
         }
-        Err(PatchError::TooLate) => Written::NotSent,
-        Err(PatchError::Refused { message, forbidden }) => Written::Refused { message, forbidden },
-        Err(PatchError::Unanswered(why)) => Written::Unanswered(why),
+        Err(WriteError::TooLate) => Written::NotSent,
+        Err(WriteError::Refused { message, forbidden }) => Written::Refused { message, forbidden },
+        Err(WriteError::Unanswered(why)) => Written::Unanswered(why),
     }
 }

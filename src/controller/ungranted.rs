@@ -9,16 +9,15 @@ use std::{
 
 use tokio::{task::JoinSet, time::sleep};
 
-use super::{
-    Context,
+use super::{Context, events::Reason};
+use crate::{
     call::CALL_TIMEOUT,
-    events::Reason,
-    job::Kept,
-    patch::{self, JobWrite, PatchError},
+    crash::{self, Point},
+    workload::{WorkloadWrite, WriteError},
 };
-use crate::crash::{self, Point};
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, holding::Setback, plan::Stop};
+use consul_semaphore_workload::{self as workload, TrackedWorkload};
 
 /// How many of them are written to at once.
 const CONCURRENCY: usize = 16;
@@ -34,11 +33,11 @@ pub(super) async fn run(context: Arc<Context>) {
         let due = |uid: &Uid| setbacks.get(uid).is_none_or(|setback| setback.until <= now);
         let its_turn = |uid: &Uid| !busy.contains(uid) && due(uid);
         let free = CONCURRENCY - busy.len();
-        for kept in context.index.ungranted(free, its_turn) {
-            let uid = kept.job.uid.clone();
+        for workload in context.index.ungranted(free, its_turn) {
+            let uid = workload.job.uid.clone();
             busy.insert(uid.clone());
             let context = context.clone();
-            under_way.spawn(async move { (uid, suspend(&context, &kept).await) });
+            under_way.spawn(async move { (uid, suspend(&context, &workload).await) });
         }
         let waits = setbacks.values().map(|setback| setback.until);
         let next = waits.filter(|until| *until > now).min();
@@ -73,15 +72,15 @@ enum Undone {
 }
 
 /// Suspends one, unless that is not needed any more.
-async fn suspend(context: &Context, kept: &Kept) -> Result<(), Undone> {
-    let Kept { namespace, job, .. } = kept;
+async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Undone> {
+    let TrackedWorkload { namespace, job, .. } = workload;
     let Some(stop) = Stop::of(job) else {
         return Ok(());
     };
-    let write = JobWrite {
+    let write = WorkloadWrite {
         namespace: namespace.clone(),
-        body: patch::stop(&stop),
-        job: stop.job,
+        request: workload::stop(&stop),
+        target: stop.job,
         timeout: CALL_TIMEOUT,
         deadline: None,
     };
@@ -90,24 +89,24 @@ async fn suspend(context: &Context, kept: &Kept) -> Result<(), Undone> {
         events.job(namespace, &job.name, &job.uid, reason, note);
     };
     let semaphore = job.wants.as_deref().unwrap_or("the semaphore it asks for");
-    match patch::write(context, write).await {
-        Ok(kept) => {
+    match context.workloads.write(write).await {
+        Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
             let note = format!(
                 "suspended because it ran without a slot of {semaphore}. Jobs are made with \
                  spec.suspend: true"
             );
             tell(Reason::RanWithoutSlot, note);
-            context.index.written(&job.uid, Some(kept));
+            context.index.written(&job.uid, now);
             Ok(())
         }
-        Err(PatchError::Outdated(now)) => {
+        Err(WriteError::Outdated(now)) => {
             context.index.reread(&job.uid, now.map(|now| *now));
             Err(Undone::Outrun)
         }
         Err(error) => {
             tracing::warn!(job = %format_args!("{namespace}/{}", job.name), %error, "a Job without a slot can't be suspended");
-            if let PatchError::Refused { message, .. } = error {
+            if let WriteError::Refused { message, .. } = error {
                 let note = format!(
                     "it runs without a slot of {semaphore}, and the API server refuses to have it \
                      suspended: {message}"

@@ -1,24 +1,14 @@
 //! What comes in from the API server: Jobs, the pods of Jobs that hold slots, and semaphores.
 
-use std::{collections::HashMap, fmt::Debug, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
-use futures::{
-    Stream, StreamExt,
-    stream::{self, BoxStream},
-};
-use k8s_openapi::{
-    NamespaceResourceScope,
-    api::{
-        batch::v1 as batch,
-        core::v1::{ObjectReference, Pod},
-    },
-};
+use futures::{Stream, StreamExt, stream::BoxStream};
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
-    Client, Resource, ResourceExt,
+    Resource, ResourceExt,
     core::DeserializeGuard,
     runtime::watcher::{self, Event},
 };
-use serde::de::DeserializeOwned;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
@@ -29,19 +19,17 @@ use super::{
     advisor::Advisor,
     events::Reason,
     intake,
-    job::Kept,
-    reach::Reach,
     shell::{Input, Shell},
     ungranted,
-    watching::{Watching, refusal},
+    watching::Watching,
 };
 use crate::{
-    streamed,
+    reach::Reach,
     telemetry::{Health, Metrics},
+    workload,
 };
-use consul_client::clock::Moment;
-use consul_semaphore::{engine::SemaphoreRef, lock_key_of};
-use consul_semaphore_api::{ConsulSemaphore, annotations, scope::Namespaces};
+use consul_semaphore::engine::SemaphoreRef;
+use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
 
 /// The reference to a semaphore.
 pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
@@ -118,41 +106,6 @@ pub(super) async fn run(
     worked
 }
 
-/// The events of a watch. With a namespace go the rights that were given in it, so the watch is refused and
-/// does not tell that nothing is left: it is told here.
-fn events<K>(
-    reach: &Reach,
-    client: &Client,
-    config: watcher::Config,
-) -> BoxStream<'static, watcher::Result<Event<K>>>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>
-        + Clone
-        + Debug
-        + DeserializeOwned
-        + Send
-        + 'static,
-{
-    let (reach, client) = (reach.clone(), client.clone());
-    let events = streamed::watch(reach.api::<K>(client.clone()), config);
-    let told = events.then(move |event| {
-        let (reach, client) = (reach.clone(), client.clone());
-        async move {
-            match event {
-                Err(error) if is_forbidden(&error) && reach.is_gone(&client).await => {
-                    vec![Ok(Event::Init), Ok(Event::InitDone)]
-                }
-                event => vec![event],
-            }
-        }
-    });
-    told.flat_map(stream::iter).boxed()
-}
-
-fn is_forbidden(error: &watcher::Error) -> bool {
-    refusal(error).is_some_and(|status| status.code == 403)
-}
-
 /// The next event of a watch; what it says of the watch itself is told. `None` when it ends.
 async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
@@ -189,7 +142,7 @@ async fn watch_jobs(
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
-    let mut events = events::<batch::Job>(&reach, &context.client, watcher::Config::default());
+    let mut events = workload::watch(&reach, &context.client);
     let mut advisor = Advisor::new(context.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
@@ -202,20 +155,15 @@ async fn watch_jobs(
                 advisor.list_ends();
                 synced.send_replace(true);
             }
-            Event::Apply(job) | Event::InitApply(job) => {
+            Event::Apply(Some(job)) | Event::InitApply(Some(job)) => {
                 advisor.look(&job);
-                if let Some(uid) = job.metadata.uid.as_deref() {
-                    context
-                        .index
-                        .put(&uid.into(), Kept::read(&job, Moment::now()));
-                }
+                context.index.put(&job.uid, job.tracked);
             }
-            Event::Delete(job) => {
-                if let Some(uid) = job.metadata.uid.as_deref() {
-                    context.index.remove(&uid.into());
-                    advisor.forget(uid);
-                }
+            Event::Delete(Some(job)) => {
+                context.index.remove(&job.uid);
+                advisor.forget(&job.uid);
             }
+            Event::Apply(None) | Event::InitApply(None) | Event::Delete(None) => {}
         }
     }
 }
@@ -223,20 +171,16 @@ async fn watch_jobs(
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
-    let config = watcher::Config::default().labels(annotations::HOLDER_LABEL);
-    let mut events = events::<Pod>(&reach, &context.client, config);
+    let mut events = workload::watch_pods(&reach, &context.client);
     while let Some(event) = next(&mut events, &mut watching).await {
-        let pod = match event {
+        let ended = match event {
             Event::Delete(pod) => pod,
-            Event::Apply(pod) | Event::InitApply(pod) if has_ended(&pod) => pod,
-            _ => continue,
+            Event::Apply(pod) | Event::InitApply(pod) => pod.filter(|pod| pod.ended),
+            Event::Init | Event::InitDone => None,
         };
-        let uid = pod.labels().get(annotations::HOLDER_LABEL);
-        let key = pod.annotations().get(annotations::LOCK_KEY);
-        if let (Some(uid), Some(key)) = (uid, key) {
-            let namespace = pod.namespace().unwrap_or_default();
-            let (uid, lock_key) = (uid.as_str().into(), lock_key_of(key));
-            context.index.pod_ended(&namespace, &lock_key, &uid);
+        if let Some(pod) = ended {
+            let index = &context.index;
+            index.pod_ended(&pod.namespace, &pod.lock_key, &pod.workload);
         }
     }
 }
@@ -252,7 +196,7 @@ async fn watch_semaphores(
     if jobs_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
-    let events = events(&reach, &context.client, watcher::Config::default());
+    let events = reach.watch(&context.client, watcher::Config::default());
     Semaphores {
         context,
         reach,
@@ -386,13 +330,4 @@ impl Semaphores {
             .events
             .tell(about, Reason::InvalidSemaphore, note);
     }
-}
-
-/// Whether none of a pod's containers runs, or will.
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use kube::{core::Status, runtime::watcher};
+use kube::runtime::watcher;
 use tokio::time::sleep;
 
-use super::reach::Reach;
-use crate::telemetry::{Health, Metrics, Part};
+use crate::{
+    call::watch_refusal,
+    reach::Reach,
+    telemetry::{Health, Metrics, Part},
+};
 use consul_client::{
     clock::{self, Moment},
     text::one_line,
@@ -140,21 +143,9 @@ impl Trouble {
     }
 }
 
-/// The API server's refusal, if the error is one.
-pub(super) fn refusal(error: &watcher::Error) -> Option<&Status> {
-    use watcher::Error;
-    match error {
-        Error::InitialListFailed(kube::Error::Api(status))
-        | Error::WatchStartFailed(kube::Error::Api(status))
-        | Error::WatchFailed(kube::Error::Api(status))
-        | Error::WatchError(status) => Some(status),
-        _ => None,
-    }
-}
-
 /// The status of the API server's refusal, and what is wrong in one line that says what to do.
 fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
-    let status = refusal(error);
+    let status = watch_refusal(error);
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
     let advice = match code {
@@ -170,6 +161,8 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
 
     fn refusal(code: u16, message: &str) -> watcher::Error {

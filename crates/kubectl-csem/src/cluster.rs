@@ -3,7 +3,8 @@
 use std::{fmt::Debug, time::Duration};
 
 use consul_semaphore_api::ConsulSemaphore;
-use k8s_openapi::api::{batch::v1::Job, core::v1::Event};
+use consul_semaphore_workload::WorkloadObject;
+use k8s_openapi::api::core::v1::Event;
 use kube::{
     Api, Client, Config,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
@@ -114,7 +115,7 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn jobs(&self) -> Api<Job> {
+    pub(crate) fn jobs(&self) -> Api<WorkloadObject> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -166,7 +167,7 @@ impl Cluster {
         }
     }
 
-    pub(crate) async fn job(&self, name: &str) -> Result<Job, Failure> {
+    pub(crate) async fn job(&self, name: &str) -> Result<WorkloadObject, Failure> {
         bounded(&self.right("get", What::Jobs), self.jobs().get(name)).await
     }
 
@@ -181,7 +182,11 @@ impl Cluster {
         bounded(&self.right("patch", What::Semaphores), call).await
     }
 
-    pub(crate) async fn patch_job(&self, name: &str, patch: &Value) -> Result<Job, Failure> {
+    pub(crate) async fn patch_job(
+        &self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<WorkloadObject, Failure> {
         let jobs = self.jobs();
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = jobs.patch(name, &params, &patch);
@@ -209,7 +214,7 @@ impl Cluster {
     /// What `read` keeps of the Jobs of the namespace. By their annotations they can't be asked for.
     pub(crate) async fn list_jobs<T>(
         &self,
-        read: impl Fn(Job) -> Option<T>,
+        read: impl Fn(WorkloadObject) -> Option<T>,
     ) -> Result<Listed<T>, Failure> {
         let right = self.right("list", What::Jobs);
         list(&right, &self.jobs(), &ListParams::default(), read).await

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use consul_client::clock;
+use consul_client::clock::{self, Moment};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 use kube::api::DynamicObject;
 use serde::Serialize;
 use serde_json::json;
@@ -84,8 +84,8 @@ pub(crate) async fn show(
         None => (SHOWN, EVENTS),
         Some(_) => (SHOWN_WIDE, EVENTS_WIDE),
     };
-    let queue = line(&semaphore, &around.askers, &around.told, places);
-    let names = names(&semaphore, &queue, &around.askers);
+    let queue = line(&semaphore, &around.workloads, &around.told, places);
+    let names = names(&semaphore, &queue, &around.workloads);
     let events = recent(&around.told, name, &names, events);
     let shown = Shown {
         semaphore: &semaphore,
@@ -101,22 +101,25 @@ pub(crate) async fn show(
 
 /// What belongs to a semaphore beside the object itself. Who may not read it sees the rest, and is told.
 struct Around {
-    askers: Vec<Asker>,
+    workloads: Vec<TrackedWorkload>,
     told: Vec<Told>,
     gaps: Vec<String>,
 }
 
 impl Around {
     async fn read(cluster: &Cluster, name: &str) -> Result<Self, Failure> {
-        let ours = |asker: &Asker| &*asker.semaphore == name;
+        let read = |job: WorkloadObject| {
+            let workload = TrackedWorkload::read(&job, Moment::default());
+            workload.filter(|workload| workload.names(name))
+        };
         let from_operator = format!("reportingComponent={TELLER}");
         let (jobs, events) = tokio::join!(
-            cluster.list_jobs(|job| Asker::read(&job).filter(ours)),
+            cluster.list_jobs(read),
             cluster.list_events(&from_operator, |event| Told::read(&event)),
         );
         let mut gaps = Vec::new();
         Ok(Self {
-            askers: unless_denied("Jobs", jobs, &mut gaps)?,
+            workloads: unless_denied("Jobs", jobs, &mut gaps)?,
             told: unless_denied("events", events, &mut gaps)?,
             gaps,
         })
@@ -154,11 +157,13 @@ pub(crate) fn gap(what: &str, why: &str) -> String {
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
     queue: &Line,
-    askers: &[Asker],
+    workloads: &[TrackedWorkload],
 ) -> HashSet<String> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
     let waiting = queue.places.iter().map(|place| place.job.clone());
-    let asking = askers.iter().map(|asker| asker.job.name.to_string());
+    let asking = workloads
+        .iter()
+        .map(|workload| workload.job.name.to_string());
     let holders = item::status(semaphore).holders;
     let holding = holders.iter().filter_map(|holder| {
         let who = Who::read(holder.holder.as_deref());

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_client::clock::Moment;
+use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 use jiff::Timestamp;
-use k8s_openapi::api::{batch::v1::Job, core::v1::Event as Noted};
+use k8s_openapi::api::core::v1::Event as Noted;
 use kube::{
     ResourceExt as _,
     api::DynamicObject,
@@ -48,7 +49,7 @@ pub(crate) struct Scope {
 #[derive(Debug)]
 pub(crate) enum Heard {
     Semaphore(Box<Event<DynamicObject>>),
-    Job(Box<Event<Job>>),
+    Job(Box<Event<WorkloadObject>>),
     Noted(Box<Event<Noted>>),
     Failed(What, watcher::Error),
 }
@@ -58,7 +59,7 @@ pub(crate) enum Heard {
 pub(crate) struct World {
     scope: Scope,
     semaphores: Store<(String, String), Item>,
-    jobs: Store<String, Asker>,
+    jobs: Store<String, TrackedWorkload>,
     noted: Store<String, Told>,
     /// What each watch failed of last, and when.
     troubles: BTreeMap<What, (Timestamp, Failure)>,
@@ -90,8 +91,10 @@ impl World {
                 self.works(What::Jobs, &event);
                 let wanted = self.scope.semaphore.as_deref();
                 self.jobs.take(*event, |job| {
-                    let ours = |asker: &Asker| wanted == Some(&*asker.semaphore);
-                    (job.name_any(), Asker::read(&job).filter(ours))
+                    let workload = TrackedWorkload::read(&job, Moment::default());
+                    let ours =
+                        workload.filter(|workload| wanted.is_some_and(|name| workload.names(name)));
+                    (job.name_any(), ours)
                 });
             }
             Heard::Noted(event) => {
@@ -187,10 +190,10 @@ impl World {
             }
             None => return below(&gaps, note(&format!("the ConsulSemaphore {name} is gone"))),
         };
-        let askers: Vec<Asker> = self.jobs.values().cloned().collect();
+        let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
         let told: Vec<Told> = self.noted.values().cloned().collect();
-        let queue = line(semaphore, &askers, &told, SHOWN);
-        let names = names(semaphore, &queue, &askers);
+        let queue = line(semaphore, &workloads, &told, SHOWN);
+        let names = names(semaphore, &queue, &workloads);
         let events = recent(&told, name, &names, EVENTS);
         let shown = Shown {
             semaphore,
@@ -222,10 +225,10 @@ impl World {
         let Some(Item::Semaphore(semaphore)) = self.semaphores.values().next() else {
             return Seen::of(self.semaphores.values(), []);
         };
-        let askers: Vec<Asker> = self.jobs.values().cloned().collect();
+        let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
         let told: Vec<Told> = self.noted.values().cloned().collect();
-        let queue = line(semaphore, &askers, &told, SHOWN);
-        let names = names(semaphore, &queue, &askers);
+        let queue = line(semaphore, &workloads, &told, SHOWN);
+        let names = names(semaphore, &queue, &workloads);
         let events = recent(&told, name, &names, NOTED);
         Seen::of(self.semaphores.values(), events)
     }
@@ -274,7 +277,7 @@ mod tests {
         from_value(semaphore).unwrap()
     }
 
-    fn job(semaphore: &Value) -> Job {
+    fn job(semaphore: &Value) -> WorkloadObject {
         let job = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",

@@ -9,16 +9,14 @@ use std::{
 };
 
 use super::{ALIVE, holder, named};
-use crate::{
-    check::report::Outcome,
-    controller::{Kept, defence},
-};
+use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
     Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
 };
 use consul_semaphore_api::ConsulSemaphore;
+use consul_semaphore_workload::TrackedWorkload;
 
 /// One lock key, and all that is known of it.
 pub(super) struct Place {
@@ -43,12 +41,12 @@ impl Place {
         settings: Settings,
         reading: Reading,
         sessions: &[Session],
-        jobs: &[Kept],
+        jobs: &[TrackedWorkload],
     ) -> Self {
         let status = semaphore.status.as_ref();
         let applied = status.iter().flat_map(|status| &status.applied_limits);
         let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
-        let jobs = || jobs.iter().map(|kept| &kept.job);
+        let jobs = || jobs.iter().map(|workload| &workload.job);
         let lock_key = settings.prefix.lock_key();
         let asks = |job: &&Arc<Job>| {
             job.wants.as_deref() == Some(&*settings.name)
@@ -216,5 +214,5 @@ pub(super) fn why_it_waits(
             "a slot is free, and {others} of others wait: who came before it goes first"
         ));
     }
-    stays("a slot is free, and kept for a Job that had it before or whose pods still end")
+    stays("a slot is free, and workload for a Job that had it before or whose pods still end")
 }

@@ -9,14 +9,11 @@ use super::{
     line_of_jobs::{self, Place},
     named,
 };
-use crate::{
-    check::{
-        Name,
-        api_server::{Answer, Refusal},
-        report::{Area, Line, Outcome},
-        semaphore::{Prefix, Seen, Token, Unknown},
-    },
-    controller::{Kept, Obstacle},
+use crate::check::{
+    Name,
+    api_server::{Answer, Refusal},
+    report::{Area, Line, Outcome},
+    semaphore::{Prefix, Seen, Token, Unknown},
 };
 use consul_client::{Listing, SessionId};
 use consul_semaphore::Mode;
@@ -25,9 +22,9 @@ use consul_semaphore::{
 };
 use consul_semaphore_api::{
     ConsulSemaphore,
-    annotations::KEY,
     conditions::{self, ConditionType, Reason},
 };
+use consul_semaphore_workload::TrackedWorkload;
 
 /// How many keys of a keyed semaphore are looked at.
 const KEYS: usize = 20;
@@ -193,16 +190,14 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
         }
     };
     let name = seen.settings.name.as_str();
-    let named_so = jobs
-        .iter()
-        .filter(|kept| kept.names.as_deref() == Some(name));
+    let named_so = jobs.iter().filter(|workload| workload.names(name));
     let (mut held, mut stuck) = (Vec::new(), Vec::new());
-    for kept in named_so {
-        let job = &kept.job.name;
-        match obstacle(kept, seen.semaphore.spec.keyed) {
-            _ if kept.job.has_ended() => {}
+    for workload in named_so {
+        let job = &workload.job.name;
+        match workload.obstacle_in(seen.semaphore.spec.keyed) {
+            _ if workload.job.has_ended() => {}
             Some(why) => stuck.push(format!("{job}: {why}")),
-            None if kept.job.hold => held.push(job),
+            None if workload.job.hold => held.push(job),
             None => {}
         }
     }
@@ -216,19 +211,6 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
         lines.push(line("Jobs on hold", Outcome::Ok, message));
     }
     lines
-}
-
-/// Why a Job that names the semaphore can't be in its line.
-fn obstacle(kept: &Kept, keyed: bool) -> Option<String> {
-    match (&kept.obstacle, &kept.no_key) {
-        (Some(Obstacle::Malformed(error)), _) => Some(error.to_string()),
-        (Some(Obstacle::Managed(by)), _) => Some(format!("something else starts it: {by}")),
-        (None, Some(error)) if keyed => Some(error.to_string()),
-        (None, None) if keyed && kept.job.wants.is_some() && kept.job.key.is_none() => Some(
-            format!("it has no annotation {KEY}, and the semaphore is keyed"),
-        ),
-        _ => None,
-    }
 }
 
 /// What is to be said of each lock key.
@@ -270,8 +252,8 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
 }
 
 /// The keys that Jobs name, and those of which something is in Consul.
-fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[Kept]) -> BTreeSet<Key> {
-    let named_so = jobs.iter().map(|kept| &kept.job);
+fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
+    let named_so = jobs.iter().map(|workload| &workload.job);
     let named_so =
         named_so.filter(|job| job.in_line() && job.wants.as_deref() == Some(&*settings.name));
     let wanted = named_so.filter_map(|job| job.key.clone());
@@ -287,7 +269,7 @@ fn of_place(
     seen: &Seen,
     prefix: &Prefix,
     listing: &Listing,
-    jobs: &[Kept],
+    jobs: &[TrackedWorkload],
     settings: Settings,
 ) -> Vec<Line> {
     let reading = Reading::new(settings.prefix.clone(), settings.mode, listing.clone());

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::controller::reach::Reach;
+use crate::reach::Reach;
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::{Line, QueueRef, Semaphore, SemaphoreRef, State};
-use crate::controller::job::{Kept, Obstacle};
 use consul_client::clock::Moment;
 use consul_semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
+use consul_semaphore_workload::TrackedWorkload;
 
 impl State {
     /// A Job as it is, unless what is known of it is newer.
-    pub(super) fn put(&mut self, kept: Kept, announce: bool, asked: Option<Moment>) {
+    pub(super) fn put(&mut self, kept: TrackedWorkload, announce: bool, asked: Option<Moment>) {
         let uid = kept.job.uid.clone();
         let mut new_in_line = true;
         if let Some(known) = self.jobs.get_mut(&uid) {
@@ -60,14 +60,13 @@ impl State {
 
     /// Gives a Job its place; `announce` if it is to be told that it waits. Those of other operators
     /// have none here.
-    fn arrange(&mut self, kept: &Kept, announce: bool) {
+    fn arrange(&mut self, kept: &TrackedWorkload, announce: bool) {
         self.mark_concerned(kept);
         if self.belongs_to_others(kept) {
             return;
         }
         let (job, uid) = (&kept.job, &kept.job.uid);
-        let managed = matches!(kept.obstacle, Some(Obstacle::Managed(_)));
-        if !managed && Stop::of(job).is_some() {
+        if !kept.is_managed() && Stop::of(job).is_some() {
             self.ungranted.insert(uid.clone());
         }
         let looks_after = self.looks_after(kept);
@@ -103,7 +102,7 @@ impl State {
     }
 
     /// Marks whoever looks after a Job, and all who may hold a slot or have a contender for it.
-    fn mark_concerned(&mut self, kept: &Kept) {
+    fn mark_concerned(&mut self, kept: &TrackedWorkload) {
         let started = kept.job.granted.iter();
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
         let concerned: Vec<_> = self.looks_after(kept).into_iter().chain(started).collect();
@@ -168,7 +167,7 @@ impl State {
                 }
             }
         }
-        let jobs: Vec<Kept> = self
+        let jobs: Vec<TrackedWorkload> = self
             .jobs
             .values()
             .filter(|kept| kept.namespace.as_ref() == namespace)
@@ -185,7 +184,7 @@ impl State {
 
     /// The line that looks after a Job: the one that started it, until its grant is cleared, else the
     /// one that it asks for.
-    fn looks_after(&self, kept: &Kept) -> Option<QueueRef> {
+    fn looks_after(&self, kept: &TrackedWorkload) -> Option<QueueRef> {
         let wanted = self.wanted(kept).and_then(|semaphore| {
             let key = if semaphore.keyed {
                 Some(kept.job.key.clone()?)
@@ -207,12 +206,12 @@ impl State {
     }
 
     /// Whether another operator looks after a Job, or after the semaphore that it names.
-    fn belongs_to_others(&self, kept: &Kept) -> bool {
+    fn belongs_to_others(&self, kept: &TrackedWorkload) -> bool {
         let line = self.looks_after(kept);
         let semaphore = line.map(|line| line.semaphore).or_else(|| {
             Some(SemaphoreRef {
                 namespace: kept.namespace.clone(),
-                name: kept.names.clone()?,
+                name: kept.semaphore.clone()?,
             })
         });
         let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
@@ -220,7 +219,7 @@ impl State {
     }
 
     /// A Job whose place is final for now: all semaphores of its namespace are known.
-    pub(super) fn placed(&self, uid: &Uid) -> Option<&Kept> {
+    pub(super) fn placed(&self, uid: &Uid) -> Option<&TrackedWorkload> {
         let kept = self.jobs.get(uid)?;
         self.lists.knows_semaphores(&kept.namespace).then_some(kept)
     }
@@ -250,7 +249,7 @@ impl State {
     }
 
     /// The semaphore that a Job asks for, if it is there.
-    pub(super) fn wanted(&self, kept: &Kept) -> Option<&Semaphore> {
+    pub(super) fn wanted(&self, kept: &TrackedWorkload) -> Option<&Semaphore> {
         let wanted = kept.job.wants.clone().filter(|_| kept.obstacle.is_none())?;
         let reference = SemaphoreRef {
             namespace: kept.namespace.clone(),

@@ -6,11 +6,11 @@ mod scope;
 use futures::FutureExt;
 
 use super::*;
-use crate::controller::job::Obstacle;
 use consul_client::clock::Moment;
 use consul_semaphore::OnContention;
 use consul_semaphore::{Granted, Standing};
 use consul_semaphore_api::annotations::AnnotationError;
+use consul_semaphore_workload::Obstacle;
 
 fn reference(name: &str) -> SemaphoreRef {
     SemaphoreRef {
@@ -44,8 +44,8 @@ fn empty() -> Index {
 }
 
 /// A Job in line for the semaphore `db`, with these changes.
-fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
-    let mut kept = Kept {
+fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
+    let mut kept = TrackedWorkload {
         namespace: "batch".into(),
         job: Arc::new(Job {
             name: name.into(),
@@ -65,18 +65,18 @@ fn kept(name: &str, change: impl FnOnce(&mut Kept)) -> Kept {
             granted: None,
             reported: None,
         }),
-        names: Some("db".into()),
+        semaphore: Some("db".into()),
         obstacle: None,
-        no_key: None,
+        bad_key: None,
     };
     change(&mut kept);
     if kept.job.wants.is_some() {
-        kept.names.clone_from(&kept.job.wants);
+        kept.semaphore.clone_from(&kept.job.wants);
     }
     kept
 }
 
-fn put(index: &Index, kept: Kept) {
+fn put(index: &Index, kept: TrackedWorkload) {
     index.put(&kept.job.uid.clone(), Some(kept));
 }
 
@@ -89,7 +89,7 @@ fn with_db() -> Index {
 }
 
 /// The Job, to be changed.
-fn job(kept: &mut Kept) -> &mut Job {
+fn job(kept: &mut TrackedWorkload) -> &mut Job {
     Arc::make_mut(&mut kept.job)
 }
 
@@ -97,11 +97,11 @@ fn names(jobs: &[Arc<Job>]) -> Vec<&str> {
     jobs.iter().map(|job| job.name.as_ref()).collect()
 }
 
-fn ungranted(index: &Index) -> Vec<Kept> {
+fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
     index.ungranted(usize::MAX, |_| true)
 }
 
-fn names_of(kept: &[Kept]) -> Vec<&str> {
+fn names_of(kept: &[TrackedWorkload]) -> Vec<&str> {
     kept.iter().map(|kept| kept.job.name.as_ref()).collect()
 }
 
@@ -121,7 +121,7 @@ fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
     assert!(!marked(&index));
     let line = index.slice(&line("db"), 9).waiting;
     assert_eq!(&*line[0].version, "11");
-    let urgent = |kept: &mut Kept| {
+    let urgent = |kept: &mut TrackedWorkload| {
         job(kept).version = "12".into();
         job(kept).priority = 1;
     };
@@ -309,7 +309,7 @@ fn newcomers_are_told_once_and_not_after_a_list() {
 fn a_job_stays_with_the_semaphore_that_started_it() {
     let index = with_db();
     add(&index, "other", "other", false);
-    let started = |kept: &mut Kept| {
+    let started = |kept: &mut TrackedWorkload| {
         job(kept).wants = Some("other".into());
         job(kept).standing = Standing::Running;
         job(kept).granted = Some(Granted {
@@ -453,7 +453,7 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
 fn a_pod_that_ends_while_its_job_runs_marks_nothing() {
     let index = with_db();
     let started = |standing| {
-        move |kept: &mut Kept| {
+        move |kept: &mut TrackedWorkload| {
             job(kept).standing = standing;
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),

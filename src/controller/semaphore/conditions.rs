@@ -178,12 +178,11 @@ impl<'a> Observed<'a> {
     fn limit_agreed(&self, conclusion: &Conclusion) -> Finding {
         let ours = self.settings.limit;
         let (agreed, reason, message) = match conclusion.agreement {
-            Some(Agreement::Agreed) if self.settings.mode == Mode::Mutex => {
-                let message = "a mutex has one slot, and no limit to agree on".to_owned();
-                (ConditionStatus::True, Reason::LimitsMatch, message)
-            }
             Some(Agreement::Agreed) => {
-                let message = format!("Consul's limit is the spec's: {ours}");
+                let message = match self.settings.mode {
+                    Mode::Semaphore => format!("Consul's limit is the spec's: {ours}"),
+                    Mode::Mutex => "a mutex has one slot, and no limit to agree on".to_owned(),
+                };
                 (ConditionStatus::True, Reason::LimitsMatch, message)
             }
             Some(Agreement::Write { .. }) => {
@@ -226,12 +225,15 @@ impl<'a> Observed<'a> {
 
     fn limit_conflict(&self, theirs: u32) -> String {
         let ours = self.settings.limit;
-        if self.settings.policy == LimitPolicy::Enforce {
-            return format!(
-                "Consul's limit is {theirs} and spec.limit is {ours}, which was \
-                 overwritten every time. Nothing is granted: find out who writes {theirs}; \
-                 a change of this spec has it enforced again"
-            );
+        match self.settings.policy {
+            LimitPolicy::Refuse => {}
+            LimitPolicy::Enforce => {
+                return format!(
+                    "Consul's limit is {theirs} and spec.limit is {ours}, which was \
+                     overwritten every time. Nothing is granted: find out who writes {theirs}; \
+                     a change of this spec has it enforced again"
+                );
+            }
         }
         let lock_key = self.settings.prefix.lock_key();
         let neighbours = self.index.neighbours(self.reference, &lock_key);

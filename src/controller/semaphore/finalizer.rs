@@ -5,10 +5,8 @@ use serde_json::json;
 
 use super::{SemaphoreController, reporter::Report};
 use crate::{
-    controller::{
-        call::{CallError, call, patch_params},
-        events::Reason,
-    },
+    call::{CallError, call, patch_params},
+    controller::events::Reason,
     crash::{self, Point},
 };
 use consul_semaphore::{Key, Lock, Reading, engine::Semaphore};

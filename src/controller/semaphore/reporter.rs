@@ -12,10 +12,8 @@ use tokio::{
 };
 
 use crate::{
-    controller::{
-        Context,
-        call::{CallError, call, patch_params},
-    },
+    call::{CallError, call, patch_params},
+    controller::Context,
     crash::{self, Point},
 };
 use consul_client::{

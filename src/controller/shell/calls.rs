@@ -3,36 +3,27 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::ListParams};
-use serde_json::Value;
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     controller::{
         Context,
-        call::{CallError, call},
         home::Home,
-        job::Kept,
         keeper::{Session, Span},
-        patch::{self, JobWrite, PatchError},
     },
     crash::{self, Point},
+    workload::{WorkloadWrite, WriteError},
 };
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
-    Identity, Job,
     engine::{Answer, Call, QueueRef, Write},
     holding::OnChange,
-    plan::{Target, Transaction},
+    plan::Transaction,
 };
-use consul_semaphore_api::annotations::HOLDER_LABEL;
+use consul_semaphore_workload::{TrackedWorkload, request};
 
 /// How many sessions are asked about one by one.
 const ASKED_APART: usize = 8;
-
-/// How many of the pods that are left are named.
-const NAMED: u32 = 10;
 
 /// What a call is made with.
 #[derive(Clone)]
@@ -53,8 +44,8 @@ pub(super) enum Done {
     Answer(Answer),
     /// A session was made, and is renewed from now on.
     Session(Result<(SessionId, Session), consul::Error>),
-    /// A write to a Job, with the Job as it is now.
-    Written(Write, Result<Option<Kept>, PatchError>),
+    /// A write to a workload, with the workload as it is now.
+    Written(Write, Result<Option<TrackedWorkload>, WriteError>),
 }
 
 impl Means {
@@ -85,11 +76,13 @@ impl Means {
                 lock_delay,
             } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
             Call::Prove(identity) => {
-                let proof = self.prove(&identity).await;
+                let workloads = &self.context.workloads;
+                let proof = workloads.prove(&identity.namespace, &identity.job, &identity.uid);
+                let proof = proof.await;
                 Answer::Proof(proof.map_err(|error| error.to_string()))
             }
             Call::AskAccess => {
-                Answer::Access(patch::may_write(&self.context.client, self.namespace()).await)
+                Answer::Access(self.context.workloads.may_write(self.namespace()).await)
             }
             Call::Read { not_after } => Answer::Listing(
                 self.in_turn(not_after, async |home| home.consul.list(&self.folder).await)
@@ -194,64 +187,32 @@ impl Means {
         write: &Write,
         timeout: Duration,
         deadline: Option<Moment>,
-    ) -> Result<Option<Kept>, PatchError> {
-        let (context, namespace, job) = (&self.context, self.namespace(), write.target().clone());
-        let Some((body, point)) = body(write) else {
-            return patch::delete(context, namespace, &job, timeout).await;
-        };
-        let job_write = JobWrite {
+    ) -> Result<Option<TrackedWorkload>, WriteError> {
+        let namespace = self.namespace();
+        let workload_write = WorkloadWrite {
             namespace: namespace.clone(),
-            job,
-            body,
+            target: write.target().clone(),
+            request: request(write),
             timeout,
             deadline,
         };
-        let written = patch::write(context, job_write).await?;
-        crash::reach(point, namespace).await;
-        Ok(Some(written))
-    }
-
-    /// The Job as it is now, and the pods of it that are left. Never a cache.
-    async fn prove(
-        &self,
-        identity: &Identity,
-    ) -> Result<(Option<Arc<Job>>, Vec<String>), CallError> {
-        let Identity {
-            namespace,
-            job,
-            uid,
-            ..
-        } = identity;
-        let target = Target {
-            name: job.clone(),
-            uid: uid.clone(),
-            version: Arc::default(),
-        };
-        let found = patch::read(&self.context, namespace, &target).await?;
-        let pods: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
-        let left = ListParams::default()
-            .labels(&format!("{HOLDER_LABEL}={uid}"))
-            .fields("status.phase!=Succeeded,status.phase!=Failed")
-            .limit(NAMED);
-        let left = call(pods.list(&left)).await?;
-        let named = left.items.iter().map(|pod| {
-            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
-            format!("{name} on node {}", node.unwrap_or("(none yet)"))
-        });
-        Ok((found.map(|found| found.job), named.collect()))
+        let written = self.context.workloads.write(workload_write).await?;
+        if let Some(point) = point_after(write) {
+            crash::reach(point, namespace).await;
+        }
+        Ok(written)
     }
 }
 
-/// The merge patch of a write, and the point after it; `None` if the Job is deleted.
-fn body(write: &Write) -> Option<(Value, Point)> {
-    Some(match write {
-        Write::Start(start) => (patch::start(start), Point::Started),
-        Write::Suspend(suspend) => (patch::suspend(suspend), Point::Suspended),
-        Write::GiveBack(give_back) => (patch::give_back(give_back), Point::GivenBack),
-        Write::Rename(rename) => (patch::rename(rename), Point::Renamed),
-        Write::Skip(_) => return None,
-    })
+/// The point after a write; of a deletion there is none.
+fn point_after(write: &Write) -> Option<Point> {
+    match write {
+        Write::Start(_) => Some(Point::Started),
+        Write::Suspend(_) => Some(Point::Suspended),
+        Write::GiveBack(_) => Some(Point::GivenBack),
+        Write::Rename(_) => Some(Point::Renamed),
+        Write::Skip(_) => None,
+    }
 }
 
 /// Those of these sessions that are there and belong to our node: only they can be ours, and only they can be

@@ -3,7 +3,8 @@
 use tokio::task::JoinSet;
 
 use crate::{
-    controller::{call::CallError, semaphore::SemaphoreController},
+    call::CallError,
+    controller::semaphore::SemaphoreController,
     crash::{self, Point},
 };
 use consul_client as consul;

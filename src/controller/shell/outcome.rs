@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::stages::Passage;
 use crate::{
-    controller::{Context, events::Reason, job::Kept},
+    controller::{Context, events::Reason},
     telemetry::{SemaphoreLabels, SpanRef},
 };
 use consul_client::{SessionId, clock};
@@ -17,6 +17,7 @@ use consul_semaphore::{
     plan::{Cooling, Grant, Release, Skip, Skipped, Suspend, Suspended, Target},
 };
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
+use consul_semaphore_workload::TrackedWorkload;
 
 /// The spans of the slots that a transaction gave back: those that it grants follow from them.
 pub(super) type Ended = Vec<SpanRef>;
@@ -62,7 +63,7 @@ impl Teller<'_> {
             }
             Outcome::PodsRemain { identity, pods } => {
                 let note = format!(
-                    "the slot of {} is kept because pods of this Job have not ended: {}. If a node \
+                    "the slot of {} is workload because pods of this Job have not ended: {}. If a node \
                      is lost for good, delete its Node object or force the deletion of the pod",
                     semaphore.title(),
                     pods.join(", ")
@@ -293,7 +294,12 @@ impl Teller<'_> {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
         self.tell_useless_keys(&newcomers);
-        let jobs = || newcomers.iter().map(|kept| kept.job.clone()).collect();
+        let jobs = || {
+            newcomers
+                .iter()
+                .map(|workload| workload.job.clone())
+                .collect()
+        };
         let (told, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
             let told = if all {
                 self.context.index.line(self.reference)
@@ -316,12 +322,13 @@ impl Teller<'_> {
     }
 
     /// Tells Jobs that name a key of a semaphore which has none.
-    fn tell_useless_keys(&self, newcomers: &[Kept]) {
+    fn tell_useless_keys(&self, newcomers: &[TrackedWorkload]) {
         if self.settings.key.is_some() {
             return;
         }
-        let names_one = |kept: &&Kept| kept.job.key.is_some() || kept.no_key.is_some();
-        for Kept { job, .. } in newcomers.iter().filter(names_one) {
+        let names_one =
+            |workload: &&TrackedWorkload| workload.job.key.is_some() || workload.bad_key.is_some();
+        for TrackedWorkload { job, .. } in newcomers.iter().filter(names_one) {
             let note = format!(
                 "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
                  its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",

@@ -1,9 +1,9 @@
 //! `hold`, `unhold` and `bump`: a Job's place in line, by its annotations.
 
+use consul_client::clock::Moment;
 use consul_semaphore::Standing;
 use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE};
-use consul_semaphore_operator::controller::asker::Asker;
-use k8s_openapi::api::batch::v1::Job;
+use consul_semaphore_workload::{Obstacle, TrackedWorkload, WorkloadObject, standing};
 use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, failure::Failure, terminal};
@@ -48,12 +48,12 @@ pub(crate) async fn change(cluster: &Cluster, name: &str, change: Change) -> Res
 }
 
 /// Naming the uid: one that was made anew under the same name is not meant.
-fn patch(job: &Job, annotation: &str, value: Option<&str>) -> Value {
+fn patch(job: &WorkloadObject, annotation: &str, value: Option<&str>) -> Value {
     json!({ "metadata": { "uid": job.metadata.uid, "annotations": { annotation: value } } })
 }
 
 /// Decides by the Job as it is. What a Job that holds a slot says counts only when its pods are gone.
-fn step(job: &Job, change: Change) -> Result<Step, Failure> {
+fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let annotations = job.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
@@ -61,20 +61,17 @@ fn step(job: &Job, change: Change) -> Result<Step, Failure> {
             "the Job {name} is in no line: it has no annotation {SEMAPHORE}"
         )));
     }
-    let asker = Asker::read(job);
-    let standing = asker.as_ref().map(|asker| asker.job.standing);
-    if matches!(
-        standing,
-        Some(Standing::Finished { .. } | Standing::Deleting)
-    ) {
-        return Err(Failure::impossible(format!(
-            "the Job {name} is done or being deleted, and waits for nothing"
-        )));
-    }
-    let later = if standing == Some(Standing::Running) {
-        ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
-    } else {
-        ""
+    let refuse = |is: &str| {
+        let message = format!("the Job {name} {is}, and waits for nothing");
+        Err(Failure::impossible(message))
+    };
+    let later = match standing(job) {
+        Standing::Finished { .. } => return refuse("is done"),
+        Standing::Deleting => return refuse("is being deleted"),
+        Standing::Running => {
+            ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
+        }
+        Standing::Idle | Standing::Stopping => "",
     };
     let annotation = match change {
         Change::Hold | Change::Unhold => HOLD,
@@ -108,11 +105,12 @@ fn step(job: &Job, change: Change) -> Result<Step, Failure> {
     if same {
         return Ok(Step::Nothing(there.to_owned()));
     }
-    let obstacle = asker.and_then(|asker| asker.obstacle(false));
-    let obstacle = obstacle.filter(|(word, _)| word == "ManagedElsewhere");
-    let obstacle = obstacle.map_or_else(String::new, |(_, why)| {
-        format!(". It is left alone, and gets no slot: {why}")
-    });
+    let workload = TrackedWorkload::read(job, Moment::default());
+    let obstacle = match workload.and_then(|workload| workload.obstacle) {
+        Some(Obstacle::Managed(why)) => format!(". It is left alone, and gets no slot: {why}"),
+        // What is written may be what corrects it.
+        Some(Obstacle::Malformed(_) | Obstacle::NoKey) | None => String::new(),
+    };
     Ok(Step::Write {
         annotation,
         value,
@@ -126,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    fn job(annotations: &Value, spec: &Value, conditions: &Value) -> Job {
+    fn job(annotations: &Value, spec: &Value, conditions: &Value) -> WorkloadObject {
         let mut all = json!({ SEMAPHORE: "db" });
         for (name, value) in annotations.as_object().unwrap() {
             all[name] = value.clone();
@@ -141,7 +139,7 @@ mod tests {
         from_value(job).unwrap()
     }
 
-    fn waiting(annotations: &Value) -> Job {
+    fn waiting(annotations: &Value) -> WorkloadObject {
         let suspended = json!([{ "type": "Suspended", "status": "True" }]);
         job(
             annotations,
@@ -151,7 +149,7 @@ mod tests {
     }
 
     /// The annotation that is written with its value, and what is said.
-    fn written(job: &Job, change: Change) -> (&'static str, Option<String>, String) {
+    fn written(job: &WorkloadObject, change: Change) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
             Step::Write {
                 annotation,
@@ -212,8 +210,23 @@ mod tests {
             &json!({ "template": {} }),
             &json!([{ "type": "Complete", "status": "True" }]),
         );
-        let refused = step(&done, Change::Hold).unwrap_err();
-        assert!(refused.message.contains("is done"), "{}", refused.message);
+        let mut no_name = done.clone();
+        let annotations = no_name.metadata.annotations.as_mut().unwrap();
+        annotations.insert(SEMAPHORE.to_owned(), "No Name".to_owned());
+        for job in [&done, &no_name] {
+            for change in [Change::Hold, Change::Unhold, Change::Priority(7)] {
+                let refused = step(job, change).unwrap_err();
+                assert_eq!(refused.message, "the Job a is done, and waits for nothing");
+            }
+        }
+        let mut deleted = waiting(&json!({}));
+        deleted.metadata.deletion_timestamp = from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let refused = step(&deleted, Change::Hold).unwrap_err();
+        assert!(
+            refused.message.contains("is being deleted"),
+            "{}",
+            refused.message
+        );
         let mut others = waiting(&json!({}));
         others.metadata.annotations = None;
         let refused = step(&others, Change::Hold).unwrap_err();

@@ -10,10 +10,10 @@ use std::{
 use consul_client::{
     self as consul, Client, Config, Listing, Scope, Session, SessionId, text::one_line,
 };
-use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, Standing, identity::NONE};
+use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, identity::NONE};
 use consul_semaphore::{Key, Mode};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_semaphore_workload::standing;
 
 use crate::{
     cluster::Cluster,
@@ -61,9 +61,9 @@ pub(crate) async fn release(
         Err(consul::Error::Denied(_)) => None,
         Err(error) => return Err(explain(error, &semaphore)),
     };
-    let rest = match (&known, semaphore.spec.mode) {
-        (Some(known), Mode::Mutex) => known.lock_delay,
-        _ => semaphore.spec.session.lock_delay.get(),
+    let rest = match (semaphore.spec.mode, &known) {
+        (Mode::Mutex, Some(known)) => known.lock_delay,
+        (Mode::Mutex, None) | (Mode::Semaphore, _) => semaphore.spec.session.lock_delay.get(),
     };
     let key = key.map_or_else(String::new, |key| format!(", key {key}"));
     let holding = Holding {
@@ -303,12 +303,10 @@ async fn holder(
             Err(failure) => return Err(failure),
         }
     };
-    // One whose annotation was taken away is not read; it runs, or it would hold nothing for long.
-    let standing = Asker::read(&found).map_or(Standing::Running, |asker| asker.job.standing);
     Ok(Holder::Job {
         namespace: claim.namespace,
         name: claim.job,
-        standing,
+        standing: standing(&found),
         on_slot_lost,
     })
 }

@@ -1,8 +1,9 @@
 //! Names that the cluster and the kubeconfig know.
 
 use clap::Arg;
+use consul_client::clock::Moment;
 use consul_semaphore::Standing;
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_semaphore_workload::TrackedWorkload;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams};
 
@@ -81,11 +82,10 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
         Name::Job => {
             let cluster = Cluster::connect(&next.connection).await.ok()?;
             let listed = cluster.list_jobs(|job| {
-                let asker = Asker::read(&job).filter(|asker| suits(next, asker))?;
-                Some((
-                    asker.job.name.to_string(),
-                    format!("of {}", asker.semaphore),
-                ))
+                let workload = TrackedWorkload::read(&job, Moment::default())?;
+                let semaphore = workload.semaphore.as_deref()?;
+                let named = (workload.job.name.to_string(), format!("of {semaphore}"));
+                suits(next, &workload).then_some(named)
             });
             Some(listed.await.ok()?.items)
         }
@@ -103,12 +103,12 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
 }
 
 /// Whether the command on the line does something about a Job as it is.
-fn suits(next: &Next, asker: &Asker) -> bool {
-    let job = &asker.job;
+fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
+    let job = &workload.job;
     let over = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
     let suits = match next.command.as_str() {
         "hold" => !job.hold,
-        "unhold" => job.hold || asker.obstacle(false).is_some(),
+        "unhold" => job.hold || workload.obstacle.is_some(),
         _ => true,
     };
     !over && suits

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
     use crate::view::{
         line::line,
-        samples::{asker, semaphore, told},
+        samples::{semaphore, told, workload},
     };
 
     #[test]
@@ -106,12 +106,12 @@ mod tests {
             &json!({ "waiting": 2, "queue": [{ "job": "a", "since": "2026-01-01T00:29:00Z" }] }),
         );
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
-        let askers = [
-            asker("a", &json!({})),
-            asker("b", &json!({ "consul-semaphore.io/hold": "true" })),
+        let workloads = [
+            workload("a", &json!({})),
+            workload("b", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
         let events = [told(1, "Job", "a", "uid-a", "SlotWaiting")];
-        let queue = line(&semaphore, &askers, &events, 99);
+        let queue = line(&semaphore, &workloads, &events, 99);
         let events: Vec<&Told> = events.iter().collect();
         let shown = Shown {
             semaphore: &semaphore,

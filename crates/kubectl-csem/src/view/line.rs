@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use consul_semaphore::Standing;
 use consul_semaphore_api::{ConsulSemaphore, annotations::HOLD, waiting};
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ pub(crate) struct Line {
 /// that is cut off, what the Jobs themselves say. At most so many of each.
 pub(crate) fn line(
     semaphore: &ConsulSemaphore,
-    askers: &[Asker],
+    workloads: &[TrackedWorkload],
     told: &[Told],
     most: usize,
 ) -> Line {
@@ -61,23 +61,23 @@ pub(crate) fn line(
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
     let mut line = waiting::Line::of(semaphore);
-    let known: HashMap<&str, &Asker> = askers
+    let known: HashMap<&str, &TrackedWorkload> = workloads
         .iter()
-        .map(|asker| (&*asker.job.name, asker))
+        .map(|workload| (&*workload.job.name, workload))
         .collect();
-    let last_word = |asker: &Asker| {
-        let uid: &str = asker.job.uid.as_ref();
-        words.get(&(&*asker.job.name, uid)).copied()
+    let last_word = |workload: &TrackedWorkload| {
+        let uid: &str = workload.job.uid.as_ref();
+        words.get(&(&*workload.job.name, uid)).copied()
     };
     let mut places: Vec<Place> = Vec::new();
     for queued in status.queue.iter().take(most) {
-        let asker = known.get(queued.job.as_str()).copied();
-        let word = asker.and_then(last_word);
+        let workload = known.get(queued.job.as_str()).copied();
+        let word = workload.and_then(last_word);
         let (reason, message) = why(&mut line, &queued.job, queued.key.as_deref(), word);
         places.push(Place {
             job: queued.job.clone(),
             key: queued.key.clone(),
-            priority: asker.map(|asker| asker.job.priority),
+            priority: workload.map(|workload| workload.job.priority),
             since: queued.since.as_ref().map(|time| time.0),
             reason,
             message,
@@ -92,32 +92,37 @@ pub(crate) fn line(
     let behind = waiting.saturating_sub(status.queue.len());
     let keyed = semaphore.spec.keyed;
     let unlisted = || {
-        askers
+        workloads
             .iter()
-            .filter(|asker| !listed.contains(&*asker.job.name))
+            .filter(|workload| !listed.contains(&*workload.job.name))
     };
-    let mut rest: Vec<&Asker> = unlisted()
-        .filter(|asker| asker.job.in_line() && asker.obstacle(keyed).is_none())
+    let mut rest: Vec<&TrackedWorkload> = unlisted()
+        .filter(|workload| workload.job.in_line() && workload.obstacle_in(keyed).is_none())
         .collect();
-    rest.sort_by_cached_key(|asker| asker.job.place());
+    rest.sort_by_cached_key(|workload| workload.job.place());
     rest.truncate(behind);
-    let in_rest: HashSet<&str> = rest.iter().map(|asker| &*asker.job.name).collect();
-    for asker in rest.iter().take(most.saturating_sub(places.len())) {
-        let key = asker.job.key.as_ref().filter(|_| keyed).map(AsRef::as_ref);
-        let (reason, message) = why(&mut line, &asker.job.name, key, last_word(asker));
+    let in_rest: HashSet<&str> = rest.iter().map(|workload| &*workload.job.name).collect();
+    for workload in rest.iter().take(most.saturating_sub(places.len())) {
+        let key = workload
+            .job
+            .key
+            .as_ref()
+            .filter(|_| keyed)
+            .map(AsRef::as_ref);
+        let (reason, message) = why(&mut line, &workload.job.name, key, last_word(workload));
         places.push(Place {
-            job: asker.job.name.to_string(),
+            job: workload.job.name.to_string(),
             key: key.map(str::to_owned),
-            priority: Some(asker.job.priority),
-            since: Timestamp::from_second(asker.job.since).ok(),
+            priority: Some(workload.job.priority),
+            since: Timestamp::from_second(workload.job.since).ok(),
             reason,
             message,
         });
     }
 
     let mut outside: Vec<Outside> = unlisted()
-        .filter(|asker| !in_rest.contains(&*asker.job.name))
-        .filter_map(|asker| outsider(asker, keyed, last_word(asker)))
+        .filter(|workload| !in_rest.contains(&*workload.job.name))
+        .filter_map(|workload| outsider(workload, keyed, last_word(workload)))
         .collect();
     outside.sort_by(|a, b| a.job.cmp(&b.job));
     let more_outside = outside.len().saturating_sub(most);
@@ -146,15 +151,15 @@ fn why<'a>(
 }
 
 /// Why a Job is not in line; `None` for one that has begun, or is done.
-fn outsider(asker: &Asker, keyed: bool, word: Option<&Told>) -> Option<Outside> {
-    let stopping = match asker.job.standing {
+fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Option<Outside> {
+    let stopping = match workload.job.standing {
         Standing::Idle => false,
         Standing::Stopping => true,
         Standing::Running | Standing::Finished { .. } | Standing::Deleting => return None,
     };
-    let (reason, message) = if let Some(obstacle) = asker.obstacle(keyed) {
-        obstacle
-    } else if asker.job.hold {
+    let (reason, message) = if let Some(obstacle) = workload.obstacle_in(keyed) {
+        (obstacle.reason().to_owned(), obstacle.to_string())
+    } else if workload.job.hold {
         let message = format!("the annotation {HOLD} is true");
         ("OnHold".to_owned(), message)
     } else if let Some(warning) = word.filter(|told| told.warning) {
@@ -168,7 +173,7 @@ fn outsider(asker: &Asker, keyed: bool, word: Option<&Told>) -> Option<Outside> 
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {
-        job: asker.job.name.to_string(),
+        job: workload.job.name.to_string(),
         reason,
         message,
     })
@@ -179,7 +184,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::view::samples::{asker, semaphore, told};
+    use crate::view::samples::{semaphore, told, workload};
 
     fn reasons(line: &Line) -> Vec<(&str, &str, &str)> {
         let places = line.places.iter();
@@ -195,8 +200,11 @@ mod tests {
     #[test]
     fn the_first_waits_for_a_slot_and_the_others_for_those_before_them() {
         let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
-        let askers = [asker("b", &json!({ "consul-semaphore.io/priority": "7" }))];
-        let line = line(&semaphore, &askers, &[], 99);
+        let workloads = [workload(
+            "b",
+            &json!({ "consul-semaphore.io/priority": "7" }),
+        )];
+        let line = line(&semaphore, &workloads, &[], 99);
         let held = "2 of 2 slots are held";
         let expected = [
             ("a", "AllSlotsHeld", held),
@@ -224,9 +232,9 @@ mod tests {
     #[test]
     fn one_that_can_not_be_started_is_in_nobodys_way() {
         let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
-        let askers = ["a", "b", "c"].map(|name| asker(name, &json!({})));
+        let workloads = ["a", "b", "c"].map(|name| workload(name, &json!({})));
         let events = [told(1, "Job", "a", "uid-a", "StartRefused")];
-        let line = line(&semaphore, &askers, &events, 99);
+        let line = line(&semaphore, &workloads, &events, 99);
         let words: Vec<_> = line.places.iter().map(|place| &*place.reason).collect();
         assert_eq!(words, ["StartRefused", "AllSlotsHeld", "Behind"]);
         assert_eq!(line.places[2].message, "behind b");
@@ -236,17 +244,17 @@ mod tests {
     fn where_the_status_is_cut_off_the_jobs_say_who_is_next() {
         let semaphore = semaphore(&json!({ "waiting": 5, "queue": queue(&["a", "b"]) }));
         let with = |name, priority: &str| {
-            asker(name, &json!({ "consul-semaphore.io/priority": priority }))
+            workload(name, &json!({ "consul-semaphore.io/priority": priority }))
         };
-        let askers = [
+        let workloads = [
             with("a", "0"),
             with("z-low", "-5"),
             with("d", "0"),
             with("b", "0"),
             with("e-high", "9"),
-            asker("held", &json!({ "consul-semaphore.io/hold": "true" })),
+            workload("held", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
-        let all = line(&semaphore, &askers, &[], 99);
+        let all = line(&semaphore, &workloads, &[], 99);
         let jobs = |line: &Line| -> Vec<String> {
             line.places.iter().map(|place| place.job.clone()).collect()
         };
@@ -260,7 +268,7 @@ mod tests {
             .collect();
         assert_eq!(outside, [("held", "OnHold")]);
 
-        let few = line(&semaphore, &askers, &[], 3);
+        let few = line(&semaphore, &workloads, &[], 3);
         assert_eq!((jobs(&few).len(), few.more), (3, 2));
         let none = line(&semaphore, &[], &[], 99);
         assert_eq!((none.places.len(), none.more), (2, 3));
@@ -269,17 +277,17 @@ mod tests {
     #[test]
     fn who_is_not_in_line_is_told_with_the_reason() {
         let semaphore = semaphore(&json!({ "waiting": 0 }));
-        let askers = [
-            asker("held", &json!({ "consul-semaphore.io/hold": "true" })),
-            asker(
+        let workloads = [
+            workload("held", &json!({ "consul-semaphore.io/hold": "true" })),
+            workload(
                 "malformed",
                 &json!({ "consul-semaphore.io/priority": "high" }),
             ),
-            asker("new", &json!({})),
-            asker("stray", &json!({})),
+            workload("new", &json!({})),
+            workload("stray", &json!({})),
         ];
         let events = [told(1, "Job", "stray", "uid-stray", "NoSemaphore")];
-        let line = line(&semaphore, &askers, &events, 99);
+        let line = line(&semaphore, &workloads, &events, 99);
         let words: Vec<_> = line
             .outside
             .iter()
@@ -319,7 +327,7 @@ mod tests {
     fn without_an_operator_nobody_knows() {
         let mut semaphore = semaphore(&json!({ "waiting": 0 }));
         semaphore.status = None;
-        let line = line(&semaphore, &[asker("a", &json!({}))], &[], 99);
+        let line = line(&semaphore, &[workload("a", &json!({}))], &[], 99);
         assert_eq!(line.outside[0].reason, "Unseen");
     }
 }

@@ -74,9 +74,41 @@ fn fate(holder: &Holder) -> String {
         Holder::Job {
             namespace,
             name,
-            standing: Standing::Running,
+            standing,
             on_slot_lost,
-        } => {
+        } => fate_of_job(namespace, name, *standing, *on_slot_lost),
+        Holder::Elsewhere { cluster, job } => format!(
+            "It is held for the Job {job} of the cluster {cluster}, which is not here: it is of another \
+             cluster, or was deleted. Pods of it may run. If they do, and their operator works, the \
+             onSlotLost of its own ConsulSemaphore says what becomes of them; if that operator is gone, \
+             nothing stops them."
+        ),
+        Holder::Unseen { cluster, job } => format!(
+            "It is held for the Job {job} of the cluster {cluster}. Whether it runs is not known: you may \
+             not read Jobs here. If it runs, it has a slot again, or is suspended, or runs on, as the \
+             onSlotLost of its ConsulSemaphore says."
+        ),
+        Holder::Process { host, command } => format!(
+            "It is held by `exec` on {host}, which runs {command}. It ends its command with exit code 79; \
+             with --on-slot-lost continue it has a slot again if one is to be had, and goes on either way."
+        ),
+        Holder::Program(name) => format!(
+            "It is held by another program ({name}). What that does without its session is up to it: \
+             `consul lock` ends its command, scripts may go on."
+        ),
+    }
+}
+
+/// What becomes of a Job of this cluster, by what it is doing now.
+fn fate_of_job(
+    namespace: &str,
+    name: &str,
+    standing: Standing,
+    on_slot_lost: Option<OnSlotLost>,
+) -> String {
+    let unguarded = "pods of it may still be ending, and would not be guarded any more";
+    match standing {
+        Standing::Running => {
             let then = match on_slot_lost {
                 None => {
                     "It has a slot again, or is suspended, or runs on, as the onSlotLost of its ConsulSemaphore \
@@ -99,37 +131,23 @@ fn fate(holder: &Holder) -> String {
                  delete it instead: kubectl delete job {name} -n {namespace}"
             )
         }
-        Holder::Job {
-            name,
-            standing: Standing::Finished { at_rest: true },
-            ..
-        } => format!(
+        Standing::Finished { at_rest: true } => format!(
             "The Job {name} of this cluster is done: if its slot cools, that ends now, and others who \
              rely on the cooldown don't know."
         ),
-        Holder::Job { name, .. } => format!(
-            "The Job {name} of this cluster is neither running nor done: pods of it may still be ending, \
-             and would not be guarded any more; or it is just being started, and has a slot again or \
-             goes back into the line."
+        Standing::Finished { at_rest: false } => {
+            format!("The Job {name} of this cluster is done, but {unguarded}.")
+        }
+        Standing::Deleting => {
+            format!("The Job {name} of this cluster is being deleted: {unguarded}.")
+        }
+        Standing::Stopping => format!(
+            "The Job {name} of this cluster is being suspended or started, and is neither running nor done: \
+             {unguarded}."
         ),
-        Holder::Elsewhere { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}, which is not here: it is of another \
-             cluster, or was deleted. Pods of it may run. If they do, and their operator works, the \
-             onSlotLost of its own ConsulSemaphore says what becomes of them; if that operator is gone, \
-             nothing stops them."
-        ),
-        Holder::Unseen { cluster, job } => format!(
-            "It is held for the Job {job} of the cluster {cluster}. Whether it runs is not known: you may \
-             not read Jobs here. If it runs, it has a slot again, or is suspended, or runs on, as the \
-             onSlotLost of its ConsulSemaphore says."
-        ),
-        Holder::Process { host, command } => format!(
-            "It is held by `exec` on {host}, which runs {command}. It ends its command with exit code 79; \
-             with --on-slot-lost continue it has a slot again if one is to be had, and goes on either way."
-        ),
-        Holder::Program(name) => format!(
-            "It is held by another program ({name}). What that does without its session is up to it: \
-             `consul lock` ends its command, scripts may go on."
+        Standing::Idle => format!(
+            "The Job {name} of this cluster is suspended and has no pods: it is just being started, and has \
+             a slot again or goes back into the line, or it gives the slot back."
         ),
     }
 }
@@ -187,11 +205,26 @@ mod tests {
             &told(job(done, OnSlotLost::Suspend), Mode::Semaphore),
             &["is done", "cools"],
         );
-        let stopping = told(
-            job(Standing::Stopping, OnSlotLost::Suspend),
-            Mode::Semaphore,
-        );
-        says(&stopping, &["neither running nor done"]);
+        for (standing, words) in [
+            (
+                Standing::Finished { at_rest: false },
+                "is done, but pods of it may still be ending",
+            ),
+            (
+                Standing::Deleting,
+                "is being deleted: pods of it may still be ending",
+            ),
+            (
+                Standing::Stopping,
+                "neither running nor done: pods of it may still be ending",
+            ),
+            (Standing::Idle, "is suspended and has no pods"),
+        ] {
+            says(
+                &told(job(standing, OnSlotLost::Suspend), Mode::Semaphore),
+                &[words],
+            );
+        }
     }
 
     #[test]

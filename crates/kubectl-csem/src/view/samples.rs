@@ -1,7 +1,8 @@
 //! Objects for tests.
 
+use consul_client::clock::Moment;
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_operator::controller::asker::Asker;
+use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -53,7 +54,7 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
 }
 
 /// A Job that waits for `db`, with these annotations beside.
-pub(super) fn asker(name: &str, more: &Value) -> Asker {
+pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
     let mut annotations = json!({ "consul-semaphore.io/semaphore": "db" });
     for (name, value) in more.as_object().unwrap() {
         annotations[name] = value.clone();
@@ -66,7 +67,7 @@ pub(super) fn asker(name: &str, more: &Value) -> Asker {
         "spec": { "suspend": true, "template": { "metadata": { "annotations": {} } } },
         "status": { "conditions": [{ "type": "Suspended", "status": "True" }] },
     });
-    Asker::read(&serde_json::from_value(job).unwrap()).unwrap()
+    TrackedWorkload::read(&serde_json::from_value(job).unwrap(), Moment::default()).unwrap()
 }
 
 /// An event of this second after half past.

@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use crate::view::{
         line::line,
-        samples::{asker, now, semaphore, told},
+        samples::{now, semaphore, told, workload},
     };
 
     #[test]
@@ -305,17 +305,17 @@ mod tests {
                 { "job": "migrate-3", "since": "2026-01-01T00:20:00Z" },
             ],
         }));
-        let askers = [
-            asker("urgent", &json!({ "consul-semaphore.io/priority": "10" })),
-            asker("migrate-3", &json!({})),
-            asker("migrate-4", &json!({})),
-            asker("later", &json!({ "consul-semaphore.io/hold": "true" })),
+        let workloads = [
+            workload("urgent", &json!({ "consul-semaphore.io/priority": "10" })),
+            workload("migrate-3", &json!({})),
+            workload("migrate-4", &json!({})),
+            workload("later", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
         let events = [
             told(1, "Job", "urgent", "uid-urgent", "SlotWaiting"),
             told(30, "Job", "migrate-3", "uid-migrate-3", "StartRefused"),
         ];
-        let queue = line(&semaphore, &askers, &events, 99);
+        let queue = line(&semaphore, &workloads, &events, 99);
         let events: Vec<&Told> = events.iter().collect();
         let shown = Shown {
             semaphore: &semaphore,

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use consul_semaphore_api::GROUP;
+use consul_semaphore_workload::KIND;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
@@ -59,7 +60,7 @@ impl Told {
 /// What was told last of each Job. One that was made anew under the same name has another uid.
 pub(crate) fn last_words(told: &[Told]) -> HashMap<(&str, &str), &Told> {
     let mut last: HashMap<(&str, &str), &Told> = HashMap::new();
-    for event in told.iter().filter(|event| event.kind == "Job") {
+    for event in told.iter().filter(|event| event.kind == KIND) {
         let Some(uid) = event.uid.as_deref() else {
             continue;
         };
@@ -80,7 +81,7 @@ pub(crate) fn recent<'a>(
 ) -> Vec<&'a Told> {
     let is_ours = |event: &&Told| match event.kind.as_str() {
         "ConsulSemaphore" => event.name == semaphore,
-        "Job" => jobs.contains(&event.name),
+        KIND => jobs.contains(&event.name),
         _ => false,
     };
     let mut ours: Vec<&Told> = told.iter().filter(is_ours).collect();

@@ -332,7 +332,7 @@ fn each_key_has_a_line_of_its_own() {
     facts.assert(
         "Job out of line",
         Outcome::Warning,
-        &["c: it has no annotation"],
+        &["c: the semaphore is keyed, and the Job has no annotation consul-semaphore.io/key"],
     );
     facts.assert("keys", Outcome::Ok, &["2 are in use"]);
 }

@@ -1,14 +1,14 @@
 use super::*;
 
 /// A Job that waits for this key of the keyed semaphore `db`, with these changes.
-fn keyed(name: &str, key: &str, change: impl FnOnce(&mut Kept)) -> Kept {
+fn keyed(name: &str, key: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
     kept(name, |kept| {
         job(kept).key = Some(key.parse().unwrap());
         change(kept);
     })
 }
 
-fn started(kept: &mut Kept, lock_key: &str) {
+fn started(kept: &mut TrackedWorkload, lock_key: &str) {
     job(kept).standing = Standing::Running;
     job(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
@@ -76,7 +76,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
     assert!(index.slice(&line_of("db", "k2"), 9).bound.is_empty());
     // Suspended because its slot was lost: that key lets it go first.
-    let lost = |kept: &mut Kept| {
+    let lost = |kept: &mut TrackedWorkload| {
         started(kept, "p/k1/.lock");
         job(kept).standing = Standing::Idle;
     };

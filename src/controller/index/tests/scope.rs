@@ -3,15 +3,15 @@
 use super::*;
 
 /// As [`kept`], in another namespace.
-fn kept_in(namespace: &str, name: &str) -> Kept {
+fn kept_in(namespace: &str, name: &str) -> TrackedWorkload {
     kept(name, |kept| kept.namespace = namespace.into())
 }
 
-fn running(kept: &mut Kept) {
+fn running(kept: &mut TrackedWorkload) {
     job(kept).standing = Standing::Running;
 }
 
-fn granted_at(kept: &mut Kept, lock_key: &str) {
+fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
     job(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
@@ -29,7 +29,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     add_others(&index, "db", "db", false);
     put(&index, kept("waits", |_| {}));
     put(&index, kept("runs", running));
-    let granted = |kept: &mut Kept| granted_at(kept, "db/.lock");
+    let granted = |kept: &mut TrackedWorkload| granted_at(kept, "db/.lock");
     put(&index, kept("granted", granted));
     for obstacle in [
         Obstacle::Malformed(AnnotationError::Priority("high".into())),
@@ -51,7 +51,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
         kept("unasked", |kept| {
             granted_at(kept, "db/.lock");
             job(kept).wants = None;
-            kept.names = None;
+            kept.semaphore = None;
         }),
     );
     assert!(leaves_all_alone(&index));
@@ -59,7 +59,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     assert!(index.newcomers(&line("db")).is_empty());
 
     add_others(&index, "keyed", "keyed", true);
-    let keyless = |kept: &mut Kept| job(kept).wants = Some("keyed".into());
+    let keyless = |kept: &mut TrackedWorkload| job(kept).wants = Some("keyed".into());
     put(&index, kept("keyless", keyless));
     assert!(leaves_all_alone(&index));
 }

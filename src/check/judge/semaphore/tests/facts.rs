@@ -130,9 +130,9 @@ impl Facts {
             name: "prod".to_owned(),
             id: "c-1".to_owned(),
         };
-        let kept = |job: &Value| {
+        let tracked = |job: &Value| {
             let job = serde_json::from_value(job.clone()).unwrap();
-            Kept::read(&job, Moment::default()).unwrap()
+            TrackedWorkload::read(&job, Moment::default()).unwrap()
         };
         self.entries.sort_by(|one, other| one.key.cmp(&other.key));
         let sent = Moment::from_boot(Duration::from_secs(1));
@@ -166,7 +166,7 @@ impl Facts {
             in_scope: self.in_scope,
             barred: self.barred.clone(),
             token: self.token.take(),
-            jobs: Ok(self.jobs.iter().map(kept).collect()),
+            jobs: Ok(self.jobs.iter().map(tracked).collect()),
             prefix: asked.then_some(prefix),
         };
         lines(&name(), &Ok(seen))

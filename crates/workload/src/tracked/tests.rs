@@ -1,7 +1,9 @@
+use consul_semaphore::{Granted, Standing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::job::SCHEDULED;
 
 proptest! {
     /// A Job as any controller may leave it: what is read of it makes sense, or nothing is.
@@ -35,15 +37,15 @@ proptest! {
         for part in left_out {
             *job.pointer_mut(parts[part]).unwrap() = Value::Null;
         }
-        if let Some(kept) = read(job) {
-            prop_assert!(kept.job.wants.is_some() || kept.job.granted.is_some() || kept.obstacle.is_some());
-            prop_assert!(!(kept.obstacle.is_some() && kept.job.wants.is_some()));
+        if let Some(workload) = read(job) {
+            prop_assert!(workload.job.wants.is_some() || workload.job.granted.is_some() || workload.obstacle.is_some());
+            prop_assert!(!(workload.obstacle.is_some() && workload.job.wants.is_some()));
         }
     }
 }
 
-fn read(value: Value) -> Option<Kept> {
-    Kept::read(&serde_json::from_value(value).unwrap(), Moment::default())
+fn read(value: Value) -> Option<TrackedWorkload> {
+    TrackedWorkload::read(&serde_json::from_value(value).unwrap(), Moment::default())
 }
 
 /// A Job that waits, with these changes.
@@ -76,13 +78,13 @@ fn a_job_that_asks_for_nothing_is_not_kept() {
 
 #[test]
 fn a_waiting_job() {
-    let kept = read(waiting(|_| {})).unwrap();
-    assert_eq!(kept.obstacle, None);
-    assert_eq!(kept.job.wants.as_deref(), Some("db"));
-    assert_eq!(kept.job.standing, Standing::Idle);
-    assert!(kept.job.in_line());
+    let workload = read(waiting(|_| {})).unwrap();
+    assert_eq!(workload.obstacle, None);
+    assert_eq!(workload.job.wants.as_deref(), Some("db"));
+    assert_eq!(workload.job.standing, Standing::Idle);
+    assert!(workload.job.in_line());
     // 2026-01-01T00:00:10Z
-    assert_eq!(kept.job.since, 1_767_225_610);
+    assert_eq!(workload.job.since, 1_767_225_610);
 }
 
 #[test]
@@ -228,13 +230,13 @@ fn one_of_another_manager_is_not_in_line() {
             let (parent, name) = field.rsplit_once('/').unwrap();
             job.pointer_mut(parent).unwrap()[name] = value.clone();
         });
-        let kept = read(job).unwrap();
+        let workload = read(job).unwrap();
         assert!(
-            matches!(kept.obstacle, Some(Obstacle::Managed(_))),
+            matches!(workload.obstacle, Some(Obstacle::Managed(_))),
             "{field}"
         );
-        assert!(!kept.job.in_line());
-        assert_eq!(kept.names.as_deref(), Some("db"), "{field}");
+        assert!(!workload.job.in_line());
+        assert_eq!(workload.semaphore.as_deref(), Some("db"), "{field}");
     }
     let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
     assert_eq!(read(job).unwrap().obstacle, None);
@@ -245,10 +247,10 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     let job = waiting(|job| {
         job["metadata"]["annotations"]["consul-semaphore.io/priority"] = json!("high");
     });
-    let kept = read(job).unwrap();
-    assert!(matches!(kept.obstacle, Some(Obstacle::Malformed(_))));
-    assert!(!kept.job.in_line());
-    assert_eq!(kept.names.as_deref(), Some("db"));
+    let workload = read(job).unwrap();
+    assert!(matches!(workload.obstacle, Some(Obstacle::Malformed(_))));
+    assert!(!workload.job.in_line());
+    assert_eq!(workload.semaphore.as_deref(), Some("db"));
 }
 
 #[test]
@@ -274,4 +276,62 @@ fn no_text_of_others_is_kept_at_any_length() {
     let job = with(&large).unwrap().job;
     assert_eq!((&job.reported, &job.granted), (&None, &None));
     assert_eq!(job.cron_job, None);
+}
+
+#[test]
+fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
+    let with = |name: &str, value: &str| {
+        let name = format!("consul-semaphore.io/{name}");
+        read(waiting(|job| {
+            job["metadata"]["annotations"][name] = value.into()
+        }))
+        .unwrap()
+    };
+    let plain = read(waiting(|_| {})).unwrap();
+    assert!(plain.names("db") && !plain.names("other"));
+    assert_eq!(plain.obstacle_in(false), None);
+    let no_key = plain.obstacle_in(true).unwrap();
+    assert_eq!((no_key.reason(), &no_key), ("Malformed", &Obstacle::NoKey));
+    assert!(no_key.to_string().contains(annotations::KEY), "{no_key}");
+
+    let keyed = with("key", "k1");
+    assert_eq!(
+        (keyed.obstacle_in(false), keyed.obstacle_in(true)),
+        (None, None)
+    );
+    let bad_key = with("key", "a/b");
+    assert_eq!(bad_key.obstacle_in(false), None);
+    let why = bad_key.obstacle_in(true).unwrap();
+    assert!(
+        why.reason() == "Malformed" && why.to_string().contains("a/b"),
+        "{why}"
+    );
+
+    let malformed = with("priority", "high");
+    let why = malformed.obstacle_in(true).unwrap();
+    assert!(
+        why.reason() == "Malformed" && why.to_string().contains("whole number"),
+        "{why}"
+    );
+
+    let managed = read(waiting(|job| {
+        job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into()
+    }));
+    let managed = managed.unwrap();
+    let why = managed.obstacle_in(true).unwrap();
+    assert!(managed.is_managed() && managed.names("db"));
+    assert!(
+        why.reason() == "ManagedElsewhere" && why.to_string().contains("multikueue"),
+        "{why}"
+    );
+}
+
+#[test]
+fn what_a_job_does_is_read_whatever_it_asks_for() {
+    let done = waiting(|job| {
+        job["metadata"]["annotations"] = json!({});
+        job["status"]["conditions"] = json!([{ "type": "Complete", "status": "True" }]);
+    });
+    let standing = job::standing(&serde_json::from_value(done).unwrap());
+    assert_eq!(standing, Standing::Finished { at_rest: true });
 }

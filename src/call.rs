@@ -2,17 +2,17 @@
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
-use kube::api::PatchParams;
+use kube::{api::PatchParams, core::Status, runtime::watcher};
 use tokio::time::timeout;
 
 use consul_client::clock::Moment;
 
 /// How long a call may take.
-pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How objects are changed: under a name that `metadata.managedFields` shows, for tools and people that go by
 /// who wrote what. Without one the API server calls the writer `unknown`.
-pub(super) fn patch_params() -> PatchParams {
+pub(crate) fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(env!("CARGO_PKG_NAME").to_owned()),
         ..PatchParams::default()
@@ -21,7 +21,7 @@ pub(super) fn patch_params() -> PatchParams {
 
 /// How a call failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
+pub(crate) enum CallError {
     /// With an answer, or without a connection.
     #[error(transparent)]
     Failed(#[from] Box<kube::Error>),
@@ -32,7 +32,7 @@ pub(super) enum CallError {
 
 impl CallError {
     /// The HTTP status of the API server's refusal, and its words.
-    pub(super) fn refusal(&self) -> Option<(u16, &str)> {
+    pub(crate) fn refusal(&self) -> Option<(u16, &str)> {
         match self {
             Self::Failed(error) => match error.as_ref() {
                 kube::Error::Api(status) => Some((status.code, &status.message)),
@@ -44,20 +44,20 @@ impl CallError {
 
     /// Whether the API server will say the same again: a refusal that is neither about another
     /// version of the object nor about too many requests.
-    pub(super) fn is_refused_for_good(&self) -> bool {
+    pub(crate) fn is_refused_for_good(&self) -> bool {
         let code = self.refusal().map(|(code, _)| code);
         code.is_some_and(|code| (400..500).contains(&code) && code != 409 && code != 429)
     }
 }
 
 /// Makes a call that may take [`CALL_TIMEOUT`]. The client's own repetitions are within that time.
-pub(super) async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+pub(crate) async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
     call_until(Moment::now() + CALL_TIMEOUT, call).await
 }
 
 /// Makes a call of which nothing is sent, or sent again, from `end` on: also if this process slept
 /// before, or between any two steps of the call. A timer alone would be looked at too late.
-pub(super) async fn call_until<T>(
+pub(crate) async fn call_until<T>(
     end: Moment,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, CallError> {
@@ -73,6 +73,18 @@ pub(super) async fn call_until<T>(
     timeout(limit, timely)
         .await
         .unwrap_or(Err(CallError::Silent(limit)))
+}
+
+/// The API server's refusal of a watch, if the error is one.
+pub(crate) fn watch_refusal(error: &watcher::Error) -> Option<&Status> {
+    use watcher::Error;
+    match error {
+        Error::InitialListFailed(kube::Error::Api(status))
+        | Error::WatchStartFailed(kube::Error::Api(status))
+        | Error::WatchFailed(kube::Error::Api(status))
+        | Error::WatchError(status) => Some(status),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,27 @@
 //! How far a watch reaches.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Namespace};
-use kube::{Api, Client, Resource};
+use kube::{
+    Api, Client, Resource,
+    runtime::watcher::{self, Event},
+};
+use serde::de::DeserializeOwned;
 
-use super::call::call;
+use crate::{
+    call::{call, watch_refusal},
+    streamed,
+};
 use consul_semaphore_api::scope::Namespaces;
 
 /// How far a watch reaches. One of the whole cluster needs a `ClusterRole`, one of a namespace a `Role` there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// Over all namespaces.
     Cluster,
     /// Over this one.
@@ -19,7 +30,7 @@ pub(super) enum Reach {
 
 impl Reach {
     /// The reaches of the watches that together see these namespaces.
-    pub(super) fn over(namespaces: &Namespaces) -> Vec<Self> {
+    pub(crate) fn over(namespaces: &Namespaces) -> Vec<Self> {
         match namespaces {
             Namespaces::All => vec![Self::Cluster],
             Namespaces::Only(names) => {
@@ -30,7 +41,7 @@ impl Reach {
     }
 
     /// The objects of a kind as far as this reaches.
-    pub(super) fn api<K>(&self, client: Client) -> Api<K>
+    fn api<K>(&self, client: Client) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>,
     {
@@ -40,8 +51,39 @@ impl Reach {
         }
     }
 
+    /// The events of a watch of a kind. With a namespace go the rights that were given in it, so the watch is refused
+    /// and does not tell that nothing is left: it is told here.
+    pub(crate) fn watch<K>(
+        &self,
+        client: &Client,
+        config: watcher::Config,
+    ) -> BoxStream<'static, watcher::Result<Event<K>>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType: Default>
+            + Clone
+            + Debug
+            + DeserializeOwned
+            + Send
+            + 'static,
+    {
+        let (reach, client) = (self.clone(), client.clone());
+        let events = streamed::watch(reach.api::<K>(client.clone()), config);
+        let told = events.then(move |event| {
+            let (reach, client) = (reach.clone(), client.clone());
+            async move {
+                match event {
+                    Err(error) if is_forbidden(&error) && reach.is_gone(&client).await => {
+                        vec![Ok(Event::Init), Ok(Event::InitDone)]
+                    }
+                    event => vec![event],
+                }
+            }
+        });
+        told.flat_map(stream::iter).boxed()
+    }
+
     /// Whether it reaches into a namespace.
-    pub(super) fn covers(&self, namespace: &str) -> bool {
+    pub(crate) fn covers(&self, namespace: &str) -> bool {
         match self {
             Self::Cluster => true,
             Self::Namespace(name) => name.as_ref() == namespace,
@@ -50,7 +92,7 @@ impl Reach {
 
     /// Whether the one namespace that this reaches into is not there. Of one that may not be asked about, or could not
     /// be, that is not known, and it counts as there.
-    pub(super) async fn is_gone(&self, client: &Client) -> bool {
+    async fn is_gone(&self, client: &Client) -> bool {
         match self {
             Self::Cluster => false,
             Self::Namespace(name) => {
@@ -61,10 +103,14 @@ impl Reach {
     }
 
     /// What is watched so far, for people: `jobs`, or `jobs in team-a`.
-    pub(super) fn of(&self, what: &'static str) -> String {
+    pub(crate) fn of(&self, what: &'static str) -> String {
         match self {
             Self::Cluster => what.to_owned(),
             Self::Namespace(name) => format!("{what} in {name}"),
         }
     }
+}
+
+fn is_forbidden(error: &watcher::Error) -> bool {
+    watch_refusal(error).is_some_and(|status| status.code == 403)
 }

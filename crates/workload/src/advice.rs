@@ -1,0 +1,52 @@
+//! What is wrong with annotations that nobody reads: misspelt ones, and those in another place.
+
+use std::collections::BTreeMap;
+
+use consul_semaphore_api::advice::{Places, advise};
+
+use crate::{WorkloadObject, job};
+
+/// What to tell the users of a workload about its annotations, if something is wrong with them. One that is done
+/// needs no advice any more.
+pub fn advice(object: &WorkloadObject) -> Option<String> {
+    let none = BTreeMap::new();
+    let metadata = &object.metadata;
+    let advice = advise(Places {
+        annotations: metadata.annotations.as_ref().unwrap_or(&none),
+        labels: metadata.labels.as_ref().unwrap_or(&none),
+        template: job::template(object).unwrap_or(&none),
+    })?;
+    (!job::is_over(object)).then_some(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn job(change: impl FnOnce(&mut Value)) -> WorkloadObject {
+        let mut job = json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u",
+                "annotations": { "consul-semaphore.io/semaphor": "db" },
+            },
+            "spec": { "template": {} },
+        });
+        change(&mut job);
+        serde_json::from_value(job).unwrap()
+    }
+
+    #[test]
+    fn a_job_is_told_until_it_is_done() {
+        assert!(advice(&job(|_| {})).is_some());
+        for condition in ["Complete", "Failed"] {
+            let done = json!([{ "type": condition, "status": "True" }]);
+            assert_eq!(advice(&job(|job| job["status"]["conditions"] = done)), None);
+        }
+        assert_eq!(
+            advice(&job(|job| job["metadata"]["annotations"] = json!({}))),
+            None
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! The one place that knows the kind of a workload: a `batch/v1` Job.
+//!
+//! Types and pure functions only: no client, no IO, no clock. The caller reads the API server and sends what
+//! [`request`] returns.
+//!
+//! | module | subject |
+//! |---|---|
+//! | [`TrackedWorkload`] | what is kept of a workload that asks for a slot, or was started in one |
+//! | `job` | how a `batch/v1` Job is read: what it is doing, who made it, what manages it |
+//! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
+//! | [`request`], [`stop`] | what is written to a workload: start, suspend, give back, rename, skip |
+//! | [`pods`] | which pods belong to a workload, and when they have ended |
+//! | [`advice`](advice()) | what is wrong with annotations that nobody reads |
+
+mod advice;
+mod job;
+mod obstacle;
+pub mod pods;
+mod request;
+mod tracked;
+
+pub use advice::advice;
+pub use job::standing;
+pub use obstacle::Obstacle;
+pub use request::{Request, request, stop};
+pub use tracked::TrackedWorkload;
+
+/// The Kubernetes object of a workload.
+pub type WorkloadObject = k8s_openapi::api::batch::v1::Job;
+
+/// The kind of that object, as events name it.
+pub const KIND: &str = <WorkloadObject as k8s_openapi::Resource>::KIND;

@@ -1,0 +1,112 @@
+//! The pods of workloads that hold slots. A started workload's pods have a label with its uid.
+
+use consul_semaphore::{Uid, lock_key_of};
+use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
+use k8s_openapi::api::core::v1::Pod;
+
+/// The label that all pods of workloads in slots have, as a label selector.
+pub const OF_ANY: &str = HOLDER_LABEL;
+
+/// The pods that may still run, as a field selector.
+pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+
+/// The pods of one workload, as a label selector.
+pub fn of(workload: &Uid) -> String {
+    format!("{HOLDER_LABEL}={workload}")
+}
+
+/// A pod of a workload in a slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPod {
+    /// Its namespace, which is the workload's.
+    pub namespace: String,
+    /// Whose it is.
+    pub workload: Uid,
+    /// The lock key of the semaphore that granted the slot.
+    pub lock_key: String,
+    /// Whether none of its containers runs, or will.
+    pub ended: bool,
+}
+
+impl OwnPod {
+    /// Reads a pod; `None` if it is not one of a workload in a slot.
+    pub fn read(pod: &Pod) -> Option<Self> {
+        let metadata = &pod.metadata;
+        let workload = metadata.labels.as_ref()?.get(HOLDER_LABEL)?;
+        let key = metadata.annotations.as_ref()?.get(LOCK_KEY)?;
+        Some(Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            workload: workload.as_str().into(),
+            lock_key: lock_key_of(key),
+            ended: has_ended(pod),
+        })
+    }
+}
+
+/// Whether none of a pod's containers runs, or will.
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// A pod and its node, for people.
+pub fn title(pod: &Pod) -> String {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    format!("{name} on node {}", node.unwrap_or("(none yet)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(change: impl FnOnce(&mut Value)) -> Pod {
+        let mut pod = json!({
+            "metadata": {
+                "name": "a-x", "namespace": "batch",
+                "labels": { HOLDER_LABEL: "u" }, "annotations": { LOCK_KEY: "p/s" },
+            },
+            "spec": { "containers": [], "nodeName": "n" },
+            "status": { "phase": "Running" },
+        });
+        change(&mut pod);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn it_says_whose_pod_has_ended() {
+        let running = OwnPod {
+            namespace: "batch".to_owned(),
+            workload: "u".into(),
+            lock_key: "p/.lock".to_owned(),
+            ended: false,
+        };
+        assert_eq!(OwnPod::read(&pod(|_| {})), Some(running.clone()));
+        for phase in ["Succeeded", "Failed"] {
+            let ended = pod(|pod| pod["status"]["phase"] = phase.into());
+            let expected = OwnPod {
+                ended: true,
+                ..running.clone()
+            };
+            assert_eq!(OwnPod::read(&ended), Some(expected));
+        }
+        for part in ["labels", "annotations"] {
+            assert_eq!(
+                OwnPod::read(&pod(|pod| pod["metadata"][part] = json!({}))),
+                None
+            );
+        }
+    }
+
+    #[test]
+    fn people_read_where_it_is() {
+        assert_eq!(title(&pod(|_| {})), "a-x on node n");
+        let unscheduled = pod(|pod| pod["spec"]["nodeName"] = Value::Null);
+        assert_eq!(title(&unscheduled), "a-x on node (none yet)");
+    }
+}

@@ -1,0 +1,106 @@
+//! What is written to a workload.
+
+use consul_semaphore::{
+    engine::Write,
+    plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
+};
+use consul_semaphore_api::annotations as a;
+use serde_json::{Value, json};
+
+/// What to send to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// A merge patch.
+    Patch(Value),
+    /// A deletion, on condition of the uid and the version that it was decided on; the pods go after it.
+    Delete,
+}
+
+/// What to send for a write that the engine asks for.
+pub fn request(write: &Write) -> Request {
+    match write {
+        Write::Start(write) => Request::Patch(start(write)),
+        Write::Suspend(write) => Request::Patch(suspend(write)),
+        Write::GiveBack(write) => Request::Patch(give_back(write)),
+        Write::Rename(write) => Request::Patch(rename(write)),
+        Write::Skip(_) => Request::Delete,
+    }
+}
+
+/// What suspends a workload that runs though no grant started it.
+pub fn stop(stop: &Stop) -> Request {
+    let annotations = if stop.unhold {
+        json!({ (a::HOLD): null })
+    } else {
+        json!({})
+    };
+    Request::Patch(json!({
+        "metadata": metadata(&stop.job, &annotations),
+        "spec": { "suspend": true },
+    }))
+}
+
+/// One patch unsuspends the Job and puts the sequencer where its pods read it.
+fn start(start: &Start) -> Value {
+    let Start { job, slot } = start;
+    json!({
+        "metadata": metadata(job, &json!({ (a::SESSION): slot.session() })),
+        "spec": {
+            "suspend": false,
+            "template": { "metadata": {
+                "labels": { (a::HOLDER_LABEL): job.uid.as_ref() },
+                "annotations": {
+                    (a::LOCK_KEY): slot.key(),
+                    (a::SESSION): slot.session(),
+                    (a::LOCK_INDEX): slot.lock_index().to_string(),
+                    (a::FENCING_TOKEN): slot.fencing_token().to_string(),
+                    (a::GRANTED_TO): job.uid.as_ref(),
+                },
+            } },
+        },
+    })
+}
+
+/// The Job controller ends the pods of a suspended Job.
+fn suspend(suspend: &Suspend) -> Value {
+    json!({
+        "metadata": metadata(&suspend.job, &json!({ (a::SESSION): null })),
+        "spec": { "suspend": true },
+    })
+}
+
+/// Reports that the Job gives its slot back, and clears the grant from its template.
+fn give_back(give_back: &GiveBack) -> Value {
+    let mut annotations = json!({ (a::SESSION): give_back.session });
+    if give_back.hold {
+        annotations[a::HOLD] = "true".into();
+    }
+    json!({
+        "metadata": metadata(&give_back.job, &annotations),
+        "spec": { "template": { "metadata": {
+            "labels": { (a::HOLDER_LABEL): null },
+            "annotations": {
+                (a::LOCK_KEY): null,
+                (a::SESSION): null,
+                (a::LOCK_INDEX): null,
+                (a::FENCING_TOKEN): null,
+                (a::GRANTED_TO): null,
+            },
+        } } },
+    })
+}
+
+/// Names the session that holds a running Job's slot now.
+fn rename(rename: &Rename) -> Value {
+    json!({ "metadata": metadata(&rename.job, &json!({ (a::SESSION): rename.session })) })
+}
+
+/// The version makes the API server refuse what was decided on an older one; the uid, what was
+/// decided on another Job of that name.
+fn metadata(job: &Target, annotations: &Value) -> Value {
+    json!({
+        "uid": job.uid.as_ref(),
+        "resourceVersion": job.version,
+        "annotations": annotations,
+    })
+}

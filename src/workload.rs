@@ -1,0 +1,250 @@
+//! The workloads of a cluster as the API server has them: watched, read and written. What they say, and what is
+//! written to them, is in [`consul_semaphore_workload`].
+
+mod list;
+mod watch;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    core::v1::{ObjectReference, Pod},
+};
+use kube::{
+    Api, Client, Resource as _,
+    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
+};
+use tokio::sync::Semaphore;
+
+pub(crate) use self::{
+    list::Pages,
+    watch::{Sighting, watch, watch_pods},
+};
+use crate::{
+    call::{CallError, call, call_until, patch_params},
+    crash::{self, Point},
+};
+use consul_client::clock::Moment;
+use consul_semaphore::{Job, Uid, plan::Target};
+use consul_semaphore_workload::{Request, TrackedWorkload, WorkloadObject, pods};
+
+/// How many workloads are written to at once, over all semaphores.
+const WRITES: usize = 32;
+
+/// How many of the pods that are left are named.
+const NAMED: u32 = 10;
+
+/// A workload as events refer to it.
+pub(crate) fn reference(namespace: &str, name: &str, uid: &Uid) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(WorkloadObject::api_version(&()).into()),
+        kind: Some(WorkloadObject::kind(&()).into()),
+        namespace: Some(namespace.into()),
+        name: Some(name.into()),
+        uid: Some(uid.to_string()),
+        ..ObjectReference::default()
+    }
+}
+
+/// How a write failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// The workload has changed since; this is how it is now (`None`: it is gone).
+    #[error("the Job has changed in the meantime")]
+    Outdated(Option<Box<TrackedWorkload>>),
+    /// The API server will not have it, however often it is tried.
+    #[error("{message}")]
+    Refused {
+        /// Its words.
+        message: String,
+        /// Whether it is not about this workload: the operator may write to none.
+        forbidden: bool,
+    },
+    /// It may have been done, or not.
+    #[error("{0}")]
+    Unanswered(String),
+    /// It was not sent: what allows it would have ended before it was answered.
+    #[error("the evidence for the slot was too old to start the Job")]
+    TooLate,
+}
+
+/// A write to a workload, ready to be sent.
+pub(crate) struct WorkloadWrite {
+    pub(crate) namespace: Arc<str>,
+    /// What it was decided on.
+    pub(crate) target: Target,
+    pub(crate) request: Request,
+    /// How long it may take.
+    pub(crate) timeout: Duration,
+    /// When what allows it ends; it is sent only if it can be answered before.
+    pub(crate) deadline: Option<Moment>,
+}
+
+/// The workloads of a cluster.
+pub(crate) struct Workloads {
+    client: Client,
+    /// Turns to write.
+    turns: Semaphore,
+}
+
+impl Workloads {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            turns: Semaphore::new(WRITES),
+        }
+    }
+
+    fn api(&self, namespace: &str) -> Api<WorkloadObject> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Writes to a workload. The answer is what is there now: `None` once it is deleted.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Whatever went wrong, the workload was read again if it could be.
+    pub(crate) async fn write(
+        &self,
+        write: WorkloadWrite,
+    ) -> Result<Option<TrackedWorkload>, WriteError> {
+        let WorkloadWrite {
+            namespace,
+            target,
+            request,
+            timeout,
+            deadline,
+        } = write;
+        // The process may have slept between the decision and now, also while it waited for its turn.
+        let permit = self.turns.acquire().await;
+        let end = Moment::now() + timeout;
+        if deadline.is_some_and(|deadline| end > deadline) {
+            return Err(WriteError::TooLate);
+        }
+        if deadline.is_some() {
+            crash::reach(Point::StartAllowed, &namespace).await;
+        }
+        let answer = match request {
+            Request::Patch(body) => self.patch(&namespace, &target, body, end).await,
+            Request::Delete => self.delete(&namespace, &target, end).await,
+        };
+        drop(permit);
+        match answer {
+            Ok(written) => written,
+            Err(error) => Err(self.find_out(&namespace, &target, &error).await),
+        }
+    }
+
+    async fn patch(
+        &self,
+        namespace: &str,
+        target: &Target,
+        body: serde_json::Value,
+        end: Moment,
+    ) -> Result<Result<Option<TrackedWorkload>, WriteError>, CallError> {
+        let (workloads, params, body) = (self.api(namespace), patch_params(), Patch::Merge(body));
+        let patched = call_until(end, workloads.patch(&target.name, &params, &body)).await?;
+        let now = TrackedWorkload::read(&patched, Moment::now());
+        Ok(now.map(Some).ok_or(WriteError::Outdated(None)))
+    }
+
+    /// Deletes a workload as it was decided on; its pods, if there are any, go after it.
+    async fn delete(
+        &self,
+        namespace: &str,
+        target: &Target,
+        end: Moment,
+    ) -> Result<Result<Option<TrackedWorkload>, WriteError>, CallError> {
+        let workloads = self.api(namespace);
+        let params = DeleteParams::background().preconditions(Preconditions {
+            uid: Some(target.uid.to_string()),
+            resource_version: Some(target.version.to_string()),
+        });
+        let left = call_until(end, workloads.delete(&target.name, &params)).await?;
+        let left = left.left();
+        Ok(Ok(left.and_then(|left| {
+            TrackedWorkload::read(&left, Moment::now())
+        })))
+    }
+
+    /// What it means that a write failed, by the workload as it is now.
+    async fn find_out(&self, namespace: &str, target: &Target, error: &CallError) -> WriteError {
+        let conflict = matches!(error.refusal(), Some((404 | 409, _)));
+        let failed = match error.refusal() {
+            Some((code @ 400..500, message)) if code != 429 => WriteError::Refused {
+                message: message.to_owned(),
+                forbidden: matches!(code, 401 | 403)
+                    && self.may_write(namespace).await == Some(false),
+            },
+            _ => WriteError::Unanswered(error.to_string()),
+        };
+        let now = match self.read(namespace, &target.name, &target.uid).await {
+            Ok(now) => now,
+            Err(error) if conflict => return WriteError::Unanswered(error.to_string()),
+            Err(_) => return failed,
+        };
+        match now {
+            // A conflict with the version that is still there is somebody's refusal, such as a webhook's.
+            Some(now) if target.is_still(&now.job) => failed,
+            // Another version answers the question; so does another workload under the same name.
+            now => WriteError::Outdated(now.map(Box::new)),
+        }
+    }
+
+    /// Whether the operator may write to workloads of a namespace at all; `None` if that can't be found out.
+    /// Admission policies and webhooks refuse one workload or another with 403, too: only the API server's
+    /// authorizer can tell which it was.
+    pub(crate) async fn may_write(&self, namespace: &str) -> Option<bool> {
+        let review = SelfSubjectAccessReview {
+            spec: SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some(WorkloadObject::group(&()).into()),
+                    resource: Some(WorkloadObject::plural(&()).into()),
+                    verb: Some("patch".to_owned()),
+                    namespace: Some(namespace.to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SelfSubjectAccessReviewSpec::default()
+            },
+            ..SelfSubjectAccessReview::default()
+        };
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        match call(reviews.create(&PostParams::default(), &review)).await {
+            Ok(review) => Some(review.status?.allowed),
+            // It does not even know who asks.
+            Err(error) if matches!(error.refusal(), Some((401, _))) => Some(false),
+            Err(_) => None,
+        }
+    }
+
+    /// Reads a workload; `None` if it is gone, another one under its name, or no concern of the operator's.
+    async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &Uid,
+    ) -> Result<Option<TrackedWorkload>, CallError> {
+        let workloads = self.api(namespace);
+        let seen = Moment::now();
+        let found = call(workloads.get_opt(name)).await?;
+        let found = found.filter(|found| found.metadata.uid.as_deref() == Some(uid.as_ref()));
+        Ok(found.and_then(|found| TrackedWorkload::read(&found, seen)))
+    }
+
+    /// The workload as it is now, and the pods of it that are left, for people. Never a cache.
+    pub(crate) async fn prove(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &Uid,
+    ) -> Result<(Option<Arc<Job>>, Vec<String>), CallError> {
+        let found = self.read(namespace, name, uid).await?;
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let left = ListParams::default()
+            .labels(&pods::of(uid))
+            .fields(pods::NOT_ENDED)
+            .limit(NAMED);
+        let left = call(api.list(&left)).await?;
+        let left = left.items.iter().map(pods::title);
+        Ok((found.map(|found| found.job), left.collect()))
+    }
+}

@@ -1,0 +1,72 @@
+//! The watches of workloads, and of the pods of those that hold slots.
+
+use futures::{Stream, StreamExt as _};
+use kube::{
+    Client,
+    runtime::watcher::{self, Event},
+};
+
+use crate::reach::Reach;
+use consul_client::clock::Moment;
+use consul_semaphore::Uid;
+use consul_semaphore_workload::{
+    TrackedWorkload, WorkloadObject, advice,
+    pods::{self, OwnPod},
+};
+
+/// A workload as the watch shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sighting {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) uid: Uid,
+    /// What is kept of it; `None` if it does not concern the operator (any more).
+    pub(crate) tracked: Option<TrackedWorkload>,
+    /// What to tell its users about annotations that nobody reads.
+    pub(crate) advice: Option<String>,
+}
+
+impl Sighting {
+    /// Reads a workload that was received now.
+    pub(crate) fn of(object: WorkloadObject) -> Option<Self> {
+        let tracked = TrackedWorkload::read(&object, Moment::now());
+        let advice = advice(&object);
+        let metadata = object.metadata;
+        Some(Self {
+            uid: metadata.uid?.as_str().into(),
+            namespace: metadata.namespace?,
+            name: metadata.name?,
+            tracked,
+            advice,
+        })
+    }
+}
+
+/// The workloads in reach.
+pub(crate) fn watch(
+    reach: &Reach,
+    client: &Client,
+) -> impl Stream<Item = watcher::Result<Event<Option<Sighting>>>> + Send + Unpin + use<> {
+    let events = reach.watch::<WorkloadObject>(client, watcher::Config::default());
+    events.map(|event| event.map(|event| read(event, Sighting::of)))
+}
+
+/// The pods in reach of workloads that hold slots.
+pub(crate) fn watch_pods(
+    reach: &Reach,
+    client: &Client,
+) -> impl Stream<Item = watcher::Result<Event<Option<OwnPod>>>> + Send + Unpin + use<> {
+    let config = watcher::Config::default().labels(pods::OF_ANY);
+    let events = reach.watch(client, config);
+    events.map(|event| event.map(|event| read(event, |pod| OwnPod::read(&pod))))
+}
+
+fn read<K, T>(event: Event<K>, read: impl FnOnce(K) -> T) -> Event<T> {
+    match event {
+        Event::Apply(object) => Event::Apply(read(object)),
+        Event::Delete(object) => Event::Delete(read(object)),
+        Event::Init => Event::Init,
+        Event::InitApply(object) => Event::InitApply(read(object)),
+        Event::InitDone => Event::InitDone,
+    }
+}
