@@ -1,10 +1,8 @@
-//! What the operator tells about itself: logs, metrics, traces, health, and the HTTP server.
+//! What the operator tells about itself: metrics, traces, health, and the HTTP server.
 //!
 //! It knows nothing of Kubernetes, Consul or semaphores: the others call in with plain values.
 mod build;
 mod health;
-mod lines;
-mod logs;
 mod metrics;
 mod process;
 mod server;
@@ -12,7 +10,6 @@ mod traces;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
-pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, init_logs_to, parse_filter};
 pub use metrics::{Metrics, SemaphoreLabels};
 pub use server::{BindError, bind, serve};
 pub use traces::{Span, SpanRef, Traces};
