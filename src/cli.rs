@@ -5,21 +5,18 @@
 )]
 
 mod check;
-mod consul;
-mod exec;
 mod web;
 
-use std::{
-    env,
-    io::{self, Write as _},
-    net::SocketAddr,
-    process,
-};
+use std::net::SocketAddr;
 
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
-    builder::RangedU64ValueParser,
-    error::{ContextKind, ContextValue, ErrorKind},
+    builder::RangedU64ValueParser, error::ErrorKind,
+};
+use command_line::{
+    CONSUL_ENVIRONMENT, ConsulFlags, filter,
+    logs::{DEFAULT_FILTER, LogFormat},
+    name,
 };
 use consul_client::Config;
 use consul_semaphore::turns::WINDOW;
@@ -31,13 +28,10 @@ use consul_semaphore_api::{
 use consul_semaphore_operator::{
     controller,
     leader::{self, LeaseName},
-    telemetry::{self, LogFormat},
 };
 
 pub(crate) use self::{
     check::{Check, Output},
-    consul::ConsulFlags,
-    exec::{Become, Exec, Held},
     web::WebFlags,
 };
 
@@ -52,19 +46,11 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
-    #[command(after_help = ENVIRONMENT)]
+    #[command(after_help = environment())]
     Run(Box<Run>),
-    /// Run a command in a slot of a semaphore, on any machine: wait for the slot, hold it, give it back
-    #[command(after_help = exec::HELP)]
-    Exec(Box<Exec>),
-    /// Say by the exit code whether a slot is still held
-    #[command(after_help = exec::HELD_HELP)]
-    Held(Box<Held>),
     /// Say line by line what works and what does not: Consul, Kubernetes, rights, a semaphore
     #[command(after_help = check::HELP)]
     Check(Box<Check>),
-    #[command(hide = true)]
-    Become(Become),
     /// Print the CustomResourceDefinition as YAML
     Crd,
     /// Print the version, and the Kubernetes and Consul it is tested with
@@ -72,19 +58,12 @@ pub(crate) enum Command {
 }
 
 /// What has no flag.
-const ENVIRONMENT: &str = "\
-Environment without a flag, with the meaning that it has for Consul's own tools:
-  CONSUL_HTTP_TOKEN        the token, where there is no file
-  CONSUL_HTTP_SSL          true for https:// to addresses without a scheme
-  CONSUL_HTTP_SSL_VERIFY   false to trust any certificate of Consul's
-  CONSUL_CAPATH            a folder of certificate authorities, instead of CONSUL_CACERT
-  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY
-                           the client's certificate and its key
-  CONSUL_TLS_SERVER_NAME   the name that Consul's certificate must bear
-  CONSUL_HTTP_AUTH         user:password for a proxy before Consul
-  CONSUL_NAMESPACE, CONSUL_PARTITION
-                           of Consul Enterprise
+fn environment() -> String {
+    format!("{CONSUL_ENVIRONMENT}\n\n{ENVIRONMENT}")
+}
 
+/// The same, but for Consul's.
+const ENVIRONMENT: &str = "\
 For --traces-exporter=otlp, with the meaning that OpenTelemetry gives them (docs/traces.md):
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
   OTEL_EXPORTER_OTLP_TIMEOUT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES
@@ -105,7 +84,7 @@ pub(crate) struct Run {
     pub(crate) log_format: Format,
 
     /// What is logged: a level, or `target=level` pairs joined by commas
-    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = telemetry::DEFAULT_FILTER, value_parser = filter)]
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
 
     /// Where the ways of Jobs are told as traces: waiting, then holding a slot
@@ -271,23 +250,6 @@ impl From<Format> for LogFormat {
     }
 }
 
-impl Cli {
-    /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
-    pub(crate) fn from_process() -> Self {
-        Self::try_parse().unwrap_or_else(|error| {
-            // Nobody is left to tell when these cannot be written.
-            let _ = error.print();
-            if let Some(variable) = variable_at_fault(&error) {
-                let _ = writeln!(
-                    io::stderr(),
-                    "\nThe value is that of the environment variable {variable}."
-                );
-            }
-            process::exit(error.exit_code())
-        })
-    }
-}
-
 impl Run {
     /// The part of the cluster that is asked for. The operators of two parts can't share an election: one of them would
     /// stand by for ever, and nobody would look after its part.
@@ -332,48 +294,6 @@ impl OperatorFlags {
     }
 }
 
-/// A name that can stand in a Consul key, node or session: 1 to 63 of `[A-Za-z0-9._-]`, not only dots.
-fn name(text: &str) -> Result<String, String> {
-    let allowed = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
-    if !(1..=63).contains(&text.len())
-        || !text.chars().all(allowed)
-        || text.chars().all(|character| character == '.')
-    {
-        return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-/// Checks a filter; the text is kept because the parsed one cannot be cloned.
-fn filter(text: &str) -> Result<String, String> {
-    match telemetry::parse_filter(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(format!(
-            "{error}; give a level such as info, or pairs such as info,kube=debug"
-        )),
-    }
-}
-
-/// The environment variable that a bad value came from, if it was not the command line.
-fn variable_at_fault(error: &clap::Error) -> Option<String> {
-    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let mut cli = Cli::command();
-    cli.build();
-    let command = cli.find_subcommand(env::args_os().nth(1)?)?;
-    let argument = command
-        .get_arguments()
-        .find(|argument| argument.to_string() == *shown)?;
-    let flag = format!("--{}", argument.get_long()?);
-    let mut words = env::args().skip(1);
-    let on_command_line = words.any(|word| word.split('=').next() == Some(&flag));
-    let variable = argument
-        .get_env()
-        .filter(|variable| env::var_os(variable).is_some())?;
-    (!on_command_line).then(|| variable.to_string_lossy().into_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -381,15 +301,5 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn names_can_stand_in_consul() {
-        for good in ["prod-eu", "a", "K8s_1.2", &"x".repeat(63)] {
-            assert_eq!(name(good).as_deref(), Ok(good));
-        }
-        for bad in ["", ".", "..", "a/b", "a b", "é", &"x".repeat(64)] {
-            assert!(name(bad).is_err(), "{bad:?}");
-        }
     }
 }

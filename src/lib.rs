@@ -7,26 +7,25 @@
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
 //! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
-//! | [`exec`] | one process in a slot, and whether a slot is still held | Kubernetes' client, the controller |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
-//! | [`telemetry`] | logs, metrics, traces, health, the HTTP endpoints | all other rooms |
+//! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other rooms |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `call`, `reach` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, bounded in number and time | |
-//! | [`stderr`] | stderr, for who must not wait for its reader | |
 //! | `streamed` | watches whose list is streamed, so that its objects take no memory together | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
-//! Below it are four crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm,
+//! Below it are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm,
 //! which knows no Kubernetes, [`consul_semaphore_api`], what users write and read, and
-//! [`consul_semaphore_workload`], which alone knows what a `batch/v1` Job is.
+//! [`consul_semaphore_workload`], which alone knows what a `batch/v1` Job is. `command_line` is what the program
+//! `consul-semaphore` uses as well.
 //!
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
-//! process up (`run.rs`, `slot.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
+//! process up (`run.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
-//! [`controller`] and [`exec`] use the others but [`web`]. Text from outside is parsed once, at the edge, into
+//! [`controller`] uses the others but [`web`]. Text from outside is parsed once, at the edge, into
 //! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
 
@@ -36,10 +35,8 @@ pub mod check;
 mod connections;
 pub mod controller;
 pub mod crash;
-pub mod exec;
 pub mod leader;
 mod reach;
-pub mod stderr;
 mod streamed;
 pub mod telemetry;
 pub mod web;

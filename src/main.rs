@@ -3,7 +3,6 @@ mod cli;
 mod report;
 mod run;
 mod shutdown;
-mod slot;
 
 use std::{
     io::{self, Write as _},
@@ -19,12 +18,9 @@ use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
     abort_on_panic();
-    let done = match Cli::from_process().command {
+    let done = match command_line::parse::<Cli>().command {
         Command::Run(flags) => run::run(*flags),
-        Command::Exec(flags) => return slot::exec(*flags),
-        Command::Held(flags) => return slot::held(*flags),
         Command::Check(flags) => return report::check(*flags),
-        Command::Become(flags) => return slot::become_command(&flags),
         Command::Crd => api::crd_yaml()
             .map_err(Into::into)
             .and_then(|yaml| print(&yaml)),

@@ -6,11 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use command_line::logs::{self, LogFormat};
 use consul_client as consul;
-use consul_semaphore_operator::{
-    check,
-    telemetry::{self, LogFormat},
-};
+use consul_semaphore_operator::check;
 use tokio::runtime::Builder;
 
 use crate::{
@@ -20,7 +18,10 @@ use crate::{
 
 /// Says what works and what does not.
 pub(crate) fn check(flags: cli::Check) -> ExitCode {
-    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    let consul = flags
+        .consul
+        .config::<cli::Cli>()
+        .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         // As the operator that it looks for.
         token_file_may_come: true,
@@ -30,7 +31,7 @@ pub(crate) fn check(flags: cli::Check) -> ExitCode {
 }
 
 fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode> {
-    telemetry::init_logs(LogFormat::Text, telemetry::parse_filter(&flags.log_filter)?)?;
+    logs::init(LogFormat::Text, logs::parse_filter(&flags.log_filter)?)?;
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let output = flags.output;

@@ -2,6 +2,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use command_line::logs;
 use consul_client as consul;
 use consul_semaphore_operator::{
     controller,
@@ -28,15 +29,18 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .web
         .settings(&scope)
         .unwrap_or_else(|error| error.exit());
-    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+    let consul = flags
+        .consul
+        .config::<cli::Cli>()
+        .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         max_watches: flags.consul_max_watches,
         token_file_may_come: true,
         ..consul
     };
-    telemetry::init_logs(
+    logs::init(
         flags.log_format.into(),
-        telemetry::parse_filter(&flags.log_filter)?,
+        logs::parse_filter(&flags.log_filter)?,
     )?;
     // An error says that it is there already.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -1,10 +1,8 @@
-//! How the operator reports on itself: logs, metrics, traces, health, and the HTTP server.
+//! How the operator reports on itself: metrics, traces, health, and the HTTP server.
 //!
 //! It knows nothing of Kubernetes, Consul or semaphores: other modules pass plain values.
 mod build;
 mod health;
-mod lines;
-mod logs;
 mod metrics;
 mod process;
 mod server;
@@ -12,7 +10,6 @@ mod traces;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
-pub use logs::{DEFAULT_FILTER, LogFormat, init_logs, init_logs_to, parse_filter};
 pub use metrics::{Metrics, SemaphoreLabels};
 pub use server::{BindError, bind, serve};
 pub use traces::{Span, SpanRef, Traces};

@@ -302,62 +302,6 @@ fn a_login_without_what_to_log_in_with_says_so() {
 }
 
 #[test]
-fn what_a_command_in_a_slot_needs_is_asked_for() {
-    let exec = |flags: &[&'static str]| {
-        let needed = ["exec", "--prefix=a/b", "--limit=1"];
-        [&needed[..], flags, &["--", "true"]].concat()
-    };
-    assert_says(
-        &refusal(&["exec", "--", "true"], &[]),
-        &["--prefix", "--limit"],
-    );
-    assert_says(&refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
-    for (flag, allowed) in [
-        ("--prefix=a//b", "a//b"),
-        ("--limit=0", "1..=5000"),
-        ("--key=a/b", "a key is"),
-        ("--mode=lock", "possible values: semaphore, mutex"),
-        ("--ttl=9s", "from 10s to 86400s"),
-        ("--lock-delay=61s", "from 0s to 60s"),
-        ("--on-slot-lost=die", "possible values: terminate, continue"),
-        ("--kill-after=30s", "give 29s at the most"),
-        ("--name=a/b", "1 to 63 letters"),
-    ] {
-        let flags = match flag.split_once('=') {
-            Some(("--prefix", _)) => vec!["exec", flag, "--limit=1", "--", "true"],
-            Some(("--limit", _)) => vec!["exec", flag, "--prefix=a", "--", "true"],
-            _ => exec(&[flag]),
-        };
-        assert_says(&refusal(&flags, &[]), &[allowed]);
-    }
-    assert_says(
-        &refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
-        &["--try", "cannot be used with"],
-    );
-    // Where no token is given, anybody may end anybody's sessions.
-    let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
-    for (flags, variables) in [
-        (vec![], vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),
-        (vec!["--consul-token-file=/t"], vec![elsewhere]),
-        (vec!["--consul-auth-method=jwt"], vec![elsewhere]),
-        (
-            vec!["--no-node-checks"],
-            vec![("CONSUL_HTTP_TOKEN", "s3cr3t")],
-        ),
-    ] {
-        let flags = [&["--try"], &flags[..]].concat();
-        let said = refusal(&exec(&flags), &variables);
-        assert_says(&said, &["--node", "exec-team-a"]);
-        assert!(!said.contains("s3cr3t"), "{said}");
-    }
-    let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
-    assert_says(
-        &refusal(&exec(&[]), &[ttl]),
-        &["environment variable CONSUL_SEMAPHORE_TTL"],
-    );
-}
-
-#[test]
 fn an_address_in_use_is_an_error_that_says_so() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();

@@ -10,8 +10,8 @@ use tokio::{sync::mpsc, time::sleep};
 
 use super::{Candidate, Election, Standing, Term, Timing, board::Board};
 use consul_client::{
-    self as consul, Client, Entry, ExternalNode, Listing, NewSession, PutMode, SessionId,
-    WatchOptions, clock::Moment,
+    self as consul, Client, Entry, Listing, NewSession, PutMode, SessionId, WatchOptions,
+    clock::Moment,
 };
 
 /// Consul's shortest TTL.
@@ -19,9 +19,6 @@ const SHORTEST: Duration = Duration::from_secs(10);
 
 /// Consul's longest lock-delay.
 const LONGEST_DELAY: Duration = Duration::from_mins(1);
-
-/// The address of the external node: Consul requires one, and nothing connects to it.
-const ADDRESS: &str = "127.0.0.1";
 
 /// A replica that stands for election by a lock.
 pub(super) struct LockCandidate {
@@ -141,11 +138,6 @@ impl LockCandidate {
                 Err(error) => return Err(error),
             }
         }
-        let node = ExternalNode {
-            name: self.node.clone(),
-            address: ADDRESS.to_owned(),
-        };
-        self.consul().register_node(&node).await?;
         let request = NewSession {
             name: format!("consul-semaphore-operator leader {}", self.me.identity),
             node: Some(self.node.clone()),
@@ -154,7 +146,7 @@ impl LockCandidate {
             lock_delay: self.timing.certain().min(LONGEST_DELAY),
         };
         let sent = Moment::now();
-        let session = self.consul().create_session(&request).await?;
+        let session = self.consul().create_session_on_node(&request).await?;
         self.session = Some(session.clone());
         Ok((session, sent))
     }

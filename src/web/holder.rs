@@ -22,7 +22,7 @@ pub(super) struct Holder<'a> {
 enum Kind {
     /// A Job of some cluster with this operator.
     Job,
-    /// A command in a slot, by `exec`.
+    /// A command in a slot, by `consul-semaphore exec`.
     Process,
     /// Somebody else's program.
     Program,

@@ -17,7 +17,7 @@ async fn exec() {
     shell.program("./deploy", r#"echo "deploys $*""#);
     shell.set("JOB_ID", "42");
     assert_eq!(
-        page.run(&shell, "consul-semaphore-operator exec --prefix ci/staging")
+        page.run(&shell, "consul-semaphore exec --prefix ci/staging")
             .await,
         "deploys staging\n"
     );
@@ -36,7 +36,7 @@ async fn exec() {
     // In a slot, and in none.
     let step = page.commands("# before the step");
     shell.program("./step", &format!("{step}echo done"));
-    let held = "consul-semaphore-operator exec --prefix db --limit 1 -- ./step";
+    let held = "consul-semaphore exec --prefix db --limit 1 -- ./step";
     assert_eq!(shell.run(held).await, "done\n");
     let [code, out, _] = shell.end_of("./step").await;
     assert_eq!((code.as_str(), out.as_str()), ("1", ""));

@@ -23,7 +23,7 @@ async fn migrate() {
 
     let moved = team.job("moved").semaphore("db").create().await;
     page.run(&shell, "consul lock -n 2 locks/db").await;
-    page.run(&shell, "consul-semaphore-operator exec --prefix locks/db")
+    page.run(&shell, "consul-semaphore exec --prefix locks/db")
         .await;
     moved.is_complete().await;
 }

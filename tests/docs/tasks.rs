@@ -89,7 +89,7 @@ async fn tasks() {
     import.delete().await;
     shell.program("./migrate", r#"echo "in a slot""#);
     assert_eq!(
-        page.run(&shell, "consul-semaphore-operator exec").await,
+        page.run(&shell, "consul-semaphore exec").await,
         "in a slot\n"
     );
 

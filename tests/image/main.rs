@@ -22,6 +22,9 @@ const LIBRARIES: [&str; 5] = [
     "ld-linux-aarch64.so.1",
 ];
 
+/// The programs that are in the image.
+const PROGRAMS: [&str; 2] = ["consul-semaphore-operator", "consul-semaphore"];
+
 /// Which commit the build is told.
 const COMMIT: &str = "c0ffee0000000000000000000000000000c0ffee";
 
@@ -134,13 +137,16 @@ fn built(platform: &str) -> PathBuf {
     build(first, &folder, platform);
     let out = folder.join("out");
 
-    let program = fs::read(out.join("consul-semaphore-operator")).expect("the program");
-    assert!(contains(&program, COMMIT), "it does not know its commit");
+    let operator = fs::read(out.join("consul-semaphore-operator")).expect("the program");
+    assert!(contains(&operator, COMMIT), "it does not know its commit");
     let built_in = folder.display().to_string();
-    assert!(
-        !contains(&program, &built_in),
-        "it knows the folder in which it was built"
-    );
+    for program in PROGRAMS {
+        let text = fs::read(out.join(program)).expect("the program");
+        assert!(
+            !contains(&text, &built_in),
+            "{program} knows the folder in which it was built"
+        );
+    }
     let licenses = out.join("licenses");
     for (name, words) in [
         ("LICENSE", "Apache License"),
@@ -159,19 +165,14 @@ fn contains(text: &[u8], words: &str) -> bool {
         .any(|part| part == words.as_bytes())
 }
 
-/// What readelf says of the program.
-fn readelf(out: &Path, what: &str) -> String {
-    let program = out.join("consul-semaphore-operator");
-    run(Command::new("readelf").args(["--wide", what]).arg(program))
-}
-
 /// It is for this machine, needs only the libraries that are in the image, and lists its crates.
-fn assert_fits(out: &Path, machine: &str) {
-    let header = readelf(out, "--file-header");
+fn assert_fits(program: &Path, machine: &str) {
+    let readelf = |what| run(Command::new("readelf").args(["--wide", what]).arg(program));
+    let header = readelf("--file-header");
     assert!(header.contains(machine), "{header}");
-    let sections = readelf(out, "--sections");
+    let sections = readelf("--sections");
     assert!(sections.contains(".dep-v0"), "{sections}");
-    let dynamic = readelf(out, "--dynamic");
+    let dynamic = readelf("--dynamic");
     let needed = dynamic.lines().filter(|line| line.contains("(NEEDED)"));
     let names: Vec<_> = needed
         .filter_map(|line| line.split(['[', ']']).nth(1))
@@ -183,8 +184,7 @@ fn assert_fits(out: &Path, machine: &str) {
 }
 
 /// Puts what the program needs of libraries where the image has them.
-fn bring_libraries(out: &Path) {
-    let program = out.join("consul-semaphore-operator");
+fn bring_libraries(out: &Path, program: &Path) {
     for line in run(Command::new("ldd").arg(program)).lines() {
         let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) else {
             continue; // The kernel's own.
@@ -198,25 +198,28 @@ fn bring_libraries(out: &Path) {
 #[test]
 fn for_amd64_it_runs_with_nothing_but_what_is_in_the_image() {
     let out = built("amd64");
-    assert_fits(&out, "X86-64");
-    bring_libraries(&out);
-    let mut chroot = Command::new("chroot");
-    chroot
-        .arg(format!("--userspec={USER}"))
-        .arg(&out)
-        .arg("/consul-semaphore-operator");
-    let version = run(chroot.arg("--version"));
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    for program in PROGRAMS {
+        assert_fits(&out.join(program), "X86-64");
+        bring_libraries(&out, &out.join(program));
+        let mut chroot = Command::new("chroot");
+        chroot
+            .arg(format!("--userspec={USER}"))
+            .arg(&out)
+            .arg(format!("/{program}"));
+        let version = run(chroot.arg("--version"));
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
 }
 
 #[test]
 fn for_arm64_it_is_made_by_the_compiler_of_another_platform() {
     let out = built("arm64");
-    assert_fits(&out, "AArch64");
-    let mut emulated = Command::new("qemu-aarch64-static");
-    emulated
-        .args(["-L", "/usr/aarch64-linux-gnu"])
-        .arg(out.join("consul-semaphore-operator"));
-    let version = run(emulated.arg("--version"));
-    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    for program in PROGRAMS {
+        let program = out.join(program);
+        assert_fits(&program, "AArch64");
+        let mut emulated = Command::new("qemu-aarch64-static");
+        emulated.args(["-L", "/usr/aarch64-linux-gnu"]).arg(program);
+        let version = run(emulated.arg("--version"));
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
 }

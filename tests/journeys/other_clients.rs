@@ -52,7 +52,8 @@ async fn a_command_outside_of_kubernetes_is_a_holder_that_says_who_it_is() {
     db.is_ready().await;
     let prefix = db.lock_prefix();
     let exec = format!("exec --prefix {prefix} --limit 1 --name ci-7 -- sleep 3600");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
+    let program = testbed::cli_program().expect("the program");
+    let mut command = Command::new(program);
     command
         .args(exec.split(' '))
         .env("CONSUL_HTTP_ADDR", bed.consul().address())

@@ -21,7 +21,6 @@ pub mod conditions;
 pub mod crd;
 mod schema;
 pub mod scope;
-mod seconds;
 mod selector;
 mod spec;
 mod status;
@@ -29,8 +28,8 @@ pub mod tenancy;
 mod ttl;
 pub mod waiting;
 
+pub use consul_semaphore::{InvalidSeconds, Seconds};
 pub use crd::crd_yaml;
-pub use seconds::{InvalidSeconds, Seconds};
 pub use selector::{InvalidSelector, SemaphoreSelector};
 pub use spec::{
     ConsulSemaphore, ConsulSemaphoreSpec, ConsulSpec, Cooldown, LockDelay, SessionSpec,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::seconds::{InvalidSeconds, Seconds};
+use consul_semaphore::{InvalidSeconds, Seconds};
 
 /// What stands for no TTL at all.
 const NONE: &str = "None";

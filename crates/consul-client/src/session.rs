@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    Client, Error, SessionId,
+    Client, Error, ExternalNode, SessionId,
     call::{Answer, Call},
     kv::segment,
     lanes::Lane,
@@ -90,6 +90,21 @@ impl Client {
         };
         let created: Created = self.send(call).await?.json()?;
         Ok(created.id)
+    }
+
+    /// As [`Self::create_session`], but registers an external node that Consul does not know yet. Consul requires an
+    /// address for it, and nothing connects to it.
+    pub async fn create_session_on_node(&self, request: &NewSession) -> Result<SessionId, Error> {
+        let created = self.create_session(request).await;
+        let (Some(name), Err(Error::MissingNode)) = (&request.node, &created) else {
+            return created;
+        };
+        let node = ExternalNode {
+            name: name.clone(),
+            address: "127.0.0.1".to_owned(),
+        };
+        self.register_node(&node).await?;
+        self.create_session(request).await
     }
 
     /// Renews a session. [`Error::Gone`] if there is none, which is final: ids are never used again.

@@ -18,8 +18,7 @@
 //! drops, doubles, delays and reorders what goes in.
 //!
 //! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each of them a [`Queue`] for each of its lock keys.
-//! A program that waits for one slot of one lock key needs only the queue: it shows it each [`Event`], has it pass, and
-//! carries out each [`Action`].
+//! A program that waits for one slot has one semaphore in it that is its own ([`Engine::add_standalone`]).
 
 mod agenda;
 mod finalizer;
@@ -57,7 +56,7 @@ pub use self::{
     sessions::Owner,
     watched::WatchedPrefix,
 };
-use crate::Key;
+use crate::{Key, Settings};
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
 /// The shortest time between looks at a whole semaphore that nothing but time has caused.
@@ -158,6 +157,24 @@ impl Engine {
             self.mark_all(semaphore);
         }
         self.review(semaphore, now, stores);
+    }
+
+    /// A semaphore that this process uses for itself: there is no object that could have a finalizer or record limits,
+    /// and no controller that acts on a workload by what it saw before. `operations` is how many Consul takes in a
+    /// transaction.
+    pub fn add_standalone(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        settings: Settings,
+        operations: usize,
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let state = Semaphore::standalone(semaphore.clone(), settings, operations);
+        self.semaphores.insert(semaphore.clone(), state);
+        for key in stores.keys(semaphore) {
+            self.mark(&QueueRef::new(semaphore, key), now, stores);
+        }
     }
 
     /// A semaphore is looked after no more. What it has in Consul stays there. The sessions that were made ahead, and

@@ -1,4 +1,5 @@
-//! What everyone needs who holds slots, on Consul's side: the operator for Jobs, `exec` for a process.
+//! What everyone needs who holds slots, on Consul's side: the operator for Jobs, the [holder](crate::holder) for a
+//! program.
 //!
 //! - `renewal`: a session that is kept alive
 //! - `setback`: when something that failed is tried again

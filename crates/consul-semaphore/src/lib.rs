@@ -1,8 +1,8 @@
 //! The semaphore algorithm: from what was observed to what is to be done.
 //!
-//! It is pure: no IO, no clock, nothing asynchronous. Time comes in as an argument, and what comes
-//! out is a [`Plan`] that says what to write, to Consul and to Jobs. It is wire-compatible with
-//! the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
+//! It is pure, but for [`holder`] and [`holding`]: no IO, no clock, nothing asynchronous. Time comes in
+//! as an argument, and what comes out is a [`Plan`] that says what to write, to Consul and to Jobs. It is
+//! wire-compatible with the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
 //!
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
@@ -17,6 +17,7 @@
 //! - [`mod@decide`]: a pass, which puts all of these together
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
+//! - [`holder`]: one slot for one program, by the engine and a client of Consul
 //! - [`plan`]: what a pass decided, as types that prove the order of things
 
 mod compose;
@@ -25,6 +26,7 @@ pub mod decide;
 pub mod engine;
 pub mod evidence;
 pub mod fate;
+pub mod holder;
 pub mod holding;
 pub mod identity;
 pub mod job;
@@ -40,6 +42,7 @@ mod prefix;
 pub mod reading;
 #[cfg(test)]
 mod samples;
+mod seconds;
 pub mod settings;
 pub mod turns;
 mod verbatim;
@@ -58,5 +61,6 @@ pub use plan::Plan;
 pub use policy::{LONGEST_COOLDOWN, LimitPolicy, Mode, OnContention, OnSlotLost};
 pub use prefix::{InvalidPrefix, Prefix};
 pub use reading::{Deaths, Reading};
+pub use seconds::{InvalidSeconds, Seconds};
 pub use settings::Settings;
 pub use turns::Turns;

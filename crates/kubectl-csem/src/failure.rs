@@ -44,7 +44,7 @@ impl Failure {
         }
     }
 
-    /// The same numbers as `consul-semaphore-operator exec` has, which are those of sysexits.h.
+    /// The same numbers as `consul-semaphore exec` has, which are those of sysexits.h.
     pub(crate) fn code(&self) -> u8 {
         match self.kind {
             Kind::Impossible => 1,

@@ -61,7 +61,7 @@ impl ApiServer {
         let (pod, volumes) = self.mounted(namespace, name).await?;
         let kubeconfig = self.in_pod(&volumes, name)?;
         let description = Description::read(&pod, &volumes).await?;
-        let program = programs::operator()?;
+        let program = programs::operator_program()?;
         let started = ports::on_free(|ports| {
             let [address, page] = ports.map(|port| format!("127.0.0.1:{port}"));
             let page = description.page.then_some(page);
@@ -113,7 +113,7 @@ impl ApiServer {
             for arg in &mut args {
                 *arg = in_place(arg, &volumes)?;
             }
-            let mut program = Command::new(programs::operator()?);
+            let mut program = Command::new(programs::operator_program()?);
             program
                 .args(args)
                 .env_clear()

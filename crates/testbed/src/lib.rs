@@ -50,6 +50,7 @@
 //! | `SERVERS_DIR` | where `make servers` has put the servers (default `.servers`) |
 //! | `TESTBED_CONSUL` | the Consul that is started, and whose `consul lock` is run (default: that of `SERVERS_DIR`) |
 //! | `OPERATOR_BIN` | the operator's program (default: the one that cargo has built) |
+//! | `CLI_BIN` | the program `consul-semaphore` (default: the one that cargo has built) |
 //! | `KEEP_BED` | set: the folder with the logs is kept |
 //! | `BED_EXISTING` | 1: uses the Kubernetes of `KUBECONFIG` and the Consul of `CONSUL_HTTP_ADDR` (with the other `CONSUL_*` variables), and starts only the operator |
 //! | `BED_MANIFESTS` | where `crds/` and `config/rbac/` are (default: the workspace) |
@@ -110,7 +111,7 @@ pub use operator::Operator;
 pub use policies::Policy;
 pub use ports::lasting_port;
 pub use process::{Process, Recipe};
-pub use programs::{consul_minor, faketime, operator as operator_program, servers};
+pub use programs::{cli_program, consul_minor, faketime, operator_program, servers};
 pub use proxy::{Call, Fault, Proxy};
 pub use semaphore::Semaphore;
 pub use taker::{Taker, TakerBuilder};

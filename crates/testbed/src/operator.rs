@@ -169,7 +169,7 @@ impl Operator {
         tls::init();
         let http = reqwest::Client::builder().no_proxy().build()?;
         let http = &http;
-        let program = programs::operator()?;
+        let program = programs::operator_program()?;
         let started = ports::on_free(|[port]| {
             let address = format!("127.0.0.1:{port}");
             let mut recipe = Recipe::new(name, &program)

@@ -1,4 +1,4 @@
-//! Where the programs are: the servers, and the operator.
+//! Where the programs are: the servers, the operator, and the command line for machines.
 use std::{
     env,
     path::{Path, PathBuf},
@@ -77,9 +77,17 @@ pub fn faketime() -> Option<PathBuf> {
 }
 
 /// The operator's program: `$OPERATOR_BIN`, or the one that cargo has built beside this program.
-pub fn operator() -> Result<PathBuf> {
-    const NAME: &str = "consul-semaphore-operator";
-    if let Some(path) = env::var_os("OPERATOR_BIN") {
+pub fn operator_program() -> Result<PathBuf> {
+    our_own("consul-semaphore-operator", "OPERATOR_BIN")
+}
+
+/// The program `consul-semaphore`: `$CLI_BIN`, or the one that cargo has built beside this program.
+pub fn cli_program() -> Result<PathBuf> {
+    our_own("consul-semaphore", "CLI_BIN")
+}
+
+fn our_own(name: &str, variable: &str) -> Result<PathBuf> {
+    if let Some(path) = env::var_os(variable) {
         return Ok(path.into());
     }
     // Tests are in <target>/<profile>/deps, programs in <target>/<profile>.
@@ -88,13 +96,15 @@ pub fn operator() -> Result<PathBuf> {
         .ancestors()
         .skip(1)
         .take(2)
-        .map(|folder| folder.join(NAME));
+        .map(|folder| folder.join(name));
     let target =
         env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from);
-    let built = target.join("debug").join(NAME);
+    let built = target.join("debug").join(name);
     match beside.chain([built]).find(|path| path.is_file()) {
         Some(path) => Ok(path),
-        None => bail!("the operator is not built: run `cargo build`, or set OPERATOR_BIN"),
+        None => {
+            bail!("{name} is not built: run `cargo build --workspace --bins`, or set {variable}")
+        }
     }
 }
 

@@ -185,13 +185,13 @@ impl TakerBuilder {
                 })
             }
             What::Exec { prefix, limit } => {
-                let operator = programs::operator()?;
+                let program = programs::cli_program()?;
                 let limit = limit.to_string();
                 let exec = ["exec", "--prefix", prefix, "--name", name];
                 let exec = exec.into_iter().chain(["--limit", &limit, "--"]);
                 Ok(match &self.command {
-                    None => self.again(log).arg(operator).args(exec).args(["sh", "-c"]),
-                    Some(command) => Recipe::new(log, operator).args(exec).args(command),
+                    None => self.again(log).arg(program).args(exec).args(["sh", "-c"]),
+                    Some(command) => Recipe::new(log, program).args(exec).args(command),
                 })
             }
         }
@@ -235,7 +235,7 @@ impl<'a> Line<'a> {
                 Err(_) => Self::Other(line),
             },
             ["released", _] => Self::Released,
-            ["consul-semaphore-operator:", "waiting", ..] => Self::Waits,
+            ["consul-semaphore:", "waiting", ..] => Self::Waits,
             _ => Self::Other(line),
         }
     }

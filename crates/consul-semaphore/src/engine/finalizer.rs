@@ -36,6 +36,14 @@ pub(super) struct Finalizer {
 }
 
 impl Finalizer {
+    /// There is no object that could have one: the work may begin.
+    pub(super) fn not_needed() -> Self {
+        Self {
+            phase: Phase::Working,
+            ..Self::default()
+        }
+    }
+
     /// Whether the work has begun and not ended.
     pub(super) fn is_at_work(&self) -> bool {
         self.phase == Phase::Working

@@ -140,6 +140,8 @@ pub struct Semaphore {
     reference: SemaphoreRef,
     spec: Spec,
     access: ConsulAccess,
+    /// Whether it is this process's own, and has no object.
+    standalone: bool,
     limits: Limits,
     defence: Defence,
     fencing_token: Option<u64>,
@@ -243,6 +245,7 @@ impl Semaphore {
             reference,
             spec,
             access,
+            standalone: false,
             limits: Limits {
                 recorded: known.recorded,
                 ..Limits::default()
@@ -253,6 +256,29 @@ impl Semaphore {
             queues: BTreeMap::new(),
             orphans: Orphans::default(),
             finalizer: Finalizer::default(),
+        }
+    }
+
+    /// One that is this process's own: nothing has to come before the work, and the limit that is asked for is ours.
+    pub(super) fn standalone(
+        reference: SemaphoreRef,
+        settings: Settings,
+        operations: usize,
+    ) -> Self {
+        let known = Known {
+            recorded: vec![settings.limit],
+            ..Known::default()
+        };
+        let spec = Spec {
+            settings,
+            generation: None,
+            keyed: false,
+        };
+        let access = ConsulAccess::Granted { operations };
+        Self {
+            standalone: true,
+            finalizer: Finalizer::not_needed(),
+            ..Self::new(reference, spec, known, access)
         }
     }
 
@@ -268,7 +294,10 @@ impl Semaphore {
             return false;
         }
         let recorded = self.limits.recorded.clone();
-        let queue = Queue::new(self.settings_of(key), recorded, self.defence);
+        let mut queue = Queue::new(self.settings_of(key), recorded, self.defence);
+        if self.standalone {
+            queue.believe_at_once();
+        }
         let state = QueueState {
             queue: queue.numbered(number),
             concluded: None,

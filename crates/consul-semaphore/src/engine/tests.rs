@@ -422,3 +422,24 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
     world.engine.answered(id, answer, now, &world.store);
     world.settle();
 }
+
+/// As of a program that holds a slot for itself.
+#[test]
+fn one_without_an_object_waits_for_no_finalizer_and_has_no_duties() {
+    let mut world = World::default();
+    world.job("a", &queue("db", None));
+    let settings = Settings {
+        ttl: Some(Duration::from_mins(1)),
+        transient: true,
+        ..spec(1, false).settings
+    };
+    let now = world.now();
+    let db = semaphore("db");
+    world
+        .engine
+        .add_standalone(&db, settings, 64, now, &world.store);
+    world.settle();
+    assert_eq!(world.started, ["a"]);
+    assert_eq!(world.limit(), 1, "it is ours without being recorded");
+    assert_eq!(world.duties, []);
+}

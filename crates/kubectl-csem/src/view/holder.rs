@@ -7,7 +7,7 @@ use serde::Serialize;
 pub(crate) enum Kind {
     /// A Job of a cluster.
     Job,
-    /// A command of `consul-semaphore-operator exec`.
+    /// A command of `consul-semaphore exec`.
     Process,
     /// A program that is not of this operator.
     Program,

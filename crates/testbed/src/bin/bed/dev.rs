@@ -58,7 +58,7 @@ There is a ConsulSemaphore `database` with two slots in the namespace `demo`. Tr
   kubectl describe csem database -n demo
   consul kv get -recurse semaphores/
   consul lock -n 2 semaphores/demo/database 'echo has a slot; sleep 10'
-  consul-semaphore-operator exec --prefix semaphores/demo/database --limit 2 -- sleep 10
+  consul-semaphore exec --prefix semaphores/demo/database --limit 2 -- sleep 10
   curl -s http://{metrics}/metrics
   tail -f {logs}/operator.log
 

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 /// A length of time in whole seconds, from `MIN` to `MAX` of them.
 ///
-/// Written like every Kubernetes duration ([Go's syntax](https://pkg.go.dev/time#ParseDuration)),
+/// Written like a Kubernetes duration ([Go's syntax](https://pkg.go.dev/time#ParseDuration)),
 /// with whole hours, minutes and seconds: `120s`, `2m`, `1h30m`. It serializes as seconds, so that
 /// Consul gets the very number that is counted with here, with nothing rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,44 +6,59 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _, builder::NonEmptyStringValueParser, error::ErrorKind};
+use clap::{Args, CommandFactory, builder::NonEmptyStringValueParser, error::ErrorKind};
 use consul_client as consul;
 
-use super::Cli;
+/// What has no flag, for the help of a program that has [`ConsulFlags`].
+pub const CONSUL_ENVIRONMENT: &str = "\
+Environment without a flag, with the meaning that it has for Consul's own tools:
+  CONSUL_HTTP_TOKEN        the token, where there is no file
+  CONSUL_HTTP_SSL          true for https:// to addresses without a scheme
+  CONSUL_HTTP_SSL_VERIFY   false to trust any certificate of Consul's
+  CONSUL_CAPATH            a folder of certificate authorities, instead of CONSUL_CACERT
+  CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY
+                           the client's certificate and its key
+  CONSUL_TLS_SERVER_NAME   the name that Consul's certificate must bear
+  CONSUL_HTTP_AUTH         user:password for a proxy before Consul
+  CONSUL_NAMESPACE, CONSUL_PARTITION
+                           of Consul Enterprise";
 
 /// What overrides Consul's own environment variables, which are read as every Consul tool reads them.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Consul (see the environment below, too)")]
-pub(crate) struct ConsulFlags {
+pub struct ConsulFlags {
     /// Consul's address, or several joined by commas: host:port, http://, https:// or unix:// [env: CONSUL_HTTP_ADDR] [default: http://127.0.0.1:8500]
     #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]
-    pub(crate) address: Vec<consul::Address>,
+    pub address: Vec<consul::Address>,
 
     /// A file with the token, read again when it changes; goes before CONSUL_HTTP_TOKEN [env: CONSUL_HTTP_TOKEN_FILE]
     #[arg(long = "consul-token-file", value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
 
     /// Log in to Consul by this auth method, instead of bringing a token
     #[arg(long = "consul-auth-method", env = "CONSUL_AUTH_METHOD", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) auth_method: Option<String>,
+    pub auth_method: Option<String>,
 
     /// The file with what to log in with, read anew for each login: the token of the pod's ServiceAccount
     #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
-    pub(crate) bearer_token_file: PathBuf,
+    pub bearer_token_file: PathBuf,
 
     /// What Consul shall note of the tokens it gives, for people: KEY=VALUE, several joined by commas
     #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    pub(crate) login_meta: Vec<(String, String)>,
+    pub login_meta: Vec<(String, String)>,
 
     /// The certificate authorities (PEM) that Consul's certificate is checked against [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
-    pub(crate) ca_file: Option<PathBuf>,
+    pub ca_file: Option<PathBuf>,
 }
 
 impl ConsulFlags {
     /// Where Consul is: what the environment says, with these flags before it.
-    pub(crate) fn config(&self) -> Result<consul::Config, clap::Error> {
-        let refuse = |kind, problem: String| Cli::command().error(kind, problem);
+    ///
+    /// # Errors
+    /// Flags or variables contradict each other, or can't be used: as the program `C` tells it.
+    pub fn config<C: CommandFactory>(&self) -> Result<consul::Config, clap::Error> {
+        let refuse = |kind, problem: String| C::command().error(kind, problem);
         let from_env = consul::Config::from_env();
         let mut config =
             from_env.map_err(|error| refuse(ErrorKind::ValueValidation, error.to_string()))?;

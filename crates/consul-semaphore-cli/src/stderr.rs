@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// stderr, written to by a thread of its own: where nobody reads it, as at a stopped terminal or a full
 /// pipe, that thread waits and nobody else does. Clones write to one queue.
 #[derive(Clone, Debug)]
-pub struct Stderr(SyncSender<Message>);
+pub(crate) struct Stderr(SyncSender<Message>);
 
 /// What the thread is told.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Stderr {
     ///
     /// # Errors
     /// There can be no thread.
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         Self::to(io::stderr())
     }
 
@@ -46,12 +46,12 @@ impl Stderr {
     }
 
     /// Tells a person something.
-    pub fn say(&self, text: &str) {
-        self.queue(format!("{}: {text}\n", env!("CARGO_PKG_NAME")).into());
+    pub(crate) fn say(&self, text: &str) {
+        self.queue(format!("{}: {text}\n", env!("CARGO_BIN_NAME")).into());
     }
 
     /// Waits until all is written, but no longer than this.
-    pub fn flush_within(&self, limit: Duration) {
+    pub(crate) fn flush_within(&self, limit: Duration) {
         let until = Instant::now() + limit;
         let (done, written) = sync_channel(1);
         while let Err(TrySendError::Full(_)) = self.0.try_send(Message::Flush(done.clone())) {
@@ -113,7 +113,7 @@ mod tests {
         drop(stderr);
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
-        assert_eq!(text, "consul-semaphore-operator: one\ntwo\n");
+        assert_eq!(text, "consul-semaphore: one\ntwo\n");
     }
 
     /// It would not come to an end if anybody waited for the reader.

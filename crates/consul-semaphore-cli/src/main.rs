@@ -1,4 +1,19 @@
-//! The commands about one slot, each as a process: `exec` and `held`.
+//! The program `consul-semaphore`: commands in slots of semaphores in Consul, on any machine.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `cli` | the command line |
+//! | `exec` | a command in a slot |
+//! | `held` | whether a slot is still held |
+//! | `stderr` | stderr, for a program that must not wait for its reader |
+//!
+//! It knows nothing of Kubernetes. What holds the slot is [`consul_semaphore::holder`].
+
+mod cli;
+mod exec;
+mod held;
+mod stderr;
+
 use std::{
     ffi::OsString,
     fmt::Display,
@@ -7,14 +22,14 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore_operator::{
-    exec::{self, Verdict},
-    stderr::Stderr,
-    telemetry::{self, LogFormat},
-};
+use command_line::logs::{self, LogFormat};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cli;
+use crate::{
+    cli::{Cli, Command},
+    held::Verdict,
+    stderr::Stderr,
+};
 
 /// What `held` says when it can't tell.
 const UNKNOWN: u8 = 2;
@@ -26,12 +41,23 @@ const NOT_FOUND: u8 = 127;
 /// How long the exit code waits for whoever reads stderr.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+fn main() -> ExitCode {
+    match command_line::parse::<Cli>().command {
+        Command::Exec(flags) => exec(*flags),
+        Command::Held(flags) => held(*flags),
+        Command::Become(flags) => become_command(&flags),
+    }
+}
+
 /// Runs a command in a slot.
-pub(crate) fn exec(flags: cli::Exec) -> ExitCode {
-    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
-    let logs = flags.log_filter.clone();
+fn exec(flags: cli::Exec) -> ExitCode {
+    let consul = flags
+        .consul
+        .config::<Cli>()
+        .unwrap_or_else(|error| error.exit());
+    let filter = flags.log_filter.clone();
     let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    match set_up_beside_stderr(&logs) {
+    match set_up_beside_stderr(&filter) {
         Ok((runtime, stderr)) => {
             let code = runtime.block_on(exec::exec(settings, consul, &stderr));
             runtime.shutdown_background();
@@ -43,13 +69,16 @@ pub(crate) fn exec(flags: cli::Exec) -> ExitCode {
 }
 
 /// Says whether a slot is still held.
-pub(crate) fn held(flags: cli::Held) -> ExitCode {
-    let consul = flags.consul.config().unwrap_or_else(|error| error.exit());
+fn held(flags: cli::Held) -> ExitCode {
+    let consul = flags
+        .consul
+        .config::<Cli>()
+        .unwrap_or_else(|error| error.exit());
     let runtime = match set_up(&flags.log_filter) {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, UNKNOWN),
     };
-    let asked = runtime.block_on(exec::held(consul, &flags.sequencer()));
+    let asked = runtime.block_on(held::held(consul, &flags.sequencer()));
     runtime.shutdown_background();
     match asked {
         Ok(Verdict::Held) => end("held", 0),
@@ -59,7 +88,7 @@ pub(crate) fn held(flags: cli::Held) -> ExitCode {
 }
 
 /// Becomes a command that holds a slot, or the guard of one.
-pub(crate) fn become_command(flags: &cli::Become) -> ExitCode {
+fn become_command(flags: &cli::Become) -> ExitCode {
     let error = match (flags.guard, flags.of) {
         (true, Some(of)) => match guard(of, &flags.command) {
             Ok(code) => return code.into(),
@@ -80,16 +109,19 @@ fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
 }
 
 /// Logs, and a runtime.
-fn set_up(logs: &str) -> anyhow::Result<Runtime> {
-    telemetry::init_logs(LogFormat::Text, telemetry::parse_filter(logs)?)?;
+fn set_up(filter: &str) -> anyhow::Result<Runtime> {
+    logs::init(LogFormat::Text, logs::parse_filter(filter)?)?;
     Ok(runtime()?)
 }
 
 /// The same where whoever reads stderr must not be waited for: a slot is to be renewed, and a command to
 /// be ended in time.
-fn set_up_beside_stderr(logs: &str) -> anyhow::Result<(Runtime, Stderr)> {
+fn set_up_beside_stderr(filter: &str) -> anyhow::Result<(Runtime, Stderr)> {
     let stderr = Stderr::start()?;
-    telemetry::init_logs_to(&stderr, LogFormat::Text, telemetry::parse_filter(logs)?)?;
+    let writer = stderr.clone();
+    logs::init_to(LogFormat::Text, logs::parse_filter(filter)?, move || {
+        writer.clone()
+    })?;
     Ok((runtime()?, stderr))
 }
 
@@ -101,6 +133,6 @@ fn runtime() -> io::Result<Runtime> {
 /// Says how it ends, on stderr.
 fn end(how: &(impl Display + ?Sized), code: u8) -> ExitCode {
     // Nobody is left to tell when this cannot be written.
-    let _ = writeln!(io::stderr(), "{}: {how}", env!("CARGO_PKG_NAME"));
+    let _ = writeln!(io::stderr(), "{}: {how}", env!("CARGO_BIN_NAME"));
     code.into()
 }

@@ -7,18 +7,18 @@ use consul_semaphore::{Mode, Reading};
 /// What a holder was given with its slot: the key that its session has locked, and how often that key
 /// has been locked (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
 #[derive(Clone, Debug)]
-pub struct Sequencer {
+pub(crate) struct Sequencer {
     /// The contender key.
-    pub lock_key: String,
+    pub(crate) lock_key: String,
     /// The session.
-    pub session: SessionId,
+    pub(crate) session: SessionId,
     /// The key's `LockIndex` at the grant.
-    pub lock_index: u64,
+    pub(crate) lock_index: u64,
 }
 
 /// Whether the slot is still held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It is.
     Held,
     /// It is not, and why.
@@ -30,7 +30,7 @@ pub enum Verdict {
 ///
 /// # Errors
 /// Consul can't be asked, or does not answer; or the key can't be one of a semaphore's.
-pub async fn held(consul: consul::Config, sequencer: &Sequencer) -> anyhow::Result<Verdict> {
+pub(crate) async fn held(consul: consul::Config, sequencer: &Sequencer) -> anyhow::Result<Verdict> {
     let (prefix, _) = sequencer
         .lock_key
         .rsplit_once('/')

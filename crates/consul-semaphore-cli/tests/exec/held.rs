@@ -7,7 +7,7 @@ use crate::stage::{PREFIX, Stage};
 #[tokio::test]
 async fn a_sequencer_is_good_until_the_slot_is_given_back() {
     let stage = Stage::new().await;
-    let program = env!("CARGO_BIN_EXE_consul-semaphore-operator");
+    let program = env!("CARGO_BIN_EXE_consul-semaphore");
     let asks = format!("{program} held; note $?; env | grep ^CONSUL_SEMAPHORE >\"$FOLDER/slot\"");
     stage.exec("", &asks).ends_with(0).await;
     assert_eq!(stage.journal(), ["0"], "while it runs");

@@ -51,7 +51,7 @@ impl Stage {
         let mut command = Command::new("env");
         command
             .arg("--default-signal=HUP,INT,QUIT")
-            .arg(env!("CARGO_BIN_EXE_consul-semaphore-operator"))
+            .arg(env!("CARGO_BIN_EXE_consul-semaphore"))
             .args(arguments);
         self.prepare(&mut command);
         command

@@ -190,7 +190,7 @@ fn in_foreground(stat: &str) -> bool {
 /// Becomes a command that a slot was had for, in the process that was made for it; returns only to tell
 /// why that can't be. `of` is the id of the process that holds the slot: if it dies in any way, SIGKILL
 /// included, the kernel kills this one.
-pub fn become_command(of: Option<u32>, command: &[OsString]) -> io::Error {
+pub(crate) fn become_command(of: Option<u32>, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::ErrorKind::InvalidInput.into();
     };

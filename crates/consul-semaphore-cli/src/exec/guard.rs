@@ -24,7 +24,7 @@ const DEATH: Signal = Signal::URG;
 ///
 /// # Errors
 /// The command can't be started, or not be guarded; then it does not run on.
-pub async fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
+pub(crate) async fn guard(of: u32, command: &[OsString]) -> io::Result<u8> {
     if getpgrp() != getpid() {
         return Err(io::Error::other("a guard leads a process group"));
     }

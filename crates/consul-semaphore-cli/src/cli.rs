@@ -1,21 +1,40 @@
-//! The flags of what is about one slot: `exec` and `held`.
+//! The command line. Flags have environment variables, and defaults where there can be any.
 #![allow(
     clippy::doc_markdown,
     reason = "these comments are the help, which is shown as it stands"
 )]
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::Path, time::Duration};
 
-use clap::{ArgAction, Args, CommandFactory as _, ValueEnum, error::ErrorKind};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use command_line::{CONSUL_ENVIRONMENT, ConsulFlags, filter, name};
 use consul_client as consul;
-use consul_semaphore::{Key, Prefix};
-use consul_semaphore_api::{Cooldown, Seconds};
-use consul_semaphore_operator::exec::{self, Patience};
+use consul_semaphore::{Key, LONGEST_COOLDOWN, Prefix, Seconds, holder, identity::name_of};
 
-use super::{Cli, ConsulFlags, filter, name};
+use crate::{exec, held::Sequencer};
+
+/// Commands in slots of semaphores in Consul, on any machine.
+#[derive(Debug, Parser)]
+#[command(version, name = "consul-semaphore")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in a slot of a semaphore, on any machine: wait for the slot, hold it, give it back
+    #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    Exec(Box<Exec>),
+    /// Say by the exit code whether a slot is still held
+    #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    Held(Box<Held>),
+    #[command(hide = true)]
+    Become(Become),
+}
 
 /// What the command finds, and what the exit code says.
-pub(super) const HELP: &str = "\
+const HELP: &str = "\
 The command finds in its environment what its slot is called in Consul:
   CONSUL_SEMAPHORE_LOCK_KEY, CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_INDEX
                            the sequencer; `held` says whether it is still good
@@ -34,9 +53,7 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
    79  the slot was lost, and the command was ended
   124  --wait-for is over
   126  the command can't be run
-  127  the command is not found
-
-Consul's own environment variables are read as `run` reads them: see `run --help`.";
+  127  the command is not found";
 
 /// The node that owns sessions where no local agent does, and no token says who may end them.
 const NODE: &str = "consul-semaphore-exec";
@@ -139,7 +156,7 @@ pub(crate) struct Exec {
         value_name = "DURATION",
         default_value = "0s"
     )]
-    cooldown: Cooldown,
+    cooldown: Seconds<0, LONGEST_COOLDOWN>,
 
     /// Whether slots go by priority and age among all who wait at the prefix; false: to whoever is faster
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
@@ -200,7 +217,7 @@ enum OnSlotLost {
 }
 
 impl Exec {
-    /// The same for the library.
+    /// What is asked for.
     pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
         let prefix = match &self.key {
@@ -237,7 +254,9 @@ impl Exec {
                     .to_owned(),
             ));
         }
-        Ok(exec::Settings {
+        let program = self.command.first().map(Path::new);
+        let program = program.and_then(Path::file_name).unwrap_or_default();
+        let slot = holder::Settings {
             prefix,
             mode: match self.mode {
                 Mode::Semaphore => consul_semaphore::Mode::Semaphore,
@@ -245,21 +264,27 @@ impl Exec {
             },
             limit: self.limit,
             priority: self.priority,
-            patience: match self.wait_for {
-                _ if self.once => Patience::None,
-                Some(patience) => Patience::Until(patience.get()),
-                None => Patience::Endless,
-            },
-            host: self.name.unwrap_or_else(|| {
-                exec::host(&rustix::system::uname().nodename().to_string_lossy())
-            }),
-            node: self.node.or_else(|| (!agent).then(|| NODE.to_owned())),
-            ttl,
-            lock_delay: self.lock_delay.get(),
-            cooldown: self.cooldown.get(),
             fair: self.fair_order,
-            goes_on: self.on_slot_lost == OnSlotLost::Continue,
-            kill_after,
+            wait: !self.once,
+            host: self
+                .name
+                .unwrap_or_else(|| name_of(&rustix::system::uname().nodename().to_string_lossy())),
+            program: program.to_string_lossy().into_owned(),
+            session: holder::SessionSettings {
+                node: self.node.or_else(|| (!agent).then(|| NODE.to_owned())),
+                ttl,
+                lock_delay: self.lock_delay.get(),
+            },
+            cooldown: self.cooldown.get(),
+            on_slot_lost: match self.on_slot_lost {
+                OnSlotLost::Terminate => consul_semaphore::OnSlotLost::Suspend,
+                OnSlotLost::Continue => consul_semaphore::OnSlotLost::Continue,
+            },
+            grace: kill_after,
+        };
+        Ok(exec::Settings {
+            slot,
+            patience: self.wait_for.map(Seconds::get),
             foreground: self.foreground,
             withheld: if self.pass_consul_credentials {
                 &[]
@@ -287,10 +312,7 @@ pub(crate) struct Become {
 }
 
 /// What the exit code of `held` says.
-pub(super) const HELD_HELP: &str = "\
-Exit code: 0 the slot is held, 1 it is not, 2 that can't be told.
-
-Consul's own environment variables are read as `run` reads them: see `run --help`.";
+const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told.";
 
 #[derive(Args, Debug)]
 pub(crate) struct Held {
@@ -316,11 +338,21 @@ pub(crate) struct Held {
 
 impl Held {
     /// What it is about.
-    pub(crate) fn sequencer(self) -> exec::Sequencer {
-        exec::Sequencer {
+    pub(crate) fn sequencer(self) -> Sequencer {
+        Sequencer {
             lock_key: self.lock_key,
             session: self.session.into(),
             lock_index: self.lock_index,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
     }
 }

@@ -2,7 +2,6 @@
 use std::io::{self, IsTerminal as _, Write};
 
 use super::lines::OneLine;
-use crate::stderr::Stderr;
 use tracing_subscriber::{EnvFilter, filter::ParseError, fmt, prelude::*, util::TryInitError};
 
 /// The default filter: our own lines, and warnings of libraries, without what kube logs about each failed call: we log
@@ -21,6 +20,9 @@ pub enum LogFormat {
 }
 
 /// Parses a filter in the syntax of `RUST_LOG`: `info`, or `info,consul_semaphore_operator=debug`. Empty means the default.
+///
+/// # Errors
+/// It is not such a filter.
 pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     let filter = if filter.trim().is_empty() {
         DEFAULT_FILTER
@@ -30,25 +32,19 @@ pub fn parse_filter(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(filter)
 }
 
-/// Sends the process's logs to stderr. Fails if they go somewhere already.
-pub fn init_logs(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
-    init(format, filter, io::stderr)
-}
-
-/// The same for a program that must not wait for the reader of its logs.
+/// Sends the process's logs to stderr.
 ///
 /// # Errors
 /// They go somewhere already.
-pub fn init_logs_to(
-    stderr: &Stderr,
-    format: LogFormat,
-    filter: EnvFilter,
-) -> Result<(), TryInitError> {
-    let stderr = stderr.clone();
-    init(format, filter, move || stderr.clone())
+pub fn init(format: LogFormat, filter: EnvFilter) -> Result<(), TryInitError> {
+    init_to(format, filter, io::stderr)
 }
 
-fn init<W: Write + 'static>(
+/// The same by way of a writer of the program's own, which must write to stderr.
+///
+/// # Errors
+/// They go somewhere already.
+pub fn init_to<W: Write + 'static>(
     format: LogFormat,
     filter: EnvFilter,
     stderr: impl Fn() -> W + Send + Sync + 'static,

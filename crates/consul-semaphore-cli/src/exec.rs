@@ -1,0 +1,198 @@
+//! A command in a slot: what `consul lock` does, by a [holder](consul_semaphore::holder) of the slot.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `process` | the process and its group: started, signalled, ended |
+//! | `guard` | what ends that group when this program can't |
+//! | `signals` | what this program is told by signals |
+//! | `failure` | why there is no exit code of the command's own, and which one there is instead |
+
+mod failure;
+mod guard;
+mod process;
+mod signals;
+
+use std::{ffi::OsString, time::Duration};
+
+use consul_client::{self as consul, Client, clock::Moment};
+use consul_semaphore::{
+    OnSlotLost,
+    holder::{self, AcquireError, Holder, Notice, Remains},
+    plan::Suspended,
+};
+use tokio::time::sleep;
+
+pub(crate) use self::{
+    failure::{Failure, MACHINE},
+    guard::guard,
+    process::become_command,
+};
+use self::{
+    process::{Process, Start},
+    signals::Signals,
+};
+use crate::stderr::Stderr;
+
+/// For how long a signal may be one that was meant for the command: systemd and terminals send it to both.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What is to be run, and in which slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The slot.
+    pub(crate) slot: holder::Settings,
+    /// How long to wait for it; `None`: as long as it takes.
+    pub(crate) patience: Option<Duration>,
+    /// Whether the command stays in this program's process group, so that it can read the terminal.
+    pub(crate) foreground: bool,
+    /// Variables of the environment that the command does not find.
+    pub(crate) withheld: &'static [&'static str],
+    /// The command and its arguments.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Runs a command in a slot and gives the exit code: the command's own, 128 and the signal's number if a signal ended
+/// it, or a [`Failure`]'s. What is said to people goes to `stderr`. Must be called on the process's main thread and with
+/// a runtime that runs nothing elsewhere: the command ends with the thread that started it.
+pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
+    let failed = |failure: Failure| {
+        stderr.say(&failure.to_string());
+        failure.code()
+    };
+    let (mut signals, consul) = match set_up(consul) {
+        Ok(both) => both,
+        Err(failure) => return failed(failure),
+    };
+    let mut holder = hold(&settings, consul.clone(), stderr);
+    let ran = run(&settings, &mut holder, &mut signals, stderr).await;
+    let code = ran.unwrap_or_else(failed);
+    leave(&mut holder, &mut signals, stderr).await;
+    consul.log_out().await;
+    code
+}
+
+fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
+    let signals = Signals::listen().map_err(Failure::System)?;
+    Ok((signals, Client::new(consul)?))
+}
+
+/// A holder that says on stderr what happens.
+fn hold(settings: &Settings, consul: Client, stderr: &Stderr) -> Holder {
+    let (prefix, stderr) = (settings.slot.prefix.clone(), stderr.clone());
+    let on_notice = move |notice| {
+        stderr.say(&match notice {
+            Notice::Waiting => format!("waiting for a slot of {prefix}"),
+            Notice::Resting => format!("waiting until what is left at {prefix} has rested"),
+            Notice::Trouble { error, holding } if holding => {
+                format!("{error}; the command goes on for now")
+            }
+            Notice::Trouble { error, .. } => format!("{error}; waiting"),
+            Notice::Regained => "the slot was lost, and there is one again".to_owned(),
+            Notice::Unheld => {
+                "the slot is lost, and there is no other one: the command goes on".to_owned()
+            }
+        });
+    };
+    Holder::new(settings.slot.clone(), consul, on_notice)
+}
+
+/// Waits for a slot, and runs the command in it.
+async fn run(
+    settings: &Settings,
+    holder: &mut Holder,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) -> Result<u8, Failure> {
+    let patience = async {
+        match settings.patience {
+            Some(patience) => sleep(patience).await,
+            None => std::future::pending().await,
+        }
+    };
+    let slot = tokio::select! {
+        granted = holder.acquire() => granted?,
+        signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
+        () = patience => return Err(out_of_patience(settings, holder)),
+    };
+    let process = Process::start(&Start {
+        command: &settings.command,
+        withheld: settings.withheld,
+        slot: &slot,
+        foreground: settings.foreground,
+        // One that may go on without a slot may go on without this program.
+        ends_with_us: settings.slot.on_slot_lost != OnSlotLost::Continue,
+    })
+    .map_err(Failure::System)?;
+    holder.started(&slot);
+    attend(settings, holder, process, signals, stderr).await
+}
+
+/// What to say when there was no slot for as long as was to be waited.
+fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
+    match (holder.why_waiting(), settings.patience) {
+        (AcquireError::Taken { prefix, holders }, Some(patience)) => Failure::OutOfPatience {
+            prefix,
+            patience,
+            holders,
+        },
+        (why, _) => Failure::NoSlot(why),
+    }
+}
+
+/// Sees to the process until it has ended.
+async fn attend(
+    settings: &Settings,
+    holder: &mut Holder,
+    mut process: Process,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) -> Result<u8, Failure> {
+    let why = loop {
+        tokio::select! {
+            code = process.ended() => return code.map_err(Failure::System),
+            why = holder.hold() => break why,
+            signal = signals.next() => process.forward(signal),
+        }
+    };
+    process.ask_to_end();
+    stderr.say(match why {
+        Suspended::SlotLost => "the slot is lost: the command is ended",
+        Suspended::Unproved => "nothing shows any more that the slot is held: the command is ended",
+    });
+    let code = process.end_within(settings.slot.grace).await;
+    Err(Failure::Lost(code.map_err(Failure::System)?))
+}
+
+/// Gives back what there is, once it has cooled if the process has run; says what can't be given back.
+async fn leave(holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
+    holder.finished();
+    // Those that came with the end of the command were the command's.
+    signals.forget();
+    let begun = Moment::now();
+    let why = loop {
+        tokio::select! {
+            // A signal cuts nothing short that is done.
+            biased;
+            released = holder.release() => match released {
+                Ok(()) => return,
+                Err(error) => break error.to_string(),
+            },
+            signal = signals.asks_to_end() => {
+                if holder.cools_until().is_some() || Moment::now().since(begun) > GRACE {
+                    break format!("ended by signal {}", signal.as_raw());
+                }
+            }
+        }
+    };
+    if let Some(Remains { slot, within }) = holder.remains() {
+        let what = if slot {
+            "the slot stays taken"
+        } else {
+            "the place in line stays"
+        };
+        let latest = within.as_secs();
+        stderr.say(&format!(
+            "{why}: {what} until its session has expired, {latest}s from now at the latest"
+        ));
+    }
+}

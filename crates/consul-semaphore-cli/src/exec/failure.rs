@@ -1,0 +1,85 @@
+//! Why there is no exit code of the command's own.
+
+use std::{io, time::Duration};
+
+use consul_client as consul;
+use consul_semaphore::{Prefix, holder::AcquireError, lock::Unreadable};
+use rustix::process::Signal;
+
+/// The exit code that says that the slot was lost.
+const LOST: u8 = 79;
+
+/// The exit code that says that this machine is in the way.
+pub(crate) const MACHINE: u8 = 71;
+
+/// Why a command was not run to its own end. The exit codes are those of sysexits.h where that has one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// There is no slot.
+    #[error("{0}{advice}", advice = advice(.0))]
+    NoSlot(#[from] AcquireError),
+    /// There was no slot for as long as was to be waited.
+    #[error("no slot of {prefix} within {}s: {holders}", patience.as_secs())]
+    OutOfPatience {
+        /// Where.
+        prefix: Prefix,
+        /// How long.
+        patience: Duration,
+        /// Who holds them.
+        holders: String,
+    },
+    /// The way to Consul is set up wrong.
+    #[error(transparent)]
+    Config(#[from] consul::ConfigError),
+    /// The slot was lost, so the command was ended, with this exit code.
+    #[error("the command was ended because its slot was lost: exit code {0}")]
+    Lost(u8),
+    /// A signal came before there was a slot.
+    #[error("ended by signal {} before there was a slot", .0.as_raw())]
+    Interrupted(Signal),
+    /// This machine is in the way.
+    #[error("{0}")]
+    System(io::Error),
+}
+
+impl Failure {
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::NoSlot(AcquireError::Unreachable(_)) => 69,
+            Self::System(_) => MACHINE,
+            Self::NoSlot(AcquireError::Taken { .. }) => 75,
+            Self::NoSlot(AcquireError::Refused(_)) => 77,
+            Self::NoSlot(AcquireError::Limit { .. } | AcquireError::Unusable { .. })
+            | Self::Config(_) => 78,
+            Self::Lost(_) => LOST,
+            // As timeout(1) has it.
+            Self::OutOfPatience { .. } => 124,
+            Self::Interrupted(signal) => u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+/// What to do about it.
+fn advice(error: &AcquireError) -> String {
+    match error {
+        AcquireError::Refused(error) if error.is_unknown_token() => {
+            ". Consul does not know the token: it was deleted, has expired, or is another Consul's. Bring one that \
+             this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN"
+                .to_owned()
+        }
+        AcquireError::Refused(consul::Error::Denied(_)) => {
+            ". Give the token the rules that docs/exec.md names".to_owned()
+        }
+        AcquireError::Limit { prefix, theirs, .. } => format!(
+            ". Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"
+        ),
+        AcquireError::Unusable { why, .. } => match why {
+            Unreadable::Mutex => ". Give --mode mutex, or another --prefix",
+            Unreadable::Semaphore => ". Leave --mode mutex out, or give another --prefix",
+            _ => ". Give another --prefix, or delete the key if nobody needs it",
+        }
+        .to_owned(),
+        _ => String::new(),
+    }
+}

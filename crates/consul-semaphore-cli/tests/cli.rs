@@ -1,0 +1,118 @@
+//! The program as its user meets it: flags, environment, help. No server is needed.
+#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
+
+use std::process::{Command, Output};
+
+/// The program with these arguments, in an environment that has only these variables.
+fn program(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore"));
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the program starts")
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+/// Checks that the program refuses, with exit code 2 and nothing on stdout, and gives what it said.
+#[track_caller]
+fn refusal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let output = program(arguments, variables);
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(output.stdout, b"", "{said}");
+    said
+}
+
+#[track_caller]
+fn assert_says(said: &str, words: &[&str]) {
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in:\n{said}");
+    }
+}
+
+#[test]
+fn without_a_command_it_shows_its_commands() {
+    let said = refusal(&[], &[]);
+    assert_says(&said, &["exec", "held"]);
+    assert!(!said.contains("become"), "{said}");
+}
+
+#[test]
+fn what_a_command_in_a_slot_needs_is_asked_for() {
+    let exec = |flags: &[&'static str]| {
+        let needed = ["exec", "--prefix=a/b", "--limit=1"];
+        [&needed[..], flags, &["--", "true"]].concat()
+    };
+    assert_says(
+        &refusal(&["exec", "--", "true"], &[]),
+        &["--prefix", "--limit"],
+    );
+    assert_says(&refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
+    for (flag, allowed) in [
+        ("--prefix=a//b", "a//b"),
+        ("--limit=0", "1..=5000"),
+        ("--key=a/b", "a key is"),
+        ("--mode=lock", "possible values: semaphore, mutex"),
+        ("--ttl=9s", "from 10s to 86400s"),
+        ("--lock-delay=61s", "from 0s to 60s"),
+        ("--on-slot-lost=die", "possible values: terminate, continue"),
+        ("--kill-after=30s", "give 29s at the most"),
+        ("--name=a/b", "1 to 63 letters"),
+    ] {
+        let flags = match flag.split_once('=') {
+            Some(("--prefix", _)) => vec!["exec", flag, "--limit=1", "--", "true"],
+            Some(("--limit", _)) => vec!["exec", flag, "--prefix=a", "--", "true"],
+            _ => exec(&[flag]),
+        };
+        assert_says(&refusal(&flags, &[]), &[allowed]);
+    }
+    assert_says(
+        &refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
+        &["--try", "cannot be used with"],
+    );
+    // Where no token is given, anybody may end anybody's sessions.
+    let elsewhere = ("CONSUL_HTTP_ADDR", "consul.example:8500");
+    for (flags, variables) in [
+        (vec![], vec![elsewhere, ("CONSUL_HTTP_TOKEN", "s3cr3t")]),
+        (vec!["--consul-token-file=/t"], vec![elsewhere]),
+        (vec!["--consul-auth-method=jwt"], vec![elsewhere]),
+        (
+            vec!["--no-node-checks"],
+            vec![("CONSUL_HTTP_TOKEN", "s3cr3t")],
+        ),
+    ] {
+        let flags = [&["--try"], &flags[..]].concat();
+        let said = refusal(&exec(&flags), &variables);
+        assert_says(&said, &["--node", "exec-team-a"]);
+        assert!(!said.contains("s3cr3t"), "{said}");
+    }
+    let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
+    assert_says(
+        &refusal(&exec(&[]), &[ttl]),
+        &["environment variable CONSUL_SEMAPHORE_TTL"],
+    );
+}
+
+#[test]
+fn help_tells_of_every_environment_variable_of_consul() {
+    for command in ["exec", "held"] {
+        let output = program(&[command, "--help"], &[]);
+        assert!(output.status.success());
+        assert_says(
+            &text(output.stdout),
+            &[
+                "[env: CONSUL_HTTP_ADDR]",
+                "[env: CONSUL_HTTP_TOKEN_FILE]",
+                "[env: CONSUL_CACERT]",
+                "CONSUL_HTTP_TOKEN ",
+                "CONSUL_TLS_SERVER_NAME",
+                "CONSUL_NAMESPACE",
+            ],
+        );
+    }
+}

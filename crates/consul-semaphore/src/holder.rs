@@ -1,0 +1,532 @@
+//! One slot for one program: the [engine](crate::engine) with one workload in it, and the Consul client that carries
+//! out its calls.
+//!
+//! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished when
+//! it gives the slot back. So the order, the limit, who is pruned and what becomes of a lost slot are decided where they
+//! are decided for Jobs, and nothing here decides about slots.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use consul_client::{Client, Config};
+//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, SessionSettings, Settings}};
+//!
+//! # async fn work() {}
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = Settings {
+//!     prefix: "semaphores/batch/db".parse()?,
+//!     mode: Mode::Semaphore,
+//!     limit: 2,
+//!     priority: 0,
+//!     fair: true,
+//!     wait: true,
+//!     host: "ci-7".to_owned(),
+//!     program: "migrate".to_owned(),
+//!     session: SessionSettings {
+//!         node: None,
+//!         ttl: Duration::from_secs(60),
+//!         lock_delay: Duration::from_secs(15),
+//!     },
+//!     cooldown: Duration::ZERO,
+//!     on_slot_lost: OnSlotLost::Suspend,
+//!     grace: Duration::from_secs(10),
+//! };
+//! let consul = Client::new(Config::default())?;
+//! let mut holder = Holder::new(settings, consul, |notice| println!("{notice:?}"));
+//! let slot = holder.acquire().await?;
+//! holder.started(&slot);
+//! tokio::select! {
+//!     () = work() => {}
+//!     why = holder.hold() => println!("{why:?}: the work has to end within the grace"),
+//! }
+//! holder.finished();
+//! holder.release().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | `calls` | the calls to Consul, and the sessions that are renewed |
+//! | `workload` | the program as the engine sees it |
+//! | `obstacle` | why there is no slot, or none yet |
+
+mod calls;
+mod obstacle;
+mod workload;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::{sync::mpsc, time::sleep};
+
+use self::{
+    calls::{Calls, Done},
+    workload::Workload,
+};
+pub use self::{
+    obstacle::AcquireError,
+    workload::{SessionSettings, Settings},
+};
+use crate::{
+    Granted, Job, Reading, Standing,
+    engine::{
+        Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
+        QueueRef, Write, Written,
+    },
+    evidence::LATE,
+    holding::now,
+    plan::{Slot, Suspended},
+};
+use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
+
+/// How long a release may take, beside the time for which a slot cools. What is left then ends with the session's
+/// TTL.
+const RELEASE: Duration = Duration::from_secs(10);
+
+/// Something that people are told, once each time that it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It waits for a slot: others hold them, or come first.
+    Waiting,
+    /// It waits for what somebody who is gone has left behind: that rests for the lock-delay.
+    Resting,
+    /// Consul can't be used. The holder tries again.
+    Trouble {
+        /// What is in the way.
+        error: consul::Error,
+        /// Whether a slot is held meanwhile.
+        holding: bool,
+    },
+    /// The slot was lost, and there is one again.
+    Regained,
+    /// The slot is lost and there is no other one, and the work goes on as [`Settings::on_slot_lost`] says.
+    Unheld,
+}
+
+/// Something could not be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Consul does not answer")]
+pub struct NotReleased;
+
+/// What stays in Consul of a holder that ends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remains {
+    /// Whether it is a slot; if not it is a place in the queue.
+    pub slot: bool,
+    /// After how long the session has expired, at the latest.
+    pub within: Duration,
+}
+
+/// What the engine wants done with the work.
+#[derive(Clone, Debug)]
+enum Wanted {
+    Start(Slot),
+    Stop(Suspended),
+}
+
+/// Waits for a slot, holds it and gives it back.
+///
+/// Its futures may be dropped at any time: what was under way is looked up by the next one. While none of them is
+/// awaited sessions are renewed all the same, but nothing else is done. A holder that is dropped lets its sessions
+/// expire.
+pub struct Holder {
+    settings: Settings,
+    engine: Engine,
+    queue: QueueRef,
+    workload: Workload,
+    calls: Calls,
+    wanted: Option<(CallId, Wanted)>,
+    /// Readings of the prefix, once somebody waits for one.
+    readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
+    notices: Notices,
+    /// When a release is given up.
+    given_up: Moment,
+}
+
+/// What others ask of it.
+impl Holder {
+    /// Does nothing in Consul yet. `on_notice` is called with what people are to know.
+    pub fn new(
+        settings: Settings,
+        consul: Client,
+        on_notice: impl Fn(Notice) + Send + 'static,
+    ) -> Self {
+        let (workload, queue) = (Workload::new(&settings), workload::queue());
+        let mut engine = Engine::default();
+        let (semaphore, capacity) = (settings.semaphore(), consul.transaction_capacity());
+        engine.add_standalone(&queue.semaphore, semaphore, capacity, now(), &workload);
+        Self {
+            engine,
+            queue,
+            workload,
+            calls: Calls::new(consul, settings.session.node.clone()),
+            wanted: None,
+            readings: None,
+            notices: Notices {
+                on: Box::new(on_notice),
+                told: BTreeSet::new(),
+            },
+            given_up: Moment::END,
+            settings,
+        }
+    }
+
+    /// Waits for a slot. [`Self::started`] says that the work has begun in it.
+    ///
+    /// # Errors
+    /// There is no use in waiting, or it is not to wait.
+    pub async fn acquire(&mut self) -> Result<Slot, AcquireError> {
+        loop {
+            self.work();
+            if let Some((_, Wanted::Start(slot))) = &self.wanted {
+                return Ok(slot.clone());
+            }
+            if let Some(error) = self.hopeless() {
+                return Err(error);
+            }
+            self.tell_waiting();
+            self.something().await;
+        }
+    }
+
+    /// The work has begun in this slot.
+    pub fn started(&mut self, slot: &Slot) {
+        self.change(|job| {
+            job.standing = Standing::Running;
+            job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
+            job.reported = Some(slot.session().clone());
+        });
+    }
+
+    /// Holds the slot for as long as the work goes on; returns when the work must end, within [`Settings::grace`].
+    pub async fn hold(&mut self) -> Suspended {
+        loop {
+            self.work();
+            if let Some((_, Wanted::Stop(why))) = self.wanted {
+                return why;
+            }
+            self.tell_trouble(true);
+            self.something().await;
+        }
+    }
+
+    /// The work has ended, or will not begin: [`Self::release`] gives back what there is.
+    pub fn finished(&mut self) {
+        self.change(|job| {
+            job.standing = if job.granted.is_some() {
+                Standing::Finished { at_rest: true }
+            } else {
+                Standing::Deleting
+            };
+        });
+        self.given_up = Moment::now() + RELEASE;
+    }
+
+    /// Gives back what there is: a slot once it has cooled, or the place in the queue. Call [`Self::finished`] first.
+    ///
+    /// # Errors
+    /// Consul has not answered for too long: [`Self::remains`] says what stays.
+    pub async fn release(&mut self) -> Result<(), NotReleased> {
+        while self.has_anything() {
+            self.work();
+            if let Some(end) = self.cools_until() {
+                self.given_up = self.given_up.max(end + RELEASE);
+            }
+            if self.given_up <= Moment::now() {
+                return Err(NotReleased);
+            }
+            if self.has_anything() {
+                self.something().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// When the slot is free, if it cools.
+    pub fn cools_until(&self) -> Option<Moment> {
+        let coolings = self.queue()?.coolings();
+        let sessions = self.workload.sessions.keys();
+        sessions.filter_map(|session| coolings.end(session)).max()
+    }
+
+    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key ends by itself.)
+    pub fn remains(&self) -> Option<Remains> {
+        (!self.workload.sessions.is_empty()).then(|| Remains {
+            slot: self.workload.job.granted.is_some(),
+            // Consul ends a session between one and two TTLs after it was last renewed.
+            within: self.settings.session.ttl * 2,
+        })
+    }
+
+    /// Why there is no slot yet.
+    pub fn why_waiting(&self) -> AcquireError {
+        match self.queue().and_then(Queue::trouble) {
+            Some(trouble) => AcquireError::of(&trouble.error),
+            None => self.taken(),
+        }
+    }
+}
+
+/// What is known.
+impl Holder {
+    fn queue(&self) -> Option<&Queue> {
+        self.engine.queue(&self.queue)
+    }
+
+    fn reading(&self) -> Option<&Reading> {
+        self.queue()?.reading()
+    }
+
+    /// What the last pass came to, if it was known then what Consul says.
+    fn conclusion(&self) -> Option<&Conclusion> {
+        let semaphore = self.engine.semaphore(&self.queue.semaphore)?;
+        let (conclusion, _) = semaphore.queues().get(&None)?.concluded.as_ref()?;
+        conclusion.certain.then_some(conclusion)
+    }
+
+    /// Whether a session is there that is not ended yet, or may be made yet.
+    fn has_anything(&self) -> bool {
+        !self.workload.sessions.is_empty()
+            || self.calls.is_ending_sessions()
+            || self.queue().is_some_and(Queue::makes_sessions)
+    }
+
+    /// Why there is no use in waiting for a slot, if there is none.
+    fn hopeless(&self) -> Option<AcquireError> {
+        // What is under way may bring one, or tell more.
+        if self.calls.are_under_way() {
+            return None;
+        }
+        let queue = self.queue()?;
+        let once = !self.settings.wait;
+        if let Some(trouble) = queue.trouble() {
+            let error = AcquireError::of(&trouble.error);
+            let refused = matches!(error, AcquireError::Refused(_));
+            return (once || refused).then_some(error);
+        }
+        let agreement = self.conclusion().and_then(|last| last.agreement);
+        let conflict = AcquireError::conflict(&self.settings, queue.reading(), agreement);
+        conflict.or_else(|| {
+            // One that is granted already is had when its session has been renewed.
+            let seen = queue
+                .reading()
+                .is_some_and(|reading| !self.workload.is_among(reading));
+            (once && seen && !self.rests()).then(|| self.taken())
+        })
+    }
+
+    fn rests(&self) -> bool {
+        self.reading().is_some_and(obstacle::rests)
+    }
+
+    fn taken(&self) -> AcquireError {
+        AcquireError::Taken {
+            prefix: self.settings.prefix.clone(),
+            holders: obstacle::holders(self.reading()),
+        }
+    }
+}
+
+/// The loop: what happens goes in, and what the engine asks for is carried out.
+impl Holder {
+    /// Decides what follows from what has happened, and carries that out.
+    fn work(&mut self) {
+        self.carry_out();
+        while self.engine.pass(now(), &self.workload).is_some() {
+            self.carry_out();
+        }
+        if let Some(last) = self.conclusion() {
+            let unheld = !last.unheld.is_empty();
+            self.notices
+                .tell("unheld", unheld.then_some(Notice::Unheld));
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.engine.next_effect() {
+            match effect {
+                Effect::Queue(_, action) => self.act(action),
+                // Nobody else goes by what is recorded.
+                Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
+                    self.engine
+                        .recorded(&semaphore, &limits, now(), &self.workload);
+                }
+                // There is no object, and its sessions have a TTL.
+                Effect::Semaphore(
+                    _,
+                    Duty::AddFinalizer
+                    | Duty::RemoveFinalizer
+                    | Duty::LeaveBehind
+                    | Duty::ListSessions
+                    | Duty::EndSession(_),
+                )
+                | Effect::Closed(_) => {}
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Call(id, call) => self.call(id, call),
+            Action::Destroy(session) => {
+                if self.workload.forget(&session) {
+                    self.calls.end_session(session);
+                }
+            }
+            Action::Forget(session) => drop(self.workload.forget(&session)),
+            Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
+                (self.notices.on)(Notice::Regained);
+            }
+            // All else is known by what this does, and nothing of somebody else's is adopted.
+            Action::Adopt(_) | Action::Report(_) => {}
+        }
+    }
+
+    /// Makes a call, or answers it where that takes none.
+    fn call(&mut self, id: CallId, call: Call) {
+        let answer = match call {
+            Call::Read { not_after } => {
+                let folder = self.settings.prefix.folder();
+                return self.calls.list(id, folder, not_after);
+            }
+            Call::Transact {
+                transaction,
+                not_after,
+            } => return self.calls.transact(id, transaction, not_after),
+            Call::CreateSession {
+                name,
+                ttl,
+                lock_delay,
+            } => return self.calls.create_session(id, name, ttl, lock_delay),
+            Call::Write { write, .. } => match self.write(id, write) {
+                Some(written) => Answer::Written(written),
+                None => return,
+            },
+            Call::Prove(_) => self.workload.proof(),
+            // Only the sessions that were made here are this program's.
+            Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
+            Call::Describe(_) => Answer::Described(Ok(None)),
+            Call::AskAccess => Answer::Access(Some(true)),
+        };
+        self.engine.answered(id, answer, now(), &self.workload);
+    }
+
+    /// Has the work started or stopped by whoever has it; `None` says that it is not done yet.
+    fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
+        let wanted = match (write, self.workload.job.standing) {
+            (Write::Start(start), Standing::Idle) => Wanted::Start(start.slot),
+            (Write::Suspend(suspend), Standing::Running) => Wanted::Stop(suspend.why),
+            // It has ended meanwhile.
+            (Write::Suspend(_), _) => return Some(Written::Done),
+            (Write::Rename(rename), _) => {
+                self.workload
+                    .change(|job| job.reported = Some(rename.session));
+                return Some(Written::Done);
+            }
+            // It is about to be given back; and who is not to wait is told so by [`Self::acquire`].
+            (Write::Start(_) | Write::GiveBack(_) | Write::Skip(_), _) => {
+                return Some(Written::NotSent);
+            }
+        };
+        if let Wanted::Stop(_) = wanted {
+            self.workload
+                .change(|job| job.standing = Standing::Stopping);
+        }
+        self.wanted = Some((id, wanted));
+        None
+    }
+
+    /// The work has changed: what was wanted of it is done, or out of date.
+    fn change(&mut self, change: impl FnOnce(&mut Job)) {
+        self.workload.change(change);
+        if let Some((id, _)) = self.wanted.take() {
+            let done = Answer::Written(Written::Done);
+            self.engine.answered(id, done, now(), &self.workload);
+        }
+        self.engine.touched(&self.queue, now(), &self.workload);
+    }
+
+    /// Waits until something happens, or until it is time for something. While a slot is held it is looked at the time
+    /// every second, which asks Consul nothing: what wakes this task does not run while the machine sleeps, and the
+    /// session does.
+    async fn something(&mut self) {
+        let moment = Moment::now();
+        let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
+        let mut left = next.min(self.given_up).since(moment);
+        if self.workload.job.granted.is_some() {
+            left = left.min(LATE);
+        }
+        let readings = self.readings.get_or_insert_with(|| {
+            let options = WatchOptions {
+                wait: self.settings.session.ttl / 5,
+                ..WatchOptions::default()
+            };
+            let folder = self.settings.prefix.folder();
+            self.calls.consul.readings(&folder, options)
+        });
+        tokio::select! {
+            Some(listing) = readings.recv() => {
+                let semaphore = &self.queue.semaphore;
+                self.engine.listed(semaphore, listing, now(), &self.workload);
+            }
+            ended = self.calls.next() => match ended {
+                Some((id, done)) => self.settle(id, done),
+                None => self.engine.touched(&self.queue, now(), &self.workload),
+            },
+            () = sleep(left) => {}
+        }
+    }
+
+    /// Shows the engine how a call ended.
+    fn settle(&mut self, id: CallId, done: Done) {
+        let capacity = self.calls.consul.transaction_capacity();
+        self.engine.capacity(id, capacity, now(), &self.workload);
+        let answer = match done {
+            Done::Answer(answer) => answer,
+            Done::Session(made) => Answer::SessionMade(made.map(|(session, life)| {
+                let renewal = self.calls.renew(session.clone(), life);
+                self.workload.sessions.insert(session.clone(), renewal);
+                session
+            })),
+        };
+        self.engine.answered(id, answer, now(), &self.workload);
+    }
+
+    fn tell_waiting(&mut self) {
+        let works = self.queue().and_then(Queue::trouble).is_none();
+        let rests = self.rests();
+        self.notices.tell("rest", rests.then_some(Notice::Resting));
+        self.notices
+            .tell("waiting", (works && !rests).then_some(Notice::Waiting));
+        self.tell_trouble(false);
+    }
+
+    fn tell_trouble(&mut self, holding: bool) {
+        let trouble = self.queue().and_then(Queue::trouble);
+        let notice = trouble.map(|trouble| Notice::Trouble {
+            error: trouble.error.clone(),
+            holding,
+        });
+        self.notices.tell("trouble", notice);
+    }
+}
+
+/// Tells people things.
+struct Notices {
+    on: Box<dyn Fn(Notice) + Send>,
+    /// What was told, as long as it is so.
+    told: BTreeSet<&'static str>,
+}
+
+impl Notices {
+    /// Tells once what is so about something, until it is not so any more.
+    fn tell(&mut self, about: &'static str, notice: Option<Notice>) {
+        match notice {
+            Some(notice) if self.told.insert(about) => (self.on)(notice),
+            Some(_) => {}
+            None => {
+                self.told.remove(about);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The calls to Consul: each is a task of its own, bounded in time, and none waits for another one.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::Notify,
+    task::{JoinError, JoinSet},
+};
+
+use crate::{
+    Life,
+    engine::{Answer, CallId},
+    holding::Renewal,
+    plan::Transaction,
+};
+use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment};
+
+/// What a call came to.
+pub(super) enum Done {
+    /// As the engine is to hear it.
+    Answer(Answer),
+    /// A session was made, of which so much is known.
+    Session(Result<(SessionId, Life), consul::Error>),
+}
+
+/// What is under way.
+pub(super) struct Calls {
+    pub(super) consul: Client,
+    /// The external node that owns the sessions; `None`: the agent's.
+    node: Option<String>,
+    under_way: JoinSet<(CallId, Done)>,
+    /// Sessions that are being ended.
+    ending: JoinSet<()>,
+    /// Notified when something about a session changes.
+    changed: Arc<Notify>,
+}
+
+impl Calls {
+    pub(super) fn new(consul: Client, node: Option<String>) -> Self {
+        Self {
+            consul,
+            node,
+            under_way: JoinSet::new(),
+            ending: JoinSet::new(),
+            changed: Arc::new(Notify::new()),
+        }
+    }
+
+    /// Whether an answer is waited for.
+    pub(super) fn are_under_way(&self) -> bool {
+        !self.under_way.is_empty()
+    }
+
+    /// Whether a session is being ended.
+    pub(super) fn is_ending_sessions(&self) -> bool {
+        !self.ending.is_empty()
+    }
+
+    /// Reads what is in a folder.
+    pub(super) fn list(&mut self, id: CallId, folder: String, not_after: Option<Moment>) {
+        let consul = self.by(not_after);
+        self.under_way.spawn(async move {
+            let listing = consul.list(&folder).await;
+            (id, Done::Answer(Answer::Listing(listing)))
+        });
+    }
+
+    /// Writes to Consul.
+    pub(super) fn transact(
+        &mut self,
+        id: CallId,
+        transaction: Arc<Transaction>,
+        not_after: Option<Moment>,
+    ) {
+        let consul = self.by(not_after);
+        self.under_way.spawn(async move {
+            let sent = Moment::now();
+            let result = consul.transaction(&transaction.operations).await;
+            (id, Done::Answer(Answer::Transacted { sent, result }))
+        });
+    }
+
+    /// Makes the session that a slot is held with.
+    pub(super) fn create_session(
+        &mut self,
+        id: CallId,
+        name: String,
+        ttl: Option<Duration>,
+        lock_delay: Duration,
+    ) {
+        let consul = self.consul.clone();
+        let request = NewSession {
+            name,
+            node: self.node.clone(),
+            ttl,
+            lock_delay,
+        };
+        self.under_way.spawn(async move {
+            let sent = Moment::now();
+            let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
+            let made = consul.create_session_on_node(&request).await;
+            (id, Done::Session(made.map(|session| (session, life))))
+        });
+    }
+
+    /// Renews a session from now on.
+    pub(super) fn renew(&self, session: SessionId, life: Life) -> Renewal {
+        let changed = self.changed.clone();
+        let on_change = Arc::new(move || changed.notify_one());
+        Renewal::start(self.consul.clone(), session, life, on_change)
+    }
+
+    /// Ends a session. One that can't be ended expires.
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        let consul = self.consul.clone();
+        self.ending.spawn(async move {
+            if let Err(error) = consul.destroy_session(&session).await {
+                tracing::debug!(%session, %error, "the session can't be destroyed");
+            }
+        });
+    }
+
+    /// Waits for the end of a call; `None` if something about a session is different.
+    pub(super) async fn next(&mut self) -> Option<(CallId, Done)> {
+        tokio::select! {
+            Some(ended) = self.under_way.join_next() => Some(whole(ended)),
+            Some(ended) = self.ending.join_next() => {
+                whole(ended);
+                None
+            }
+            () = self.changed.notified() => None,
+        }
+    }
+
+    /// A client whose calls have ended by then.
+    fn by(&self, not_after: Option<Moment>) -> Client {
+        match not_after {
+            Some(not_after) => self.consul.by(not_after),
+            None => self.consul.clone(),
+        }
+    }
+}
+
+/// What a task came to. That one has panicked is a bug, and ends who waits for it, too.
+fn whole<T>(ended: Result<T, JoinError>) -> T {
+    ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}

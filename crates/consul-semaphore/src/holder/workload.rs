@@ -1,0 +1,222 @@
+//! The program as the engine sees it: a workload that nobody else can start or stop, and its sessions.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    Cluster, Job, Key, Life, LimitPolicy, Mode, OnContention, OnSlotLost, Prefix, Reading,
+    Standing, Uid,
+    engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
+    evidence::LATE,
+    holding::Renewal,
+    identity, settings,
+    turns::WINDOW,
+};
+use consul_client::{
+    SessionId,
+    clock::{self, Moment},
+};
+
+/// Which slot a [`Holder`](super::Holder) is to have, and how it holds it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the semaphore lives in Consul.
+    pub prefix: Prefix,
+    /// How the slots stand in Consul.
+    pub mode: Mode,
+    /// How many may hold a slot at once: the same for all who use the prefix; 1 for a mutex.
+    pub limit: u32,
+    /// Higher goes first.
+    pub priority: i32,
+    /// Whether slots go by priority and age among all who wait at the prefix.
+    pub fair: bool,
+    /// Whether to wait for a slot. If not, what a dead holder has left is waited for all the same.
+    pub wait: bool,
+    /// What this host is called in Consul, for people: only what a Consul key may have, no slash
+    /// ([`identity::name_of`]).
+    pub host: String,
+    /// What the program is called there.
+    pub program: String,
+    /// The session that holds the slot.
+    pub session: SessionSettings,
+    /// How long the slot stays held once the work has ended.
+    pub cooldown: Duration,
+    /// What becomes of the work when its slot is lost.
+    pub on_slot_lost: OnSlotLost,
+    /// How long the work takes at most to end, once [`Holder::hold`](super::Holder::hold) says that it must; less than
+    /// half the TTL.
+    pub grace: Duration,
+}
+
+/// The session that holds a slot.
+#[derive(Clone, Debug)]
+pub struct SessionSettings {
+    /// The external node that owns it; `None`: the node of the agent that is asked, whose checks end the session too.
+    pub node: Option<String>,
+    /// How long it outlives its last renewal, 10 s to 24 h.
+    pub ttl: Duration,
+    /// How long a dead holder's slot rests before it is used, 60 s at the most.
+    pub lock_delay: Duration,
+}
+
+impl Settings {
+    /// The semaphore that the engine looks after. A program has neither a namespace nor an object of Kubernetes.
+    pub(super) fn semaphore(&self) -> settings::Settings {
+        settings::Settings {
+            cluster: Cluster {
+                name: self.host.clone(),
+                id: self.host.clone(),
+            },
+            namespace: identity::NONE.to_owned(),
+            name: identity::NONE.to_owned(),
+            key: None,
+            prefix: self.prefix.clone(),
+            mode: self.mode,
+            limit: self.limit,
+            policy: LimitPolicy::Refuse,
+            paused: false,
+            terminating: false,
+            on_slot_lost: self.on_slot_lost,
+            ttl: Some(self.session.ttl),
+            lock_delay: self.session.lock_delay,
+            cooldown: self.cooldown,
+            transient: true,
+            fair: self.fair.then_some(WINDOW),
+        }
+    }
+}
+
+/// The queue of the one semaphore.
+pub(super) fn queue() -> QueueRef {
+    let semaphore = SemaphoreRef {
+        namespace: identity::NONE.into(),
+        name: identity::NONE.into(),
+    };
+    QueueRef::new(&semaphore, None)
+}
+
+/// The program, and the sessions that are renewed for it.
+pub(super) struct Workload {
+    pub(super) job: Arc<Job>,
+    /// One, and while a lost slot is had again two.
+    pub(super) sessions: BTreeMap<SessionId, Renewal>,
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        self.sessions.values().for_each(Renewal::stop);
+    }
+}
+
+impl Workload {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let job = Job {
+            name: identity::name_of(&settings.program).into(),
+            uid: uid.as_str().into(),
+            version: Arc::default(),
+            seen: Moment::now(),
+            wants: Some(identity::NONE.into()),
+            key: None,
+            // Nothing is made for who does not wait.
+            on_contention: if settings.wait {
+                OnContention::Wait
+            } else {
+                OnContention::Skip
+            },
+            cron_job: None,
+            priority: settings.priority,
+            hold: false,
+            since: clock::time().as_second(),
+            standing: Standing::Idle,
+            grace: settings.grace + LATE,
+            was_suspended: false,
+            granted: None,
+            reported: None,
+        };
+        Self {
+            job: Arc::new(job),
+            sessions: BTreeMap::new(),
+        }
+    }
+
+    /// It is different from now on.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Job)) {
+        let job = Arc::make_mut(&mut self.job);
+        change(job);
+        // What was proved of it before counts no more.
+        job.version = format!("{:?}", Moment::now()).into();
+    }
+
+    /// What there is of it: nothing is left of the work of who leaves.
+    pub(super) fn proof(&self) -> Answer {
+        let left = self.job.standing != Standing::Deleting;
+        let left = left.then(|| "the program".to_owned());
+        Answer::Proof(Ok((Some(self.job.clone()), left.into_iter().collect())))
+    }
+
+    /// Whether one of its sessions has a slot.
+    pub(super) fn is_among(&self, reading: &Reading) -> bool {
+        self.sessions.keys().any(|own| reading.holds(own))
+    }
+
+    /// Stops renewing a session, and says whether it is to be ended: not if it is known to be gone.
+    pub(super) fn forget(&mut self, session: &SessionId) -> bool {
+        self.sessions.remove(session).is_some_and(|renewal| {
+            renewal.stop();
+            renewal.life() != Life::Gone
+        })
+    }
+}
+
+impl Stores for Workload {
+    type Of<'a> = &'a Self;
+
+    fn of<'a>(&'a self, _queue: &'a QueueRef) -> &'a Self {
+        self
+    }
+
+    fn keys(&self, _semaphore: &SemaphoreRef) -> Vec<Option<Key>> {
+        vec![None]
+    }
+
+    fn open(&self, _queue: &QueueRef) {}
+
+    fn close(&self, _queue: &QueueRef) -> bool {
+        false
+    }
+
+    fn keeps(&self, session: &SessionId) -> bool {
+        self.sessions.contains_key(session)
+    }
+}
+
+impl Lookup for &Workload {
+    fn slice(&self, _head: usize) -> Slice {
+        let ended = matches!(self.job.standing, Standing::Finished { .. });
+        let only_if = |there: bool| there.then(|| self.job.clone()).into_iter().collect();
+        Slice {
+            bound: only_if(self.job.granted.is_some() && !ended),
+            waiting: only_if(self.job.in_line()),
+        }
+    }
+
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        (self.job.uid == *uid).then(|| self.job.clone())
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        uids.iter().map(|uid| self.workload(uid)).collect()
+    }
+
+    fn touched(&self) -> BTreeSet<Uid> {
+        BTreeSet::new()
+    }
+
+    fn life(&self, session: &SessionId) -> Option<Life> {
+        self.sessions.get(session).map(Renewal::life)
+    }
+}
