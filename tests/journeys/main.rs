@@ -15,7 +15,6 @@
     reason = "a user's clock tells what time it is"
 )]
 
-mod durable_consul;
 mod helpers;
 mod proof;
 

@@ -1,4 +1,4 @@
-//! A `ConsulSemaphore` in a story.
+//! A `ConsulSemaphore` of a test.
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};
