@@ -1,31 +1,20 @@
 //! Certificates that are exchanged while the client works.
 
-use std::{fs, path::Path, process::Command, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use consul_client::{Client, PutMode, WatchOptions};
 use serde_json::json;
-use testbed::{Consul, Folder, Link, eventually, same};
+use testbed::{Certificates, Consul, Folder, Link, eventually, same};
 use tokio::time::timeout;
 
 use crate::{
     faults::Calls,
     server::{DEADLINE, config, free_port, is_old},
 };
-
-/// A folder with a CA, and certificates of a server and of a client.
-pub(crate) fn certificates() -> Folder {
-    let folder = Folder::new().unwrap();
-    let run = |words: &[&str]| {
-        let mut command = Command::new(testbed::servers().join("consul"));
-        command.args(words).current_dir(folder.path());
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{words:?}: {output:?}");
-    };
-    run(&["tls", "ca", "create"]);
-    run(&["tls", "cert", "create", "-server"]);
-    run(&["tls", "cert", "create", "-client"]);
-    folder
-}
 
 /// The configuration of a server that lets in whom its CA knows, and answers at this port.
 pub(crate) fn over_tls(ca: &Path, certificate: &Path, key: &Path, port: u16) -> serde_json::Value {
@@ -44,39 +33,41 @@ pub(crate) fn over_tls(ca: &Path, certificate: &Path, key: &Path, port: u16) -> 
     configuration
 }
 
-/// What is exchanged, and by which file of [`certificates`].
-const SERVERS: [(&str, &str); 3] = [
-    ("ca", "consul-agent-ca.pem"),
-    ("certificate", "dc1-server-consul-0.pem"),
-    ("key", "dc1-server-consul-0-key.pem"),
-];
-const CLIENTS: [(&str, &str); 3] = [
-    ("ca", "consul-agent-ca.pem"),
-    ("certificate", "dc1-client-consul-0.pem"),
-    ("key", "dc1-client-consul-0-key.pem"),
-];
+/// What is exchanged, in this order.
+const FILES: [&str; 3] = ["ca", "certificate", "key"];
 
-fn exchange(from: &Folder, into: &Folder, files: &[(&str, &str)]) {
-    for (name, file) in files {
-        fs::copy(from.path().join(file), into.path().join(name)).unwrap();
+fn of_server(of: &Certificates) -> [PathBuf; 3] {
+    let [certificate, key] = of.server();
+    [of.authority(), certificate, key]
+}
+
+fn of_client(of: &Certificates) -> [PathBuf; 3] {
+    let [certificate, key] = of.client();
+    [of.authority(), certificate, key]
+}
+
+fn exchange(from: &[PathBuf], into: &Folder) {
+    for (file, name) in from.iter().zip(FILES) {
+        fs::copy(file, into.path().join(name)).unwrap();
     }
 }
 
 #[tokio::test]
 async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
-    let (first, second) = (certificates(), certificates());
+    let made = Folder::new().unwrap();
+    let first = Certificates::make(&made.path().join("1")).await.unwrap();
+    let second = Certificates::make(&made.path().join("2")).await.unwrap();
     let (servers, clients) = (Folder::new().unwrap(), Folder::new().unwrap());
-    exchange(&first, &servers, &SERVERS);
-    exchange(&first, &clients, &CLIENTS);
+    exchange(&of_server(&first), &servers);
+    exchange(&of_client(&first), &clients);
     let at = |folder: &Folder, name: &str| folder.path().join(name);
-    let [ca, certificate, key] = ["ca", "certificate", "key"].map(|name| at(&servers, name));
+    let [ca, certificate, key] = FILES.map(|name| at(&servers, name));
     let port = free_port();
     let configuration = over_tls(&ca, &certificate, &key, port);
     let consul = Consul::builder().config(configuration).start().await;
     let link = Link::start(format!("127.0.0.1:{port}")).await.unwrap();
     let address = format!("https://{}", link.address());
-    let [ca, certificate, key] =
-        ["ca", "certificate", "key"].map(|name| at(&clients, name).display().to_string());
+    let [ca, certificate, key] = FILES.map(|name| at(&clients, name).display().to_string());
     let mut config = config(&[
         ("CONSUL_HTTP_ADDR", &address),
         ("CONSUL_CACERT", &ca),
@@ -93,16 +84,16 @@ async fn exchanged_certificates_are_used_by_new_connections_and_end_none() {
     let before = link.made();
 
     // The certificate before its key: nobody can use that, and who has the ones before goes on with them.
-    exchange(&second, &clients, &CLIENTS[..2]);
+    exchange(&of_client(&second)[..2], &clients);
     let Err(refused) = Client::new(config) else {
         panic!("taken");
     };
     assert_eq!(refused.variable, "CONSUL_CLIENT_CERT");
     assert!(client.get("p/a").await.unwrap().is_some());
 
-    exchange(&second, &servers, &SERVERS);
+    exchange(&of_server(&second), &servers);
     consul.process().signal("HUP").unwrap();
-    exchange(&second, &clients, &CLIENTS);
+    exchange(&of_client(&second), &clients);
     eventually("there are connections with the new ones", async || {
         client.get("p/a").await.map_err(|error| error.to_string())?;
         same(link.made() > before, true)

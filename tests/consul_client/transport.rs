@@ -1,14 +1,14 @@
 //! The ways to a Consul.
 
-use std::{fs, net::TcpListener, path::Path, pin::pin, time::Duration};
+use std::{fs, net::TcpListener, pin::pin, time::Duration};
 
 use consul_client::{Client, PutMode, WatchOptions};
 use futures::{StreamExt, future::try_join_all};
-use testbed::{Consul, Folder, Link};
+use testbed::{Certificates, Consul, Folder, Link};
 use tokio::time::timeout;
 
 use crate::{
-    credentials::{certificates, over_tls},
+    credentials::over_tls,
     server::{DEADLINE, client, config, free_port, kill, start, start_at},
 };
 
@@ -108,17 +108,13 @@ fn with_tls<'a>(address: &'a str, files: &'a [String; 3]) -> Vec<(&'static str, 
 
 #[tokio::test]
 async fn over_tls_with_certificates_on_both_sides() {
-    let folder = certificates();
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let files = [
-        file("consul-agent-ca.pem"),
-        file("dc1-client-consul-0.pem"),
-        file("dc1-client-consul-0-key.pem"),
-    ];
+    let folder = Folder::new().unwrap();
+    let made = Certificates::make(folder.path()).await.unwrap();
+    let [certificate, key] = made.client();
+    let files = [made.authority(), certificate, key].map(|file| file.display().to_string());
     let port = free_port();
-    let [certificate, key] = ["dc1-server-consul-0.pem", "dc1-server-consul-0-key.pem"]
-        .map(|name| folder.path().join(name));
-    let configuration = over_tls(Path::new(&files[0]), &certificate, &key, port);
+    let [certificate, key] = made.server();
+    let configuration = over_tls(&made.authority(), &certificate, &key, port);
     let _consul = Consul::builder().config(configuration).start().await;
     let https = format!("https://127.0.0.1:{port}");
     let bare = format!("localhost:{port}");
@@ -160,12 +156,9 @@ async fn over_tls_with_certificates_on_both_sides() {
     assert_eq!(get(&by_folder).await.unwrap(), b"1");
 
     // A server that is not trusted, unless nobody asks.
-    let other = certificates();
-    let other_ca = other
-        .path()
-        .join("consul-agent-ca.pem")
-        .display()
-        .to_string();
+    let other = folder.path().join("other");
+    let other = Certificates::make(&other).await.unwrap();
+    let other_ca = other.authority().display().to_string();
     let mut distrusting = but("CONSUL_CACERT");
     distrusting.push(("CONSUL_CACERT", &other_ca));
     let error = get(&distrusting).await.unwrap_err();

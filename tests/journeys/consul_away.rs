@@ -2,9 +2,7 @@
 
 use kube::ResourceExt;
 use serde_json::json;
-use testbed::{Bed, Job, Semaphore, eventually};
-
-use crate::durable_consul::DurableConsul;
+use testbed::{Bed, Consul, Job, Semaphore, eventually};
 
 async fn unreachable(semaphore: &Semaphore) {
     for kind in ["Ready", "ConsulReachable"] {
@@ -22,9 +20,11 @@ async fn pods(job: &Job) -> Vec<String> {
 #[tokio::test]
 async fn jobs_wait_and_go_on_while_consul_is_away() {
     let bed = Bed::builder().without_operator().start().await;
-    let mut server = DurableConsul::new(&bed);
-    let address = [("CONSUL_HTTP_ADDR", server.address().to_owned())];
-    let operator = bed.another_operator("far", [""; 0], address);
+    let server = Consul::cluster(1).await;
+    let address = server.servers()[0].address();
+    server.kill(0).await;
+    let variables = [("CONSUL_HTTP_ADDR", address.to_owned())];
+    let operator = bed.another_operator("far", [""; 0], variables);
     operator.start().await;
     let team = bed.namespace("consul-away").await;
 
@@ -37,9 +37,9 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     unreachable(&db).await;
     let ready = db.condition("Ready").await;
     let message = ready["message"].as_str().unwrap_or_default();
-    assert!(message.contains(server.address()), "{message}");
+    assert!(message.contains(address), "{message}");
 
-    server.start().await;
+    server.start_again(&[0]).await;
     long.is_running().await;
     db.is_ready().await;
 
@@ -52,7 +52,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     let quick = team.semaphore("quick").ttl("10s").create().await;
     quick.is_ready().await;
     let (session, running) = (long.session().await, pods(&long).await);
-    server.kill();
+    server.kill(0).await;
     unreachable(&db).await;
     db.shows(json!({ "held": 2, "waiting": 1 })).await;
     short.finish().await;
@@ -70,7 +70,7 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     })
     .await;
 
-    server.start().await;
+    server.start_again(&[0]).await;
     short.has_event("SlotReleased").await;
     next.is_complete().await;
     later.is_complete().await;
@@ -83,11 +83,11 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     );
 
     // It hangs: whoever asks it gets no answer.
-    server.pause();
+    server.servers()[0].pause().await;
     let last = team.job("e-last").semaphore("db").create().await;
     unreachable(&db).await;
     last.is_waiting().await;
-    server.resume();
+    server.servers()[0].resume().await;
     last.is_complete().await;
     db.is_ready().await;
     long.finish().await;

@@ -3,12 +3,9 @@
 use k8s_openapi::api::{batch::v1::CronJob, core::v1::Event};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde_json::{Value, json};
-use testbed::{Bed, Job, Namespace, eventually};
+use testbed::{Bed, Consul, Job, Namespace, eventually};
 
-use crate::{
-    cron::{job_of, schedule, stop},
-    durable_consul::DurableConsul,
-};
+use crate::cron::{job_of, schedule, stop};
 
 const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 
@@ -130,22 +127,22 @@ async fn whatever_else_is_in_the_way_it_waits() {
 #[tokio::test]
 async fn while_consul_is_away_it_waits() {
     let bed = Bed::builder().without_operator().start().await;
-    let mut server = DurableConsul::new(&bed);
-    let address = [("CONSUL_HTTP_ADDR", server.address().to_owned())];
+    let server = Consul::cluster(1).await;
+    let address = server.servers()[0].address().to_owned();
+    let address = [("CONSUL_HTTP_ADDR", address)];
     let operator = bed.another_operator("far", [""; 0], address);
-    server.start().await;
     operator.start().await;
     let team = bed.namespace("skip-away").await;
     let db = team.semaphore("db").limit(1).create().await;
     let holder = team.job("holder").semaphore("db").runs("1h").create().await;
     holder.is_running().await;
-    server.kill();
+    server.kill(0).await;
     db.has_condition("Ready", "False", "ConsulUnreachable")
         .await;
     let job = impatient(&team, "a", "db").create().await;
     job.has_event("SlotWaiting").await;
     job.is_waiting().await;
-    server.start().await;
+    server.start_again(&[0]).await;
     let told = is_skipped(&job).await;
     assert!(told.contains("/holder (session "), "{told}");
     holder.is_running().await;

@@ -1,9 +1,9 @@
 //! The wall clock jumps under the operator: it tells another time, and does nothing else differently.
 
-use std::{env, fs};
+use std::env;
 
 use testbed::{
-    Bed,
+    Bed, WallClock,
     proof::{nothing_is_left, runs_in_a_slot},
 };
 
@@ -11,7 +11,8 @@ use crate::stage::{Held, calls};
 
 #[tokio::test]
 async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
-    let Some(library) = testbed::faketime() else {
+    let bed = Bed::builder().without_operator().start().await;
+    let Some(clock) = WallClock::new(bed.folder()).expect("a clock") else {
         assert!(
             env::var_os("WITHOUT_FAKETIME").is_some(),
             "there is no libfaketime: run `make servers` where apt-get can download it, or set \
@@ -19,20 +20,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
         );
         return;
     };
-    let bed = Bed::builder().without_operator().start().await;
-    let clock = bed.folder().path().join("clock");
-    fs::write(&clock, "+0").expect("the clock");
-    let operator = bed.another_operator(
-        "jumping",
-        [""; 0],
-        [
-            ("LD_PRELOAD", library.display().to_string()),
-            ("FAKETIME_TIMESTAMP_FILE", clock.display().to_string()),
-            ("FAKETIME_NO_CACHE", "1".to_owned()),
-            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
-            ("DONT_FAKE_MONOTONIC", "1".to_owned()),
-        ],
-    );
+    let operator = bed.another_operator("jumping", [""; 0], clock.env());
     operator.start().await;
     let team = bed.namespace("wall-clock").await;
     let held = Held::new(&bed, &team, "Suspend", "30s").await;
@@ -43,7 +31,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
     );
     // As far back as the API server's certificate is old.
     for jump in ["+30d", "-50m", "+0"] {
-        fs::write(&clock, jump).expect("the clock");
+        clock.jump(jump).expect("the clock");
         calls(&operator, "session_renew", "ok", 4.0).await;
         calls(&operator, "kv_watch", "ok", 4.0).await;
         let name = format!("after{}", jump.replace(['+', '-'], "-"));

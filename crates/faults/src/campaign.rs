@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -20,18 +19,18 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use crate::plan::Options;
+
 use crate::{
     judge::{Verdict, judge},
-    kinds::{self, Strike},
-    load::{self, CALL, Load, SEMAPHORES},
+    kinds::{self, Planned, Strike},
+    load::{self, Load, SEMAPHORES},
     observer::{Observer, Observers},
-    picture, plan,
-    plan::Planned,
-    planted,
+    picture, plan, planted,
     record::{JobState, Phase, Record, What},
     report,
     timeline::{self, Timeline},
-    world::{NAMESPACE, World},
+    world::{CALL, NAMESPACE, World},
 };
 
 /// How often it says how far it is, and how often it judges what it has seen.
@@ -51,19 +50,6 @@ const AHEAD: usize = 12;
 
 /// How long everything may take to come to rest at the end.
 const REST: Duration = Duration::from_mins(3);
-
-/// What is asked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many faults.
-    pub faults: usize,
-    /// What the choice of faults depends on.
-    pub seed: u64,
-    /// Where the timeline, the report and the picture go. A timeline that is there is gone on with.
-    pub folder: PathBuf,
-    /// Only kinds that have this in their names.
-    pub only: Option<String>,
-}
 
 /// Runs a campaign, or the rest of one, and returns the verdict on all of it.
 pub async fn run(options: &Options) -> Result<Verdict> {
@@ -95,17 +81,17 @@ pub async fn run(options: &Options) -> Result<Verdict> {
     });
     let mut watches = Observers {
         timeline: timeline.clone(),
-        observers: vec![Observer::of_kubernetes(&world.client, &timeline)],
+        observers: vec![Observer::of_kubernetes(&world.kubernetes.client, &timeline)],
     };
     for kept in &SEMAPHORES {
         timeline.push(What::Semaphore(kept.record(NAMESPACE)));
         kept.create(&world, NAMESPACE).await?;
-        let watch = Observer::of_lock(&world.consul, &kept.prefix(), &timeline);
+        let watch = Observer::of_lock(&world.consul.reader, &kept.prefix(), &timeline);
         watches.observers.push(watch);
     }
     let load = Arc::new(Load::default());
     let tasks = load::start(&world, &load, options.seed);
-    let plan = plan::plan(options.seed, options.faults, options.only.as_deref());
+    let plan = plan::plan(options);
     let rest: Vec<_> = plan
         .into_iter()
         .filter(|fault| !done.contains(&fault.id))
@@ -177,7 +163,7 @@ fn done_before(records: &[Record], options: &Options) -> Result<BTreeSet<usize>>
 }
 
 async fn create_namespace(world: &World) -> Result<()> {
-    let namespaces = Api::<Namespace>::all(world.client.clone());
+    let namespaces = Api::<Namespace>::all(world.kubernetes.client.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": NAMESPACE } }))?;
     timeout(CALL, namespaces.create(&PostParams::default(), &namespace)).await??;
     Ok(())
@@ -309,18 +295,18 @@ async fn come_to_rest(world: &World) -> Result<()> {
 /// Sessions of the operator, and contender keys. A session that never expires and lost its contender
 /// to somebody's hand is ended ten minutes later: it is not waited for.
 async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
-    let keys = world.consul.json("kv/semaphores/?recurse").await?;
+    let keys = world.consul.reader.json("kv/semaphores/?recurse").await?;
     let keys = keys.as_array().into_iter().flatten();
     // A key that no session has locked takes part in nothing: somebody freed it.
     let contenders: BTreeSet<_> = keys.filter_map(|key| key["Session"].as_str()).collect();
-    let sessions = world.consul.json("session/list").await?;
+    let sessions = world.consul.reader.json("session/list").await?;
     let sessions = sessions.as_array().into_iter().flatten();
     let ours = sessions.filter(|session| {
         let expires = session["TTL"].as_str().is_some_and(|ttl| !ttl.is_empty());
         let stands = session["ID"]
             .as_str()
             .is_some_and(|id| contenders.contains(id));
-        session["Node"] == *world.node && (expires || stands)
+        session["Node"] == *world.consul.node && (expires || stands)
     });
     Ok((ours.count(), contenders.len()))
 }

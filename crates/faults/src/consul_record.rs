@@ -13,16 +13,15 @@ use std::{
 use anyhow::{Context as _, Result};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use futures::future::try_join_all;
+use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
+use testbed::{Call, Etcd};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{
-    access,
-    etcd::Etcd,
-    proxy::{Answer, Asked},
     record::{Body, What, Writer},
     timeline::Timeline,
-    told::Told,
+    told::{Answer, Told},
 };
 
 /// How often a `.lock` is asked for before it is given up, and the pause between.
@@ -90,10 +89,10 @@ impl LockBook {
         &self,
         writer: Writer,
         own: &Timeline,
-        asked: &Asked,
+        call: &Call,
         send: impl Future<Output = Result<Answer>>,
     ) -> Result<Answer> {
-        let mut told = Told::by(asked);
+        let mut told = Told::by(call);
         for (session, prefix, uid) in std::mem::take(&mut told.contenders) {
             own.push(What::Contender {
                 prefix,
@@ -117,7 +116,7 @@ impl LockBook {
         let answer = send.await;
         for (known, prefix) in &mut guards {
             let refused = answer.as_ref().is_ok_and(Answer::refuses);
-            known.doubtful |= !answer.as_ref().is_ok_and(|answer| answer.status < 500);
+            known.doubtful |= !answer.as_ref().is_ok_and(|answer| answer.status() < 500);
             if refused && !known.doubtful && known.body.is_some() {
                 continue;
             }
@@ -251,10 +250,17 @@ pub(crate) struct ConsulReader {
 }
 
 impl ConsulReader {
-    pub(crate) fn at(servers: Vec<String>) -> Result<Self> {
+    /// Servers that do the same, by their URLs.
+    pub(crate) fn at(servers: Vec<String>, token: Option<&str>) -> Result<Self> {
+        let mut headers = HeaderMap::new();
+        if let Some(token) = token {
+            let mut token = HeaderValue::from_str(token)?;
+            token.set_sensitive(true);
+            headers.insert("x-consul-token", token);
+        }
         let http = reqwest::Client::builder()
             .no_proxy()
-            .default_headers(access::headers())
+            .default_headers(headers)
             .connect_timeout(Duration::from_secs(2))
             .build()?;
         Ok(Self { http, servers })

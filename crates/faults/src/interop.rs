@@ -14,20 +14,18 @@ use futures::future::{join_all, try_join_all};
 use k8s_openapi::api::batch::v1;
 use kube::{ResourceExt as _, api::ListParams};
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, Taker};
+use testbed::{Bed, Namespace, Operator, Proxy, Taker};
 use tokio::time::sleep;
 
 pub use self::turns::{Turns, turns};
 
 use crate::{
     consul_record::{ConsulReader, LockBook},
-    etcd::Etcd,
+    door,
     judge::{Verdict, Violation, judge},
     observer::{Observer, Observers, POD_LABEL, prefix_of},
     record::{Place, Semaphore, What, Writer},
     timeline::Timeline,
-    weather::Sky,
-    world::open_consul_door,
 };
 
 const NAMESPACE: &str = "interop";
@@ -146,6 +144,8 @@ struct Cluster {
     team: Namespace,
     operator: Operator,
     timeline: Timeline,
+    /// The operator's, to Consul.
+    _door: Proxy,
 }
 
 /// Starts all of it, waits for so many hand-overs, and judges.
@@ -155,7 +155,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     let east = Bed::builder().with_consul_of(&west).without_operator();
     let east = east.try_start().await?;
     let consul = vec![west.consul().address().to_owned()];
-    let reader = ConsulReader::at(consul.clone())?;
+    let reader = ConsulReader::at(consul.clone(), None)?;
     let prefix = prefix_of(NAMESPACE, SEMAPHORE);
 
     let mut clocks = Vec::new();
@@ -165,7 +165,8 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         let _none = fs::remove_file(&path);
         let timeline = Timeline::open(&path)?;
         begin(&timeline, &prefix);
-        clocks.push((etcd(bed)?, timeline));
+        let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
+        clocks.push((kubernetes.etcd().clone(), timeline));
     }
     let book = LockBook::of_clusters(reader.clone(), clocks.clone());
     let mut clusters = Vec::new();
@@ -179,12 +180,14 @@ pub async fn run(options: &Options) -> Result<Outcome> {
                 Observer::of_lock(&reader, &prefix, timeline),
             ],
         });
-        let door = open_consul_door(Writer::Operator, &consul, Sky::new(), timeline, &book).await?;
-        clusters.push(Cluster::start(name, bed.clone(), &door, timeline).await?);
+        let door = door::to_consul(&consul, Writer::Operator, timeline, &book);
+        let door = door.start().await?;
+        clusters.push(Cluster::start(name, bed.clone(), door, timeline).await?);
     }
     let timeline = &clocks[0].1;
-    let door = open_consul_door(Writer::Foreign, &consul, Sky::new(), timeline, &book).await?;
-    let programs = programs(&west, &prefix, &door, options.rest)?;
+    let door = door::to_consul(&consul, Writer::Foreign, timeline, &book);
+    let door = door.start().await?;
+    let programs = programs(&west, &prefix, &door.url(), options.rest)?;
 
     let timelines: Vec<_> = clocks.iter().map(|(_, timeline)| timeline).collect();
     let load = clusters.iter().map(|cluster| cluster.load(&timelines));
@@ -216,13 +219,6 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// The clock of what is in this bed's Kubernetes.
-fn etcd(bed: &Bed) -> Result<Etcd> {
-    let kubernetes = bed.kubernetes().context("the bed has no Kubernetes")?;
-    let [_, etcd, ..] = kubernetes.processes();
-    Etcd::at(&etcd.argument("--listen-client-urls=")?)
-}
-
 fn begin(timeline: &Timeline, prefix: &str) {
     timeline.push(What::Bed { seed: 0, faults: 0 });
     timeline.push(What::Semaphore(Semaphore {
@@ -235,8 +231,8 @@ fn begin(timeline: &Timeline, prefix: &str) {
 }
 
 impl Cluster {
-    async fn start(name: &'static str, bed: Bed, door: &str, timeline: &Timeline) -> Result<Self> {
-        let address = [("CONSUL_HTTP_ADDR", door.to_owned())];
+    async fn start(name: &'static str, bed: Bed, door: Proxy, timeline: &Timeline) -> Result<Self> {
+        let address = [("CONSUL_HTTP_ADDR", door.url())];
         let operator = bed.another_operator(name, ["--cluster-name", name], address);
         operator.try_start().await?;
         let team = bed.namespace_named(NAMESPACE).await;
@@ -248,6 +244,7 @@ impl Cluster {
             team,
             operator,
             timeline: timeline.clone(),
+            _door: door,
         })
     }
 

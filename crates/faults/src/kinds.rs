@@ -14,18 +14,17 @@ mod way;
 
 use std::{future::ready, sync::Arc, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use fastrand::Rng;
 use futures::future::BoxFuture;
+use testbed::until;
 use tokio::time::sleep;
 
 use self::way::To;
 use crate::{
     load::{Kept, Load, SEMAPHORES},
-    plan::Planned,
     record::{Part, Phase, What},
-    weather::{Sky, Weather},
-    world::World,
+    world::{PATIENCE, World},
 };
 
 /// How often a fault that finds nothing to hit looks again, and after which pause.
@@ -293,6 +292,18 @@ pub(crate) static KINDS: [Kind; 64] = [
     }),
 ];
 
+/// A fault that is to come.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    /// Its place in the plan.
+    pub(crate) id: usize,
+    pub(crate) kind: &'static Kind,
+    /// The semaphore that it hits; none if it hits all.
+    pub(crate) semaphore: Option<usize>,
+    /// For what is left to chance in it.
+    pub(crate) seed: u64,
+}
+
 /// A fault while it lasts.
 pub(crate) struct Strike {
     pub(crate) world: Arc<World>,
@@ -373,12 +384,6 @@ impl Strike {
         away
     }
 
-    /// A weather that lasts until what is returned is dropped.
-    fn weather(sky: &Sky, weather: Weather) -> Spell {
-        sky.set(weather);
-        Spell(sky.clone())
-    }
-
     /// Waits for some time, which is about `seconds`.
     async fn lasts(&mut self, seconds: u64) {
         let millis = self.rng.u64(seconds * 800..=seconds * 1200);
@@ -406,30 +411,14 @@ impl Drop for Away {
     }
 }
 
-struct Spell(Sky);
-
-impl Drop for Spell {
-    fn drop(&mut self) {
-        self.0.set(Weather::default());
-    }
-}
-
 /// Heals something, as often as it takes: another fault may be in the way for a while.
 async fn until_done<F>(what: &str, mut heal: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<bool>>,
 {
-    let mut last = None;
-    for _ in 0..300 {
-        match heal().await {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => last = Some(error),
-        }
-        sleep(Duration::from_millis(300)).await;
-    }
-    match last {
-        Some(error) => Err(error.context(format!("not done in time: {what}"))),
-        None => bail!("not done in time: {what}"),
-    }
+    let look = || {
+        let healed = heal();
+        async { healed.await?.then_some(()).context("not yet") }
+    };
+    until(what, PATIENCE, look).await
 }

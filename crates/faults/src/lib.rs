@@ -4,11 +4,10 @@
 //! |---|---|
 //! | [`record`] | the records of the timeline |
 //! | [`timeline`] | the file, and the present that follows from it |
-//! | `proxy`, `weather`, `versions`, `tls` | the doors through which all traffic goes, and what they do to it |
+//! | `door`, `weather`, `versions`, `certificates` | the doors through which all traffic goes, and what they do to it |
 //! | `consul_record`, `told` | every revision of every `.lock`, and who waits |
 //! | `observer` | the API server's watches, and Consul's as a second source |
-//! | `world`, `etcd` | the servers |
-//! | `access` | who may do what in Consul |
+//! | `world` | the servers, who may do what in Consul, and the operators |
 //! | `load` | Jobs, and other programs that want slots |
 //! | `kinds`, `plan` | the kinds of faults, and which come |
 //! | [`judge`] | the safety sentences as checks over a timeline |
@@ -22,10 +21,9 @@
 
 pub mod campaign;
 
-mod access;
 mod certificates;
 mod consul_record;
-mod etcd;
+mod door;
 pub mod interop;
 pub mod judge;
 mod kinds;
@@ -34,12 +32,10 @@ mod observer;
 mod picture;
 mod plan;
 mod planted;
-mod proxy;
 pub mod record;
 mod report;
 pub mod soak;
 pub mod timeline;
-mod tls;
 mod told;
 mod versions;
 mod weather;

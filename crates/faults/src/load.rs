@@ -27,14 +27,10 @@ use testbed::{Process, Recipe};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    access,
     observer::{POD_LABEL, SEMAPHORE, prefix_of},
     record::{ForeignState, JobState, Semaphore, What},
-    world::{NAMESPACE, World},
+    world::{CALL, NAMESPACE, World, access},
 };
-
-/// How long a call to the API server may take.
-pub(crate) const CALL: Duration = Duration::from_secs(10);
 
 /// A semaphore of the load.
 pub(crate) struct Kept {
@@ -172,12 +168,12 @@ impl Kept {
 pub(crate) fn semaphores(world: &World, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("consul-semaphore.io", "v1alpha1", "ConsulSemaphore");
     let resource = ApiResource::from_gvk_with_plural(&kind, "consulsemaphores");
-    Api::namespaced_with(world.client.clone(), namespace, &resource)
+    Api::namespaced_with(world.kubernetes.client.clone(), namespace, &resource)
 }
 
 /// The API of Jobs.
 pub(crate) fn jobs(world: &World, namespace: &str) -> Api<Job> {
-    Api::namespaced(world.client.clone(), namespace)
+    Api::namespaced(world.kubernetes.client.clone(), namespace)
 }
 
 /// What the load shares with the faults.
@@ -366,7 +362,7 @@ async fn visit(world: &World, load: &Load, kept: &Kept, name: &str, rng: &mut Rn
             &prefix,
             &child,
         ])
-        .env("CONSUL_HTTP_ADDR", &world.doors.foreign)
+        .env("CONSUL_HTTP_ADDR", world.consul.doors.foreign.url())
         .env("CONSUL_HTTP_TOKEN", access::FOREIGN.secret);
     let server = Process::idle(world.bed.shared_folder(), recipe);
     server.start_again().context("consul lock")?;

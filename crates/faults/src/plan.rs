@@ -1,9 +1,11 @@
-//! Which faults come, by the seed alone.
+//! Which faults come.
+
+use std::path::PathBuf;
 
 use fastrand::Rng;
 
 use crate::{
-    kinds::{KINDS, Kind, Reach},
+    kinds::{KINDS, Kind, Planned, Reach},
     load::SEMAPHORES,
 };
 
@@ -13,16 +15,17 @@ const RARE: usize = 40;
 /// One in so many of the others hits everything at once.
 const ALL: usize = 4;
 
-/// A fault that is to come.
+/// What is asked of a campaign.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
-    /// Its place in the plan.
-    pub(crate) id: usize,
-    pub(crate) kind: &'static Kind,
-    /// The semaphore that it hits; none if it hits all.
-    pub(crate) semaphore: Option<usize>,
-    /// For what is left to chance in it.
-    pub(crate) seed: u64,
+pub struct Options {
+    /// How many faults.
+    pub faults: usize,
+    /// What the choice of faults depends on.
+    pub seed: u64,
+    /// Where the timeline, the report and the picture go. A timeline that is there is gone on with.
+    pub folder: PathBuf,
+    /// Only kinds that have this in their names.
+    pub only: Option<String>,
 }
 
 /// Kinds drawn in turn: each comes as often as its weight says before one comes again.
@@ -52,15 +55,16 @@ impl Deck {
     }
 }
 
-/// The faults of a campaign, in order. With `only`, those kinds alone that have it in their names.
-pub(crate) fn plan(seed: u64, faults: usize, only: Option<&str>) -> Vec<Planned> {
-    let mut rng = Rng::with_seed(seed);
+/// The faults of a campaign, in order. They depend on the seed alone.
+pub(crate) fn plan(options: &Options) -> Vec<Planned> {
+    let mut rng = Rng::with_seed(options.seed);
     let mut rare = Deck::of(|kind| kind.rare);
     let mut all = Deck::of(|kind| !kind.rare && kind.reach == Reach::All);
     let mut one = Deck::of(|kind| !kind.rare && kind.reach != Reach::All);
+    let only = options.only.as_deref();
     let mut wanted = only.map(|only| Deck::of(|kind| kind.name.contains(only)));
     let mut planned = Vec::new();
-    for id in 0..faults {
+    for id in 0..options.faults {
         let deck = if let Some(wanted) = &mut wanted {
             wanted
         } else if id % RARE == RARE / 2 {
@@ -93,10 +97,19 @@ pub(crate) fn plan(seed: u64, faults: usize, only: Option<&str>) -> Vec<Planned>
 mod tests {
     use super::*;
 
+    fn plan_of(seed: u64, faults: usize) -> Vec<Planned> {
+        plan(&Options {
+            faults,
+            seed,
+            folder: PathBuf::new(),
+            only: None,
+        })
+    }
+
     #[test]
     fn the_same_seed_plans_the_same_faults() {
         let names = |seed| -> Vec<_> {
-            let plan = plan(seed, 100, None).into_iter();
+            let plan = plan_of(seed, 100).into_iter();
             plan.map(|fault| (fault.kind.name, fault.semaphore, fault.seed))
                 .collect()
         };
@@ -106,7 +119,7 @@ mod tests {
 
     #[test]
     fn rare_ones_are_a_fixed_small_share_and_every_kind_comes() {
-        let plan = plan(7, 1000, None);
+        let plan = plan_of(7, 1000);
         assert_eq!(plan.len(), 1000);
         assert_eq!(plan.iter().filter(|fault| fault.kind.rare).count(), 25);
         for kind in &KINDS {

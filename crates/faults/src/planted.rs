@@ -13,10 +13,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     judge::{Rule, Verdict, judge},
-    load::CALL,
     observer::{Observer, POD_LABEL, prefix_of},
-    record::{Record, Semaphore, What},
-    world::{NAMESPACE, World},
+    record::{Record, Semaphore, What, Writer},
+    world::{CALL, NAMESPACE, World},
 };
 
 /// A semaphore that nobody else uses.
@@ -28,8 +27,8 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
     let prefix = prefix_of(NAMESPACE, NAME);
     let (earlier, _) = world.timeline.records();
     let _watches = (
-        Observer::of_lock(&world.consul, &prefix, &world.timeline),
-        Observer::of_kubernetes(&world.client, &world.timeline),
+        Observer::of_lock(&world.consul.reader, &prefix, &world.timeline),
+        Observer::of_kubernetes(&world.kubernetes.client, &world.timeline),
     );
     over_limit(world, &prefix)
         .await
@@ -59,25 +58,23 @@ pub(crate) async fn prove(world: &World) -> Result<String> {
     Ok(lives(&records[earlier.len()..]))
 }
 
-/// One holder too many, by the operator's own door, and away again at once.
+/// One holder too many, by a door of the operator's, and away again at once.
 async fn over_limit(world: &World, prefix: &str) -> Result<()> {
+    let (_door, consul) = world.consul.open(Writer::Operator, &world.timeline).await?;
     for body in [
         json!({ "Limit": 1, "Holders": { "a": true } }),
         json!({ "Limit": 1, "Holders": { "a": true, "b": true } }),
         json!({ "Limit": 1, "Holders": { "a": true } }),
     ] {
         let path = format!("kv/{prefix}/.lock");
-        let put = reqwest::Method::PUT;
-        world
-            .meddle(&world.doors.operator, put, &path, body.to_string())
-            .await?;
+        consul.try_put(&path, body).await?;
     }
     Ok(())
 }
 
 /// A pod that looks like one of a Job's, and away again at once.
 async fn without_slot(world: &World) -> Result<()> {
-    let pods = Api::<Pod>::namespaced(world.client.clone(), NAMESPACE);
+    let pods = Api::<Pod>::namespaced(world.kubernetes.client.clone(), NAMESPACE);
     let pod = serde_json::from_value(json!({
         "metadata": {
             "name": NAME,

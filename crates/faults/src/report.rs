@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::{
-    campaign::Options,
     judge::{Rule, Verdict, Violation},
+    plan::Options,
     record::{Record, What},
 };
 

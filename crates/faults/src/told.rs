@@ -1,12 +1,39 @@
 //! What a write to Consul says before it is sent: which `.lock`s it may change, and who is to have a
-//! slot or waits for one.
+//! slot or waits for one. And what a server answers.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use axum::{
+    body::{Body, Bytes},
+    http::response::Parts,
+    response::Response,
+};
 use serde_json::Value;
+use testbed::Call;
 
-use crate::{proxy::Asked, record::Place};
+use crate::record::Place;
+
+/// What a server said to a write.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) head: Parts,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> u16 {
+        self.head.status.as_u16()
+    }
+
+    /// Whether it says that nothing was done.
+    pub(crate) fn refuses(&self) -> bool {
+        self.head.status.is_client_error() || self.body == "false"
+    }
+
+    pub(crate) fn into_response(self) -> Response {
+        Response::from_parts(self.head, Body::from(self.body))
+    }
+}
 
 /// What a write says, as far as it concerns a semaphore.
 #[derive(Default)]
@@ -24,22 +51,21 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    pub(crate) fn by(asked: &Asked) -> Self {
-        let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    pub(crate) fn by(call: &Call) -> Self {
         let mut told = Self::default();
-        if path == "/v1/txn" {
-            let operations: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
-            for operation in operations.as_array().into_iter().flatten() {
-                told.take(&operation["KV"]);
+        if call.path == "/v1/txn" {
+            for (verb, key, value) in call.operations() {
+                told.take(&verb, &key, &value);
             }
-        } else if path == "/v1/session/create" {
-            let asked: Value = serde_json::from_slice(&asked.body).unwrap_or_default();
-            told.session = Some(asked["Name"].as_str().unwrap_or_default().to_owned());
-        } else if let Some(key) = path.strip_prefix("/v1/kv/") {
+        } else if call.path == "/v1/session/create" {
+            let name = call.json()["Name"].as_str().unwrap_or_default().to_owned();
+            told.session = Some(name);
+        } else if let Some(key) = call.path.strip_prefix("/v1/kv/") {
             if let Some(prefix) = prefix_of(key) {
                 told.prefixes.insert(prefix.to_owned());
             } else if let Some((prefix, session)) = key.rsplit_once('/')
-                && query
+                && call
+                    .query
                     .split('&')
                     .any(|part| part.strip_prefix("acquire=") == Some(session))
             {
@@ -49,9 +75,7 @@ impl Told {
         told
     }
 
-    fn take(&mut self, operation: &Value) {
-        let verb = operation["Verb"].as_str().unwrap_or_default();
-        let key = operation["Key"].as_str().unwrap_or_default();
+    fn take(&mut self, verb: &str, key: &str, value: &str) {
         let reads = verb.starts_with("check-") || verb.starts_with("get");
         if let Some(prefix) = prefix_of(key) {
             if !reads {
@@ -64,9 +88,7 @@ impl Told {
         };
         match verb {
             "lock" => {
-                let body = operation["Value"].as_str().unwrap_or_default();
-                let body = BASE64_STANDARD.decode(body).unwrap_or_default();
-                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let body: Value = serde_json::from_str(value).unwrap_or_default();
                 if body["waiting"].is_object() {
                     let place = Some(place(&body));
                     self.waiting.push((session.into(), prefix.into(), place));
@@ -107,25 +129,20 @@ fn prefix_of(key: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, Method};
+    use axum::http::Method;
+    use base64::{Engine as _, prelude::BASE64_STANDARD};
     use serde_json::json;
 
     use super::*;
 
-    fn asked(method: Method, path: &str, body: &Value) -> Asked {
-        Asked {
-            method,
-            path: path.to_owned(),
-            headers: HeaderMap::new(),
-            body: body.to_string().into(),
-        }
+    fn put(target: &str, body: &Value) -> Call {
+        Call::new(Method::PUT, target, body.to_string())
     }
 
     #[test]
     fn a_transaction_tells_whom_it_grants_to_and_who_is_dead() {
         let body = BASE64_STANDARD.encode(r#"{"uid":"u"}"#);
-        let told = Told::by(&asked(
-            Method::PUT,
+        let told = Told::by(&put(
             "/v1/txn?dc=dc1",
             &json!([
                 { "KV": { "Verb": "lock", "Key": "p/q/new", "Session": "new", "Value": body } },
@@ -146,7 +163,7 @@ mod tests {
         let value = BASE64_STANDARD.encode(body.to_string());
         let lock =
             json!([{ "KV": { "Verb": "lock", "Key": "p/s", "Session": "s", "Value": value } }]);
-        let told = Told::by(&asked(Method::PUT, "/v1/txn", &lock));
+        let told = Told::by(&put("/v1/txn", &lock));
         let place = Place {
             lost: Reverse(false),
             priority: Reverse(3),
@@ -157,16 +174,16 @@ mod tests {
         assert_eq!(told.waiting, [("s".into(), "p".into(), Some(place))]);
         assert_eq!(told.contenders, [], "it is no Job");
         let path = "/v1/kv/p/s?acquire=s&flags=7";
-        let told = Told::by(&asked(Method::PUT, path, &json!({})));
+        let told = Told::by(&put(path, &json!({})));
         assert_eq!(told.waiting, [("s".into(), "p".into(), None)]);
         let path = "/v1/kv/p/other?acquire=s";
-        let told = Told::by(&asked(Method::PUT, path, &json!({})));
+        let told = Told::by(&put(path, &json!({})));
         assert_eq!(told.waiting, []);
     }
 
     #[test]
     fn only_what_may_change_a_lock_waits_for_its_turn() {
-        let prefixes = |path| Told::by(&asked(Method::PUT, path, &json!({}))).prefixes;
+        let prefixes = |path| Told::by(&put(path, &json!({}))).prefixes;
         assert_eq!(prefixes("/v1/kv/p/.lock?cas=1"), ["p".to_owned()].into());
         assert_eq!(prefixes("/v1/kv/p/session?acquire=session"), [].into());
         assert_eq!(prefixes("/v1/session/renew/p"), [].into());

@@ -7,9 +7,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use axum::{body::Bytes, http::header};
-
-use crate::proxy::Asked;
+use axum::body::Bytes;
+use testbed::Call;
 
 /// By how much versions go back at once: more than a campaign writes.
 const STEP: u64 = 1_000_000;
@@ -51,21 +50,17 @@ impl Versions {
 
 impl Added {
     /// A request as the API server understands it; `None` if it begins at a version that is not there any more.
-    pub(crate) fn taken_off(self, mut asked: Asked) -> Option<Asked> {
-        if let Some((path, query)) = asked.path.split_once('?') {
-            let parameters: Option<Vec<String>> = query
-                .split('&')
-                .map(|parameter| self.taken_off_parameter(parameter))
-                .collect();
-            asked.path = format!("{path}?{}", parameters?.join("&"));
-        }
-        // Versions are exchanged in the answer, too, which has to come as it is.
-        asked.headers.remove(header::ACCEPT_ENCODING);
-        asked.body = in_objects(&asked.body, |version| {
-            self.meant(version).unwrap_or(LONG_AGO)
+    pub(crate) fn taken_off(self, call: Call) -> Option<Call> {
+        let parameters = call.query.split('&');
+        let parameters: Option<Vec<String>> = parameters
+            .map(|parameter| self.taken_off_parameter(parameter))
+            .collect();
+        let meant = |version| self.meant(version).unwrap_or(LONG_AGO);
+        Some(Call {
+            query: parameters?.join("&"),
+            body: in_objects(&call.body, meant).into(),
+            ..call
         })
-        .into();
-        Some(asked)
     }
 
     fn taken_off_parameter(self, parameter: &str) -> Option<String> {
@@ -117,17 +112,12 @@ fn in_objects(json: &[u8], exchange: impl Fn(u64) -> u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, Method};
+    use axum::http::Method;
 
     use super::*;
 
-    fn asked(path: &str, body: &str) -> Asked {
-        Asked {
-            method: Method::GET,
-            path: path.to_owned(),
-            headers: HeaderMap::new(),
-            body: Bytes::copy_from_slice(body.as_bytes()),
-        }
+    fn asked(target: &str, body: &str) -> Call {
+        Call::new(Method::GET, target, body.to_owned())
     }
 
     #[test]
@@ -143,14 +133,14 @@ mod tests {
         let path = "/jobs?watch=true&resourceVersion=1000000042&resourceVersionMatch=NotOlderThan";
         let meant = added.taken_off(asked(path, &shown)).unwrap();
         assert_eq!(
-            meant.path,
+            meant.target(),
             "/jobs?watch=true&resourceVersion=42&resourceVersionMatch=NotOlderThan"
         );
         assert_eq!(meant.body, object.as_slice());
         let any = added
             .taken_off(asked("/jobs?resourceVersion=0", ""))
             .unwrap();
-        assert_eq!(any.path, "/jobs?resourceVersion=0");
+        assert_eq!(any.target(), "/jobs?resourceVersion=0");
     }
 
     #[test]

@@ -1,32 +1,39 @@
-//! What a door of the proxy does to those who go through it.
+//! What a door does to those who go through it, as the kinds of faults choose it.
 
-use std::time::Duration;
+use testbed::{Call, Fault, Proxy};
 
-use axum::http::Method;
-use tokio::sync::watch;
-
-/// What a door does to those who go through it. The default is fine weather.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Weather {
-    /// These don't get through, in either direction, and are not refused: packets are dropped.
-    pub(crate) cut: Option<Which>,
-    /// How long each request waits before it goes on.
-    pub(crate) slow: Duration,
-    /// These are refused with this status.
-    pub(crate) refuse: Option<(Which, u16)>,
-    /// These are done, and their answers never arrive.
-    pub(crate) lose: Option<Which>,
-    /// These are kept, and go on after this time, whether or not somebody still waits for the answer.
-    pub(crate) keep: Option<(Which, Duration)>,
+/// What happens to some of the calls that come to a door.
+#[derive(Clone, Debug)]
+pub(crate) enum Weather {
+    /// No packet of these gets through, in either direction, and nobody is told.
+    Cut(Which),
+    /// These meet with a fault.
+    Met(Which, Fault),
 }
 
 impl Weather {
-    fn cuts(&self, method: &Method, path: &str) -> bool {
-        self.cut.is_some_and(|which| which.matches(method, path))
+    /// It is so at a door until what is returned is dropped.
+    pub(crate) fn over(self, door: &Proxy) -> Spell<'_> {
+        match self {
+            Self::Cut(which) => door.cut(move |call| which.matches(call)),
+            Self::Met(which, fault) => {
+                door.faults(move |call| which.matches(call).then(|| fault.clone()));
+            }
+        }
+        Spell(door)
     }
 }
 
-/// Some of the requests.
+/// A weather while it lasts.
+pub(crate) struct Spell<'a>(&'a Proxy);
+
+impl Drop for Spell<'_> {
+    fn drop(&mut self) {
+        self.0.heal();
+    }
+}
+
+/// Some of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All there are.
@@ -44,63 +51,17 @@ pub(crate) enum Which {
 }
 
 impl Which {
-    /// Whether it is one of them, by its path and query.
-    pub(crate) fn matches(self, method: &Method, path: &str) -> bool {
-        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    fn matches(self, call: &Call) -> bool {
+        let parameter = |begin: &str| call.query.split('&').any(|part| part.starts_with(begin));
         match self {
             Self::All => true,
-            Self::Transactions => path == "/v1/txn",
-            Self::Commits => !method.is_safe() && !path.starts_with("/v1/session/renew/"),
-            Self::Forwarded => query.split('&').any(|part| part.starts_with("dc=")),
-            Self::JobPatches => method == Method::PATCH && path.contains("/jobs/"),
+            Self::Transactions => call.path == "/v1/txn",
+            Self::Commits => call.writes() && !call.is_renewal(),
+            Self::Forwarded => parameter("dc="),
+            Self::JobPatches => call.method == "PATCH" && call.path.contains("/jobs/"),
             Self::PodLists => {
-                let watches = query.split('&').any(|part| part == "watch=true");
-                method == Method::GET && path.ends_with("/pods") && !watches
+                call.method == "GET" && call.path.ends_with("/pods") && !parameter("watch=true")
             }
         }
-    }
-}
-
-/// The weather at a door, to be changed and to be felt.
-#[derive(Clone)]
-pub(crate) struct Sky(watch::Sender<Weather>);
-
-impl Sky {
-    pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(Weather::default()))
-    }
-
-    pub(crate) fn set(&self, weather: Weather) {
-        self.0.send_replace(weather);
-    }
-
-    pub(crate) fn now(&self) -> Weather {
-        *self.0.borrow()
-    }
-
-    /// Waits while a request does not get through; says whether that was so.
-    pub(crate) async fn passable(&self, method: &Method, path: &str) -> bool {
-        let mut weather = self.0.subscribe();
-        let mut waited = false;
-        while weather.borrow_and_update().cuts(method, path) {
-            waited = true;
-            if weather.changed().await.is_err() {
-                break;
-            }
-        }
-        waited
-    }
-
-    /// Waits until a request that was let through is cut off, and until it would be let through again.
-    pub(crate) async fn breaks(&self, method: &Method, path: &str) {
-        let mut weather = self.0.subscribe();
-        let cut = weather
-            .wait_for(|weather| weather.cuts(method, path))
-            .await
-            .is_ok();
-        if !cut {
-            std::future::pending::<()>().await;
-        }
-        self.passable(method, path).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Waiting for rights: the API server goes by what was bound, or taken away, a moment later.
+//! Waits until RBAC takes effect: the API server applies a new or deleted binding a moment later.
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};

@@ -1,4 +1,4 @@
-//! etcd and a kube-apiserver: enough for everything that only the API server decides.
+//! A kube-apiserver with its etcd. That is enough for tests of everything the API server decides alone.
 use std::{
     ffi::OsStr,
     fs,
@@ -16,18 +16,18 @@ use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
 };
-use serde_json::{Value, json};
 
 use crate::{
+    etcd::Etcd,
     folder::Folder,
     kubeconfig,
-    kubernetes::Workloads,
     namespace::{Cluster, Namespace},
     ports,
     process::{Process, Recipe},
     programs,
     story::story,
-    tls, tools,
+    tls::{self, ServerCertificate},
+    tools,
 };
 
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -35,15 +35,25 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// The admin's token. It is worth nothing outside of a loopback port that lives for minutes.
 const ADMIN_TOKEN: &str = "admin";
 
+/// What gets pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Workloads {
+    /// Jobs alone, whose pods have no `ServiceAccount`.
+    #[default]
+    Jobs,
+    /// Deployments too. All pods have the token of their `ServiceAccount`, as it is elsewhere.
+    Deployments,
+}
+
 /// An API server with its etcd. No controller runs: a Job that is made stays as it is.
 ///
 /// Ends when it is dropped.
 #[derive(Debug)]
 pub struct ApiServer {
     server: Process,
-    etcd: Process,
+    etcd_process: Process,
+    etcd: Etcd,
     url: String,
-    etcd_url: String,
     kubeconfig: PathBuf,
     service_account_key: PathBuf,
     folder: Arc<Folder>,
@@ -71,10 +81,10 @@ impl ApiServer {
             "tokens.csv",
             format!("{ADMIN_TOKEN},admin,admin,system:masters\n"),
         )?;
-        let (etcd, etcd_url) = start_etcd(&folder).await.context("starting etcd")?;
+        let (etcd_process, etcd) = start_etcd(&folder).await.context("starting etcd")?;
         let (server, url, kubeconfig) = ports::on_lasting(|[port]| {
             let certs = folder.path().join("apiserver");
-            let (folder, etcd_url, tokens) = (&folder, &etcd_url, &tokens);
+            let (folder, etcd_url, tokens) = (&folder, etcd.url(), &tokens);
             let (private, public) = (
                 service_account_key.display(),
                 service_account_public_key.display(),
@@ -110,9 +120,9 @@ impl ApiServer {
         .context("starting the API server")?;
         Ok(Self {
             server,
+            etcd_process,
             etcd,
             url,
-            etcd_url,
             kubeconfig,
             service_account_key,
             folder,
@@ -198,7 +208,7 @@ impl ApiServer {
 
     /// The processes: the API server and etcd.
     pub fn processes(&self) -> [&Process; 2] {
-        [&self.server, &self.etcd]
+        [&self.server, &self.etcd_process]
     }
 
     /// Kills the API server (SIGKILL) and waits for its end. etcd goes on, with all data.
@@ -210,45 +220,45 @@ impl ApiServer {
     /// Starts the API server once more, on its port, and waits until it is ready.
     #[track_caller]
     pub fn start_again(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            self.server.start_again()?;
-            ready(&self.server, &self.url, &self.authority_file()).await
-        })
+        story(Location::caller(), self.try_start_again())
     }
 
-    /// Has etcd forget all versions but the present one, as it does by itself every few minutes: who
-    /// watches from an older one must begin again (410 Gone).
+    /// As [`Self::start_again`], for a program that is no test.
+    pub async fn try_start_again(&self) -> Result<()> {
+        self.server.start_again()?;
+        ready(&self.server, &self.url, &self.authority_file()).await
+    }
+
+    /// Its etcd.
+    pub fn etcd(&self) -> &Etcd {
+        &self.etcd
+    }
+
+    /// As [`Etcd::compact`].
     #[track_caller]
     pub fn compact(&self) -> impl Future<Output = ()> {
-        story(Location::caller(), async move {
-            let http = reqwest::Client::builder().no_proxy().build()?;
-            let post = |path: &str, body: Value| {
-                let request = http.post(format!("{}/v3/kv/{path}", self.etcd_url));
-                let request = request.json(&body).timeout(Duration::from_secs(30));
-                async move {
-                    request
-                        .send()
-                        .await?
-                        .error_for_status()?
-                        .json::<Value>()
-                        .await
-                }
-            };
-            let any = json!({ "key": "AA==", "limit": 1 });
-            let revision = post("range", any).await?["header"]["revision"].clone();
-            let now = json!({ "revision": revision, "physical": true });
-            post("compaction", now).await?;
-            Ok(())
-        })
+        story(Location::caller(), async { self.etcd.compact().await })
     }
 
     /// Where it answers.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
+    /// What its clients see: for a [`Proxy`](crate::Proxy) that they take for it.
+    ///
+    /// # Errors
+    /// The API server has not been ready yet.
+    pub fn certificate(&self) -> Result<ServerCertificate> {
+        let certificate = self.authority_file();
+        ServerCertificate::read(&certificate, &certificate.with_extension("key"), None)
+    }
+
     /// The certificate authority that its own certificate is checked against, as PEM.
-    pub(crate) fn authority(&self) -> Result<String> {
+    ///
+    /// # Errors
+    /// The API server has not been ready yet.
+    pub fn authority(&self) -> Result<String> {
         let file = self.authority_file();
         fs::read_to_string(&file).with_context(|| file.display().to_string())
     }
@@ -273,7 +283,7 @@ fn left_out(workloads: Workloads) -> &'static str {
     }
 }
 
-async fn start_etcd(folder: &Arc<Folder>) -> Result<(Process, String)> {
+async fn start_etcd(folder: &Arc<Folder>) -> Result<(Process, Etcd)> {
     let program = programs::server("etcd")?;
     ports::on_free(|[client, peer]| {
         let [client, peer] = [client, peer].map(|port| format!("http://127.0.0.1:{port}"));
@@ -290,20 +300,9 @@ async fn start_etcd(folder: &Arc<Folder>) -> Result<(Process, String)> {
             .arg("--unsafe-no-fsync");
         async move {
             let etcd = Process::start(folder, &recipe)?;
-            let http = reqwest::Client::builder().no_proxy().build()?;
-            etcd.ready(PATIENCE, || async {
-                let answer = http
-                    .get(format!("{client}/health"))
-                    .timeout(Duration::from_secs(5))
-                    .send()
-                    .await;
-                match answer.and_then(reqwest::Response::error_for_status) {
-                    Ok(_) => Ok(()),
-                    Err(error) => Err(error.to_string()),
-                }
-            })
-            .await?;
-            Ok((etcd, client))
+            let asked = Etcd::at(&client)?;
+            etcd.ready(PATIENCE, || asked.health()).await?;
+            Ok((etcd, asked))
         }
     })
     .await

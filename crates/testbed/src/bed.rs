@@ -1,4 +1,4 @@
-//! The bed: everything at once.
+//! The bed: Kubernetes, Consul and the operator together.
 use std::{
     ffi::OsStr,
     panic::Location,
@@ -183,7 +183,7 @@ impl Bed {
         let direct = &self.servers.place.kubeconfig;
         story(Location::caller(), async move {
             let link = Link::start(kubeconfig::server(direct)?).await?;
-            let kubeconfig = self.by_way_of("https", link.address())?;
+            let kubeconfig = self.by_way_of(&format!("https://{}", link.address()))?;
             Ok((link, kubeconfig))
         })
     }
@@ -196,18 +196,21 @@ impl Bed {
         story(Location::caller(), async move {
             let server = format!("https://{}", kubeconfig::server(direct)?);
             let authority = kubeconfig::authority(direct)?;
-            let proxy = Proxy::before(server, Some(&authority)).await?;
-            let kubeconfig = self.by_way_of("http", &proxy.address())?;
+            let proxy = Proxy::before([server]).trusting(authority).start().await?;
+            let kubeconfig = self.by_way_of(&proxy.url())?;
             Ok((proxy, kubeconfig))
         })
     }
 
-    /// The operator's kubeconfig for an API server that is reached at another address.
-    fn by_way_of(&self, scheme: &str, address: &str) -> Result<PathBuf> {
-        let url = format!("{scheme}://{address}");
-        let kubeconfig = kubeconfig::by_way_of(&self.servers.place.kubeconfig, &url)?;
-        let name = format!("{}.kubeconfig", address.replace(':', "-"));
-        self.folder().write(&name, kubeconfig)
+    /// The operator's kubeconfig for an API server that is reached at another URL, such as a proxy's.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn by_way_of(&self, url: &str) -> Result<PathBuf> {
+        let kubeconfig = kubeconfig::by_way_of(self.operator_kubeconfig(), url)?;
+        let name = url.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        self.folder()
+            .write(&format!("{name}.kubeconfig"), kubeconfig)
     }
 
     /// A way to Consul that can be cut.
@@ -281,7 +284,8 @@ impl Bed {
     /// Watches the semaphore at `prefix` from now on: how many hold a slot, and how many Jobs have pods.
     #[track_caller]
     pub fn watch_limit(&self, prefix: &str) -> impl Future<Output = LimitWatch> {
-        story(Location::caller(), LimitWatch::start(self, prefix))
+        let watch = LimitWatch::start(&self.consul, &self.client, prefix);
+        story(Location::caller(), watch)
     }
 
     /// Ends everything, and waits until it is gone. Other handles must be gone already.

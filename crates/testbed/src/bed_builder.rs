@@ -1,4 +1,4 @@
-//! How a bed comes about.
+//! Starts a bed, with or without changes to its parts.
 use std::{
     env,
     panic::Location,
@@ -14,12 +14,13 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 
 use crate::{
+    api_server::Workloads,
     bed::{Bed, Servers},
     consul_server::{ConsulBuilder, ConsulServer},
     env::Env,
     folder::Folder,
     kubeconfig,
-    kubernetes::{Kubernetes, Workloads},
+    kubernetes::Kubernetes,
     manifests,
     operator::{Operator, OperatorOptions, Place},
     programs,

@@ -1,9 +1,9 @@
-//! Consul as an observer sees it: plain HTTP, sharing no code with the operator.
+//! A plain HTTP client of Consul. It shares no code with the operator.
 use std::{collections::BTreeSet, panic::Location, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use reqwest::{Body, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::{story::story, tls};
@@ -284,9 +284,7 @@ impl Consul {
     #[track_caller]
     pub fn delete_at(&self, path: &str) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
-            self.check(self.request(Method::DELETE, path))
-                .await
-                .map(drop)
+            self.try_call(Method::DELETE, path, "").await.map(drop)
         })
     }
 
@@ -301,9 +299,20 @@ impl Consul {
 
     /// `PUT /v1/<path>`, as a `Result`; an answer that is no JSON is null.
     pub async fn try_put(&self, path: &str, body: Value) -> Result<Value> {
-        let answer = self
-            .check(self.request(Method::PUT, path).json(&body))
-            .await?;
+        self.try_call(Method::PUT, path, body.to_string()).await
+    }
+
+    /// A call of `/v1/<path>` with any body; an answer that is no JSON is null.
+    ///
+    /// # Errors
+    /// Consul does not answer, or refuses.
+    pub async fn try_call(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Into<Body>,
+    ) -> Result<Value> {
+        let answer = self.check(self.request(method, path).body(body)).await?;
         Ok(serde_json::from_slice(&answer.bytes().await?).unwrap_or_default())
     }
 

@@ -1,12 +1,13 @@
-//! Consul as it runs in earnest: several servers with data of their own, each of which can be lost.
+//! Several Consul servers with data on disk, as in production. Each of them can be lost.
 use std::{panic::Location, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::{Value, json};
+use anyhow::{Context as _, Error, Result, bail};
+use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
     consul::Consul,
-    consul_server::{ConsulServer, forget_port},
+    consul_server::{ConsulServer, forget_port, has_nodes},
     folder::Folder,
     ports,
     process::{Process, Recipe},
@@ -64,10 +65,7 @@ impl ConsulCluster {
                 .collect(),
         };
         for server in &this.servers {
-            server
-                .process()
-                .ready(PATIENCE, || knows_leader(server))
-                .await?;
+            knows_leader(server).await?;
         }
         Ok(this)
     }
@@ -77,27 +75,33 @@ impl ConsulCluster {
         &self.servers
     }
 
-    /// Which server leads: its number.
+    /// Waits until a server leads, and can be read from; returns its number.
     #[track_caller]
     pub fn leader(&self) -> impl Future<Output = usize> {
-        story(Location::caller(), async move {
-            wait::until("Consul has a leader", PATIENCE, || async {
-                for (number, server) in self.servers.iter().enumerate() {
-                    // Only its own word counts: others may not know yet that it is gone. One that is
-                    // killed or stopped does not answer.
-                    let asked = server.try_get("status/leader");
-                    let asked = tokio::time::timeout(Duration::from_secs(2), asked).await;
-                    if let (Ok(Ok(Value::String(leader))), Some(peer)) =
-                        (asked, self.peers.get(number))
-                        && leader == *peer
-                    {
-                        return Ok(number);
-                    }
+        story(Location::caller(), self.try_leader())
+    }
+
+    /// As [`Self::leader`], for a program that is no test.
+    ///
+    /// # Errors
+    /// No server leads for minutes.
+    pub async fn try_leader(&self) -> Result<usize> {
+        wait::until("Consul has a leader", PATIENCE, || async {
+            for (number, (server, peer)) in self.servers.iter().zip(&self.peers).enumerate() {
+                let leads = async {
+                    // Only its own word counts: others may not know yet that it is gone.
+                    let leader = server.try_get("status/leader").await?;
+                    wait::same(leader, json!(peer)).map_err(Error::msg)?;
+                    has_nodes(server, "catalog/nodes?consistent").await
+                };
+                // One that is killed or stopped does not answer.
+                if let Ok(Ok(())) = timeout(Duration::from_secs(2), leads).await {
+                    return Ok(number);
                 }
-                Err("no server leads".to_owned())
-            })
-            .await
+            }
+            Err("no server leads")
         })
+        .await
     }
 
     /// Kills a server (SIGKILL).
@@ -114,15 +118,10 @@ impl ConsulCluster {
     pub fn start_again(&self, servers: &[usize]) -> impl Future<Output = ()> {
         story(Location::caller(), async move {
             for number in servers {
-                let server = self.server(*number)?;
-                server.process().start_again()?;
+                self.server(*number)?.process().start_again()?;
             }
             for number in servers {
-                let server = self.server(*number)?;
-                server
-                    .process()
-                    .ready(PATIENCE, || knows_leader(server))
-                    .await?;
+                knows_leader(self.server(*number)?).await?;
             }
             Ok(())
         })
@@ -205,11 +204,8 @@ fn start(
     ))
 }
 
-/// A list of nodes needs a leader, and the servers' own nodes in the catalog.
-async fn knows_leader(server: &Consul) -> Result<(), String> {
-    match server.try_get("catalog/nodes").await {
-        Ok(Value::Array(nodes)) if !nodes.is_empty() => Ok(()),
-        Ok(_) => Err("no node is in the catalog".to_owned()),
-        Err(error) => Err(format!("{error:#}")),
-    }
+/// Waits until a server knows the leader.
+async fn knows_leader(server: &ConsulServer) -> Result<()> {
+    let nodes = || has_nodes(server, "catalog/nodes");
+    server.process().ready(PATIENCE, nodes).await
 }

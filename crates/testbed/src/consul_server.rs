@@ -1,7 +1,7 @@
-//! A Consul of one's own.
+//! A single Consul in development mode, for one test.
 use std::{ops::Deref, panic::Location, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use crate::{
@@ -111,16 +111,8 @@ impl ConsulBuilder {
                 }
                 let process = Process::start(&folder, &recipe)?;
                 let client = Consul::at(&format!("127.0.0.1:{http}"), token.as_deref())?;
-                process
-                    .ready(PATIENCE, || async {
-                        // A list of nodes needs a leader, the agent's own node in the catalog, and the token.
-                        match client.try_get("catalog/nodes").await {
-                            Ok(Value::Array(nodes)) if !nodes.is_empty() => Ok(()),
-                            Ok(_) => Err("it is not in its own catalog".to_owned()),
-                            Err(error) => Err(format!("{error:#}")),
-                        }
-                    })
-                    .await?;
+                let nodes = || has_nodes(&client, "catalog/nodes");
+                process.ready(PATIENCE, nodes).await?;
                 Ok((process, client))
             }
         })
@@ -131,6 +123,14 @@ impl ConsulBuilder {
             process,
             folder,
         })
+    }
+}
+
+/// A list of nodes needs a leader, the servers' own nodes in the catalog, and the token.
+pub(crate) async fn has_nodes(consul: &Consul, path: &str) -> Result<()> {
+    match consul.try_get(path).await? {
+        Value::Array(nodes) if !nodes.is_empty() => Ok(()),
+        _ => bail!("no node is in the catalog"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The operator as a pod says that it runs: kwok plays pods, and runs nothing.
+//! Runs the operator as the pod of a Deployment describes it. kwok only plays pods and runs nothing.
 use std::{
     fs,
     panic::Location,

@@ -1,4 +1,4 @@
-//! The folder of a bed: certificates, data, logs. It lives exactly as long as what uses it.
+//! The folder of a bed, with certificates, data and logs. It is removed when the last process in it has ended.
 use std::{
     ffi::OsStr,
     fs::{self, DirBuilder, OpenOptions},
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{process, wait};
+use crate::wait;
 
 const KEEPER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/keeper");
 
@@ -109,7 +109,7 @@ impl Folder {
             files.filter(|file| file.extension().is_some_and(|extension| extension == "pid"));
         let keeper = self.keeper.lock().as_ref().map(Child::id);
         servers
-            .flat_map(|file| process::read_ids(&file))
+            .flat_map(|file| read_ids(&file))
             .chain(keeper)
             .collect()
     }
@@ -130,6 +130,14 @@ impl Folder {
         )
         .await
     }
+}
+
+/// The ids in a guard's file.
+pub(crate) fn read_ids(pid_file: &Path) -> Vec<u32> {
+    let ids = fs::read_to_string(pid_file).unwrap_or_default();
+    ids.split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect()
 }
 
 impl Drop for Folder {

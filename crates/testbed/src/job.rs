@@ -1,4 +1,4 @@
-//! A Job in a story.
+//! A Job of a test.
 
 mod builder;
 

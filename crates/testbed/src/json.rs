@@ -1,4 +1,4 @@
-//! JSON, as merge patches see it.
+//! Merges JSON as merge patches do.
 use serde_json::Value;
 
 /// Merges as RFC 7396 does: objects field by field, null removes, everything else replaces.

@@ -1,4 +1,4 @@
-//! Kubeconfigs, and the clients made of them.
+//! Kubeconfigs, and clients made from them.
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};

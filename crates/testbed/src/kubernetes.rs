@@ -1,4 +1,4 @@
-//! A Kubernetes whose Jobs really run, but for the containers: kwok plays those.
+//! A Kubernetes that really runs Jobs, except for their containers, which kwok plays.
 use std::{ops::Deref, panic::Location, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    api_server::ApiServer,
+    api_server::{ApiServer, Workloads},
     folder::Folder,
     kubeconfig,
     process::{Process, Recipe},
@@ -30,16 +30,6 @@ const CONTROLLERS: &str = "job-controller,cronjob-controller,garbage-collector-c
 /// What Deployments need beside, budgets for their pods, and the authority that their pods know the API server by.
 const MORE_CONTROLLERS: &str = "deployment-controller,replicaset-controller,disruption-controller,\
     root-ca-certificate-publisher-controller,clusterrole-aggregation-controller";
-
-/// What gets pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Workloads {
-    /// Jobs alone, whose pods have no `ServiceAccount`.
-    #[default]
-    Jobs,
-    /// Deployments too. All pods have the token of their `ServiceAccount`, as it is elsewhere.
-    Deployments,
-}
 
 /// An API server with the real controllers and scheduler, and a node on which kwok plays the pods.
 ///

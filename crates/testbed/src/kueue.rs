@@ -1,4 +1,4 @@
-//! Kueue, a queue for Jobs within one cluster: what benchmarks hold the operator against.
+//! Kueue, a queue for Jobs within one cluster. Benchmarks compare the operator with it.
 use std::{panic::Location, time::Duration};
 
 use anyhow::{Context as _, Result};

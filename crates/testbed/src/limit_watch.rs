@@ -1,5 +1,5 @@
-//! An observer of a semaphore's limit. It shares no code with the operator and believes nothing that
-//! it says: it reads `.lock` in Consul and the pods in Kubernetes.
+//! Watches whether a semaphore's limit is kept. It shares no code with the operator and relies on nothing
+//! that the operator reports: it reads `.lock` in Consul and the pods in Kubernetes.
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
@@ -18,7 +18,6 @@ use kube::{
 use tokio::task::JoinHandle;
 
 use crate::{
-    bed::Bed,
     consul::Consul,
     job::SEMAPHORE_LABEL,
     semaphore::{self, prefix_of},
@@ -60,16 +59,16 @@ struct State {
 impl LimitWatch {
     /// Starts to watch, and returns when there is a first reading of both, so that nothing that
     /// happens from now on is missed.
-    pub(crate) async fn start(bed: &Bed, prefix: &str) -> Result<Self> {
+    pub(crate) async fn start(consul: &Consul, client: &Client, prefix: &str) -> Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let tasks = [
             tokio::spawn(follow_lock(
-                bed.consul().clone(),
+                consul.clone(),
                 prefix.to_owned(),
                 state.clone(),
             )),
             tokio::spawn(follow_pods(
-                bed.client().clone(),
+                client.clone(),
                 prefix.to_owned(),
                 state.clone(),
             )),

@@ -1,4 +1,4 @@
-//! A way to a server that can be cut.
+//! A TCP connection to a server that can be cut.
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

@@ -1,4 +1,4 @@
-//! Applies the manifests that the project ships, as they are.
+//! Applies the manifests that the project ships, unchanged.
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! A namespace of one's own: the stage of a story.
+//! A namespace of a test.
 use std::{
     any::Any,
     ffi::{OsStr, OsString},

@@ -1,4 +1,4 @@
-//! The operator, as a process of its own.
+//! The operator as a process.
 use std::{panic::Location, path::PathBuf, process::ExitStatus, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
@@ -238,7 +238,9 @@ impl Operator {
         })
     }
 
-    pub(crate) async fn end(&self, signal: &str) -> Result<ExitStatus> {
+    /// Ends it by a signal, such as `TERM` or `KILL`, and waits for its end: for a program that is no
+    /// test.
+    pub async fn end(&self, signal: &str) -> Result<ExitStatus> {
         self.signal(signal).await?;
         let mut running = self.0.running.lock().await;
         let Some(process) = running.as_ref().map(|running| &running.process) else {
@@ -249,7 +251,8 @@ impl Operator {
         Ok(status)
     }
 
-    async fn signal(&self, signal: &str) -> Result<()> {
+    /// Sends it a signal, such as `STOP` or `CONT`: for a program that is no test.
+    pub async fn signal(&self, signal: &str) -> Result<()> {
         match &*self.0.running.lock().await {
             Some(running) => running.process.signal(signal),
             None => bail!("{} does not run", self.0.name),

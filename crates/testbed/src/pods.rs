@@ -1,4 +1,4 @@
-//! What a node does with the operator's pods: it runs those that there are, and ends those that are gone.
+//! Runs the operator's pods as a node does: it starts those that exist and ends those that are deleted.
 use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use anyhow::Result;

@@ -1,5 +1,5 @@
-//! Waiting for admission policies: the API server takes up each of them by itself, about a second after it
-//! was made, changed or removed.
+//! Waits until admission policies take effect: the API server applies each of them about a second after
+//! it is created, changed or deleted.
 use std::panic::Location;
 
 use anyhow::{Context as _, Result};

@@ -1,4 +1,4 @@
-//! A server as a process that can't outlive whoever started it.
+//! A server as a process that ends with the process that started it.
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, OpenOptions},
@@ -14,7 +14,11 @@ use parking_lot::Mutex;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-use crate::{env::Env, folder::Folder, wait};
+use crate::{
+    env::Env,
+    folder::{Folder, read_ids},
+    wait::{self, Look},
+};
 
 const GUARD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/guard");
 
@@ -132,17 +136,6 @@ impl Process {
         matches!(guard.as_mut().map(Child::try_wait), Some(Ok(None)))
     }
 
-    /// The value of the argument that begins like this, such as `--secure-port=`.
-    ///
-    /// # Errors
-    /// There is none.
-    pub fn argument(&self, name: &str) -> Result<String> {
-        let mut args = self.recipe.args.iter().filter_map(|arg| arg.to_str());
-        let value = args.find_map(|arg| arg.strip_prefix(name));
-        let value = value.with_context(|| format!("{} has no argument {name}", self.name()))?;
-        Ok(value.to_owned())
-    }
-
     /// Stops it (SIGSTOP), and waits until it is: its guard sends the signal when it has time to.
     pub(crate) async fn pause(&self) -> Result<()> {
         self.signal("STOP")?;
@@ -203,7 +196,7 @@ impl Process {
         mut probe: impl FnMut() -> F,
     ) -> Result<()>
     where
-        F: Future<Output = Result<(), String>>,
+        F: Future<Output: Look<Value = ()>>,
     {
         let ready = wait::until(&format!("{} gets ready", self.name()), patience, || {
             // Asked first: a probe may be answered by another server that took the same port.
@@ -212,7 +205,7 @@ impl Process {
             async move {
                 match ended {
                     Some(status) => Ok(Err(anyhow!("it ended: {status}"))),
-                    None => probed.await.map(Ok),
+                    None => probed.await.judge().map(Ok),
                 }
             }
         })
@@ -272,14 +265,6 @@ fn spawn(folder: &Folder, recipe: &Recipe, log: &Path, pid_file: &Path) -> Resul
         .process_group(0)
         .spawn()
         .with_context(|| format!("starting {name} with bash"))
-}
-
-/// The ids in a guard's file.
-pub(crate) fn read_ids(pid_file: &Path) -> Vec<u32> {
-    let ids = fs::read_to_string(pid_file).unwrap_or_default();
-    ids.split_whitespace()
-        .filter_map(|id| id.parse().ok())
-        .collect()
 }
 
 impl Drop for Process {

@@ -1,4 +1,4 @@
-//! Where the programs are: the servers, the operator, and the command line for machines.
+//! Finds the programs: the servers, the operator, and the command line for machines.
 use std::{
     env,
     path::{Path, PathBuf},
@@ -71,7 +71,7 @@ pub fn servers() -> PathBuf {
 }
 
 /// The library that lets a program see another wall clock, if `make servers` could get it.
-pub fn faketime() -> Option<PathBuf> {
+pub(crate) fn faketime() -> Option<PathBuf> {
     let library = servers().parent()?.join("lib/libfaketime.so.1");
     library.is_file().then_some(library)
 }

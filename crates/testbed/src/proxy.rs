@@ -1,69 +1,116 @@
-//! A proxy before Consul or the API server: what passes it can be refused, delayed, held, lost and counted.
-use std::{collections::VecDeque, net::SocketAddr, panic::Location, sync::Arc, time::Duration};
+//! A proxy before Consul or the API server. It refuses, delays, holds, loses and counts calls.
+use std::{
+    collections::VecDeque,
+    io,
+    net::SocketAddr,
+    panic::Location,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use axum::{
     Router,
     body::{Body, Bytes, to_bytes},
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    http::{HeaderMap, HeaderName, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use futures::stream;
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream};
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::watch, task::AbortHandle};
 
-use crate::{story::story, tls};
+use crate::{
+    story::story,
+    tls::{self, ServerCertificate, TlsListener},
+};
 
-/// The longest request that passes, in bytes.
+/// The longest request and the longest lost answer that pass, in bytes.
 const LONGEST: usize = 16 << 20;
 
-/// Headers that are about one connection, or that the client here says for itself.
-const OF_THE_CONNECTION: [HeaderName; 5] = [
+/// How long connecting to a server may take. An answer has no deadline: a query may wait for
+/// minutes, and its sender knows for how long.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long a call that gets no answer hangs if its sender does not give up earlier.
+const HANG: Duration = Duration::from_mins(2);
+
+/// Headers that are about one connection, or that the client here sets itself.
+const OF_THE_CONNECTION: [HeaderName; 7] = [
     header::HOST,
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::TRANSFER_ENCODING,
     header::ACCEPT_ENCODING,
+    header::UPGRADE,
+    header::TE,
 ];
 
-/// A request that came to a [`Proxy`]. Its headers, and a token among them, are nobody's business.
+/// A request that came to a [`Proxy`]. Its headers are not shown: a token is among them.
 #[derive(Clone, Debug)]
 pub struct Call {
     /// Such as `PUT`.
-    pub method: String,
+    pub method: Method,
     /// Such as `/v1/session/renew/...`, without the query.
     pub path: String,
     /// What follows the question mark.
     pub query: String,
-    body: Bytes,
+    /// The whole body.
+    pub body: Bytes,
 }
 
 impl Call {
+    /// A call of `target`, which is a path with or without a query.
+    pub fn new(method: Method, target: &str, body: impl Into<Bytes>) -> Self {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        Self {
+            method,
+            path: path.to_owned(),
+            query: query.to_owned(),
+            body: body.into(),
+        }
+    }
+
+    /// The path with the query.
+    pub fn target(&self) -> String {
+        match self.query.as_str() {
+            "" => self.path.clone(),
+            query => format!("{}?{query}", self.path),
+        }
+    }
+
+    /// Whether it can change something.
+    pub fn writes(&self) -> bool {
+        !self.method.is_safe()
+    }
+
     /// Whether it waits for a change in Consul.
     pub fn is_blocking(&self) -> bool {
         self.query.contains("index=")
     }
 
-    /// Whether it renews a session of Consul's.
+    /// Whether it renews a session in Consul.
     pub fn is_renewal(&self) -> bool {
         self.path.starts_with("/v1/session/renew/")
     }
 
-    /// Whether it reads keys of Consul's.
+    /// Whether it reads keys in Consul.
     pub fn is_reading(&self) -> bool {
         self.path.starts_with("/v1/kv/")
     }
 
-    /// Its body; null when that is no JSON.
+    /// Its body; null if that is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// What it is to Consul: the verb, key and value of each operation of a transaction.
+    /// The verb, key and value of each operation, if it is a transaction of Consul.
     pub fn operations(&self) -> Vec<(String, String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let operation = |operation: &Value| {
@@ -87,33 +134,204 @@ impl Call {
 pub enum Fault {
     /// It is answered with this status and text, and never gets to the server.
     Refused(u16, &'static str),
-    /// It gets to the server after a while.
+    /// It gets to the server after this time; a write does even if its sender has given up.
     Late(Duration),
     /// It stays where it is until the faults change, and then is judged again.
     Held,
-    /// Whoever sent it hears nothing of it; it gets to the server when [`Proxy::land`] says so.
+    /// Its connection breaks; it gets to the server when [`Proxy::land`] says so.
     Stray,
-    /// It gets to the server, and its answer is cut off.
+    /// It gets to the server, and the connection breaks before its answer comes.
     AnswerLost,
+    /// It gets to the server, and no answer comes: its sender has to give up.
+    Unanswered,
     /// It gets to the server, and its answer begins, and stops coming until the faults change.
     AnswerHeld,
 }
 
-type Rule = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
+/// What happens to calls now.
+#[derive(Clone)]
+enum Rule {
+    Faults(Arc<dyn Fn(&Call) -> Option<Fault> + Send + Sync>),
+    Cut(Arc<dyn Fn(&Call) -> bool + Send + Sync>),
+}
 
-/// A server as somebody sees it over a network that has faults. Lets all pass at first. Ends when it
-/// is dropped.
+impl Rule {
+    fn fault(&self, call: &Call) -> Option<Fault> {
+        match self {
+            Self::Faults(fault) => fault(call),
+            Self::Cut(_) => None,
+        }
+    }
+
+    fn cuts(&self, call: &Call) -> bool {
+        matches!(self, Self::Cut(which) if which(call))
+    }
+}
+
+/// Carries a call to the server and brings its answer.
+type Carrier = dyn Fn(Call, Next) -> BoxFuture<'static, Result<Response>> + Send + Sync;
+
+/// The rest of the path of a call that a carrier of [`ProxyBuilder::carried_by`] is given.
+pub struct Next {
+    servers: Arc<Servers>,
+    headers: HeaderMap,
+    loses_the_answer: bool,
+}
+
+impl std::fmt::Debug for Next {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Next").field(&self.servers.urls).finish()
+    }
+}
+
+impl Next {
+    /// Whether the sender will not get the answer.
+    pub fn loses_the_answer(&self) -> bool {
+        self.loses_the_answer
+    }
+
+    /// Sends the call to the server, and returns the answer as soon as it begins.
+    ///
+    /// # Errors
+    /// No server answers.
+    pub async fn send(self, call: Call) -> Result<Response> {
+        self.servers.send(&call, self.headers).await
+    }
+}
+
+/// A server, or several that do the same.
+struct Servers {
+    http: reqwest::Client,
+    urls: Vec<String>,
+    /// The one that could be reached last.
+    current: AtomicUsize,
+}
+
+impl Servers {
+    /// Sends a call to the server that could be reached last, and to the next one if a server can't
+    /// be reached at all.
+    async fn send(&self, call: &Call, headers: HeaderMap) -> Result<Response> {
+        let mut failure = anyhow!("no server");
+        for _ in 0..self.urls.len() {
+            let current = self.current.load(Ordering::Relaxed);
+            let url = &self.urls[current % self.urls.len()];
+            let request = self
+                .http
+                .request(call.method.clone(), format!("{url}{}", call.target()))
+                .headers(headers.clone())
+                .body(call.body.clone());
+            match request.send().await {
+                Ok(answer) => return Ok(streamed(answer)),
+                Err(error) if error.is_connect() => {
+                    self.current.store(current + 1, Ordering::Relaxed);
+                    failure = error.into();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(failure)
+    }
+}
+
+/// How a [`Proxy`] is to be.
+pub struct ProxyBuilder {
+    servers: Vec<String>,
+    authority: Option<Vec<u8>>,
+    certificate: Option<ServerCertificate>,
+    carrier: Arc<Carrier>,
+}
+
+impl std::fmt::Debug for ProxyBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ProxyBuilder").field(&self.servers).finish()
+    }
+}
+
+impl ProxyBuilder {
+    /// The authority (PEM) that has signed the servers' certificates.
+    #[must_use]
+    pub fn trusting(mut self, authority: impl Into<Vec<u8>>) -> Self {
+        self.authority = Some(authority.into());
+        self
+    }
+
+    /// It speaks TLS with this certificate (default: HTTP).
+    #[must_use]
+    pub fn showing(mut self, certificate: &ServerCertificate) -> Self {
+        self.certificate = Some(certificate.clone());
+        self
+    }
+
+    /// Each call that gets to the server is carried by this: it can look at the call and its answer,
+    /// change both, and make calls wait for each other.
+    #[must_use]
+    pub fn carried_by<F>(mut self, carry: impl Fn(Call, Next) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Response>> + Send + 'static,
+    {
+        self.carrier = Arc::new(move |call, next| carry(call, next).boxed());
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There is no free port, or the authority is no certificate.
+    pub async fn start(self) -> Result<Proxy> {
+        tls::init();
+        let mut http = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(CONNECT);
+        if let Some(authority) = self.authority {
+            http = http.tls_certs_only(reqwest::Certificate::from_pem_bundle(&authority)?);
+        }
+        let shared = Arc::new(Shared {
+            servers: Arc::new(Servers {
+                http: http.build()?,
+                urls: self.servers,
+                current: AtomicUsize::new(0),
+            }),
+            carrier: self.carrier,
+            rule: watch::Sender::new(Rule::Faults(Arc::new(|_| None))),
+            seen: Mutex::default(),
+        });
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        let router = Router::new().fallback(pass).with_state(shared.clone());
+        let (scheme, serving) = match self.certificate {
+            Some(certificate) => {
+                let listener = TlsListener::new(listener, certificate)?;
+                let serving = async move { axum::serve(listener, router).await };
+                ("https", tokio::spawn(serving))
+            }
+            None => {
+                let serving = async move { axum::serve(listener, router).await };
+                ("http", tokio::spawn(serving))
+            }
+        };
+        Ok(Proxy {
+            address,
+            scheme,
+            shared,
+            serving: serving.abort_handle(),
+        })
+    }
+}
+
+/// A server as somebody sees it over a network that has faults. At first everything passes. It ends
+/// when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    scheme: &'static str,
     shared: Arc<Shared>,
     serving: AbortHandle,
 }
 
 struct Shared {
-    http: reqwest::Client,
-    upstream: String,
-    rule: watch::Sender<Arc<Rule>>,
+    servers: Arc<Servers>,
+    carrier: Arc<Carrier>,
+    rule: watch::Sender<Rule>,
     seen: Mutex<Seen>,
 }
 
@@ -123,55 +341,33 @@ struct Seen {
     calls: Vec<Call>,
     /// How many of them met with a fault.
     met: usize,
-    strays: VecDeque<Asked>,
-}
-
-/// A request, whole.
-#[derive(Clone)]
-struct Asked {
-    call: Call,
-    headers: HeaderMap,
+    strays: VecDeque<(Call, HeaderMap)>,
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Shared").field(&self.upstream).finish()
+        f.debug_tuple("Shared").field(&self.servers.urls).finish()
     }
 }
 
 impl Proxy {
     /// Starts one before the Consul at this address, as in `CONSUL_HTTP_ADDR`.
     #[track_caller]
-    pub fn start(upstream: &str) -> impl Future<Output = Self> {
-        let upstream = upstream.trim_start_matches("http://");
-        let upstream = format!("http://{upstream}");
-        story(Location::caller(), Self::before(upstream, None))
+    pub fn start(server: &str) -> impl Future<Output = Self> {
+        let server = server.trim_start_matches("http://");
+        let server = format!("http://{server}");
+        story(Location::caller(), Self::before([server]).start())
     }
 
-    /// Starts one before the server at this URL, whose certificate is signed by `authority` (PEM).
-    /// It speaks HTTP itself, without TLS.
-    pub(crate) async fn before(upstream: String, authority: Option<&[u8]>) -> Result<Self> {
-        tls::init();
-        // No timeout: a query may wait for minutes, and whoever asked knows for how long.
-        let mut http = reqwest::Client::builder().no_proxy();
-        if let Some(authority) = authority {
-            http = http.tls_certs_only(reqwest::Certificate::from_pem_bundle(authority)?);
+    /// One before the servers at these URLs, which all do the same: the next one is asked if one
+    /// can't be reached.
+    pub fn before<S: Into<String>>(servers: impl IntoIterator<Item = S>) -> ProxyBuilder {
+        ProxyBuilder {
+            servers: servers.into_iter().map(Into::into).collect(),
+            authority: None,
+            certificate: None,
+            carrier: Arc::new(|call, next| next.send(call).boxed()),
         }
-        let shared = Arc::new(Shared {
-            http: http.build()?,
-            upstream,
-            rule: watch::Sender::new(Arc::new(|_: &Call| None)),
-            seen: Mutex::default(),
-        });
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
-        let router = Router::new().fallback(pass).with_state(shared.clone());
-        let serving = tokio::spawn(async move { axum::serve(listener, router).await });
-        Ok(Self {
-            address,
-            shared,
-            serving: serving.abort_handle(),
-        })
     }
 
     /// Where it is to be found (`host:port`).
@@ -179,9 +375,21 @@ impl Proxy {
         self.address.to_string()
     }
 
+    /// Where it is to be found, as a URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address)
+    }
+
     /// From now on this happens to calls, also to those that are held; `None`: they pass.
     pub fn faults(&self, rule: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static) {
-        self.shared.rule.send_replace(Arc::new(rule));
+        self.shared.rule.send_replace(Rule::Faults(Arc::new(rule)));
+    }
+
+    /// From now on no packet of these calls gets through, in either direction, also of those that are
+    /// under way. Nobody is told: the sender finds the connection dead once [`Self::heal`] or
+    /// [`Self::faults`] ends the cut.
+    pub fn cut(&self, which: impl Fn(&Call) -> bool + Send + Sync + 'static) {
+        self.shared.rule.send_replace(Rule::Cut(Arc::new(which)));
     }
 
     /// From now on everything passes.
@@ -204,10 +412,8 @@ impl Proxy {
     pub fn land(&self) -> impl Future<Output = u16> {
         story(Location::caller(), async {
             let stray = self.shared.seen.lock().strays.pop_front();
-            let answer = self
-                .shared
-                .forward(stray.context("none is astray")?)
-                .await?;
+            let (call, headers) = stray.context("none is astray")?;
+            let answer = self.shared.carry(call, headers, true).await?;
             Ok(answer.status().as_u16())
         })
     }
@@ -220,36 +426,65 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// What is to be done to a call, once it is held no more.
-    async fn judge(&self, asked: &Asked) -> Option<Fault> {
+    /// What is to be done to a call, once it is no longer held.
+    async fn judge(&self, call: &Call) -> Option<Fault> {
         let mut rules = self.rule.subscribe();
         let rule = rules.borrow_and_update().clone();
-        let mut fault = rule(&asked.call);
-        self.note(asked, fault.as_ref());
+        let mut fault = rule.fault(call);
+        {
+            let mut seen = self.seen.lock();
+            seen.calls.push(call.clone());
+            seen.met += usize::from(fault.is_some() || rule.cuts(call));
+        }
         while fault == Some(Fault::Held) && rules.changed().await.is_ok() {
             let rule = rules.borrow_and_update().clone();
-            fault = rule(&asked.call);
-        }
-        if fault == Some(Fault::Stray) {
-            self.seen.lock().strays.push_back(asked.clone());
+            fault = rule.fault(call);
         }
         fault
     }
 
-    fn note(&self, asked: &Asked, fault: Option<&Fault>) {
-        let mut seen = self.seen.lock();
-        seen.calls.push(asked.call.clone());
-        seen.met += usize::from(fault.is_some());
+    fn carry(
+        &self,
+        call: Call,
+        headers: HeaderMap,
+        loses_the_answer: bool,
+    ) -> BoxFuture<'static, Result<Response>> {
+        let next = Next {
+            servers: self.servers.clone(),
+            headers,
+            loses_the_answer,
+        };
+        (self.carrier)(call, next)
     }
 
-    async fn forward(&self, asked: Asked) -> Result<reqwest::Response> {
-        let Asked { call, headers } = asked;
-        let mut url = format!("{}{}", self.upstream, call.path);
-        if !call.query.is_empty() {
-            url = format!("{url}?{}", call.query);
+    /// Waits while a call is cut off; says whether it was.
+    async fn outlasts_a_cut(&self, call: &Call) -> bool {
+        let mut rules = self.rule.subscribe();
+        let mut was_cut = false;
+        loop {
+            let rule = rules.borrow_and_update().clone();
+            if !rule.cuts(call) {
+                return was_cut;
+            }
+            was_cut = true;
+            if rules.changed().await.is_err() {
+                return was_cut;
+            }
         }
-        let request = self.http.request(call.method.parse()?, url);
-        Ok(request.headers(headers).body(call.body).send().await?)
+    }
+
+    /// What comes of `work`, or nothing if the call is cut off before: that shows when the cut ends.
+    async fn unless_cut<T>(&self, call: &Call, work: impl Future<Output = T>) -> Option<T> {
+        let mut rules = self.rule.subscribe();
+        tokio::select! {
+            // Nothing gets through while it is cut off, even if it is there already.
+            biased;
+            Ok(()) = async { rules.wait_for(|rule| rule.cuts(call)).await.map(drop) } => {
+                self.outlasts_a_cut(call).await;
+                None
+            }
+            done = work => Some(done),
+        }
     }
 }
 
@@ -258,48 +493,90 @@ async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let Ok(body) = to_bytes(body, LONGEST).await else {
         return StatusCode::PAYLOAD_TOO_LARGE.into_response();
     };
-    let asked = Asked {
-        call: Call {
-            method: parts.method.to_string(),
-            path: parts.uri.path().to_owned(),
-            query: parts.uri.query().unwrap_or_default().to_owned(),
-            body,
-        },
-        headers: without_those_of_the_connection(parts.headers),
-    };
+    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let call = Call::new(parts.method, target, body);
+    let headers = without_those_of_the_connection(parts.headers);
     let rules = shared.rule.subscribe();
-    let fault = shared.judge(&asked).await;
+    let fault = shared.judge(&call).await;
+    if shared.outlasts_a_cut(&call).await {
+        return broken();
+    }
     match fault {
         Some(Fault::Refused(status, text)) => {
             let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
             return (status, text).into_response();
         }
-        Some(Fault::Stray) => return cut_off(),
-        Some(Fault::Late(by)) => tokio::time::sleep(by).await,
+        Some(Fault::Stray) => {
+            shared.seen.lock().strays.push_back((call, headers));
+            return broken();
+        }
         _ => {}
     }
-    match shared.forward(asked).await {
-        Ok(answer) if fault == Some(Fault::AnswerLost) => {
-            // What it says is lost; that it was done is certain.
-            drop(answer.bytes().await);
-            cut_off()
+    let lost = matches!(fault, Some(Fault::AnswerLost | Fault::Unanswered));
+    let carried = {
+        let (shared, call) = (shared.clone(), call.clone());
+        let late = match fault {
+            Some(Fault::Late(by)) => by,
+            _ => Duration::ZERO,
+        };
+        async move {
+            tokio::time::sleep(late).await;
+            shared.carry(call, headers, lost).await
         }
-        Ok(answer) => give_on(answer, (fault == Some(Fault::AnswerHeld)).then_some(rules)),
-        // As a server that is not there: nothing is heard.
-        Err(_) => cut_off(),
+    };
+    let carried = if call.writes() {
+        // As on a real network, it gets there whether or not its sender still waits.
+        let carried = tokio::spawn(carried);
+        async { carried.await? }.boxed()
+    } else {
+        carried.boxed()
+    };
+    match shared.unless_cut(&call, carried).await {
+        Some(Ok(answer)) if lost => {
+            // What it says is lost; that it was done is certain.
+            drop(to_bytes(answer.into_body(), LONGEST).await);
+            if fault == Some(Fault::Unanswered) {
+                tokio::time::sleep(HANG).await;
+            }
+            broken()
+        }
+        Some(Ok(answer)) => {
+            let held = (fault == Some(Fault::AnswerHeld)).then_some(rules);
+            give_on(answer, shared, call, held)
+        }
+        // As from a server that is not there: nothing is heard.
+        Some(Err(_)) | None => broken(),
     }
 }
 
 /// An answer as it comes; a watch's comes for minutes. With `held` it comes once the faults change.
-fn give_on(answer: reqwest::Response, held: Option<watch::Receiver<Arc<Rule>>>) -> Response {
-    let (status, headers) = (answer.status(), answer.headers().clone());
-    let chunks = stream::unfold((answer, held), async |(mut answer, held)| {
+fn give_on(
+    answer: Response,
+    shared: Arc<Shared>,
+    call: Call,
+    held: Option<watch::Receiver<Rule>>,
+) -> Response {
+    let (parts, body) = answer.into_parts();
+    let from = (body.into_data_stream(), shared, call, held);
+    let chunks = stream::unfold(from, async |(mut body, shared, call, held)| {
         if let Some(mut rules) = held {
-            // That nobody can change them any more ends the proxy, too.
             rules.changed().await.ok()?;
         }
+        let chunk = match shared.unless_cut(&call, body.next()).await {
+            Some(chunk) => chunk?.map_err(io::Error::other),
+            None => Err(io::Error::other("cut off")),
+        };
+        Some((chunk, (body, shared, call, None)))
+    });
+    Response::from_parts(parts, Body::from_stream(chunks))
+}
+
+/// A server's answer, whose body comes as the server sends it.
+fn streamed(answer: reqwest::Response) -> Response {
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let chunks = stream::unfold(answer, async |mut answer| {
         let chunk = answer.chunk().await.transpose()?;
-        Some((chunk, (answer, None)))
+        Some((chunk, answer))
     });
     let mut response = Response::new(Body::from_stream(chunks));
     *response.status_mut() = status;
@@ -315,7 +592,7 @@ fn without_those_of_the_connection(mut headers: HeaderMap) -> HeaderMap {
 }
 
 /// An answer whose connection ends in the middle of it.
-fn cut_off() -> Response {
-    let nothing = stream::once(async { Err::<Bytes, _>(std::io::Error::other("cut off")) });
+fn broken() -> Response {
+    let nothing = stream::once(async { Err::<Bytes, _>(io::Error::other("cut off")) });
     Response::new(Body::from_stream(nothing))
 }

@@ -1,4 +1,4 @@
-//! Steps of a story: a test says what happens, line by line, and a step that fails ends it there.
+//! Steps of a test. A step that fails ends the test and names the line of the test.
 use std::panic::Location;
 
 use anyhow::Result;

@@ -1,4 +1,4 @@
-//! Programs that take a slot or a lock, again and again: Consul's Go client, `consul lock`, and this
+//! Programs that take a slot or a lock again and again: Consul's Go client, `consul lock`, and this
 //! project's own `exec`.
 use std::{
     fmt::Display,

@@ -1,4 +1,4 @@
-//! The real command line tools, as a user runs them.
+//! The real command line tools, run as a user runs them.
 use std::{
     ffi::OsStr,
     path::Path,

@@ -1,4 +1,4 @@
-//! What the kubelet gives to a pod: the files of its volumes, and the values of its variables.
+//! What the kubelet gives to a pod: the files of its volumes and the values of its variables.
 use std::{
     collections::BTreeMap,
     fs,

@@ -1,4 +1,4 @@
-//! Waiting for a condition, with a generous deadline: never for a time.
+//! Waits for a condition, with a generous deadline. Nothing here waits for a fixed time.
 use std::{
     fmt::{Debug, Display},
     panic::Location,
@@ -79,36 +79,35 @@ where
 pub fn eventually_within<F>(
     patience: Duration,
     what: &str,
-    mut look: impl FnMut() -> F,
+    look: impl FnMut() -> F,
 ) -> impl Future<Output = <F::Output as Look>::Value>
 where
     F: Future<Output: Look>,
 {
-    story(Location::caller(), async move {
-        until(what, patience, || {
-            let looked = look();
-            async { looked.await.judge() }
-        })
-        .await
-    })
+    story(Location::caller(), until(what, patience, look))
 }
 
-/// Probes until the answer is `Ok`; the error tells what was seen last.
-pub(crate) async fn until<T, F>(
+/// As [`eventually_within`], for a program that is no test.
+///
+/// # Errors
+/// The condition is not met in time. The error says what was seen last.
+pub async fn until<F>(
     what: &str,
     patience: Duration,
-    mut probe: impl FnMut() -> F,
-) -> Result<T>
+    mut look: impl FnMut() -> F,
+) -> Result<<F::Output as Look>::Value>
 where
-    F: Future<Output = Result<T, String>>,
+    F: Future<Output: Look>,
 {
     let start = Instant::now();
     let mut seen = "nothing".to_owned();
     while let Some(left) = patience.checked_sub(start.elapsed()) {
-        match tokio::time::timeout(left, probe()).await {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(state)) => seen = state,
-            Err(_) => break,
+        let Ok(looked) = tokio::time::timeout(left, look()).await else {
+            break;
+        };
+        match looked.judge() {
+            Ok(value) => return Ok(value),
+            Err(state) => seen = state,
         }
         tokio::time::sleep(PAUSE).await;
     }

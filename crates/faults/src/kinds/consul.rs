@@ -7,25 +7,31 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use crate::{access, record::Part};
+use crate::{record::Part, world::access};
 
 pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world.consul_process(world.leader().await?);
+    let leader = world
+        .consul
+        .server(world.consul.cluster.try_leader().await?)
+        .process();
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
     leader.end("KILL").await?;
     strike.lasts(4).await;
     // Not after an election: one of the other two may not have caught up from an earlier fault.
     leader.start_again()?;
-    world.consul_leads().await?;
+    world.consul.cluster.try_leader().await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
 pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let follower = world.consul_process(world.leader().await? + 1);
+    let follower = world
+        .consul
+        .server(world.consul.cluster.try_leader().await? + 1)
+        .process();
     strike.begins("SIGKILL");
     follower.end("KILL").await?;
     strike.lasts(3).await;
@@ -35,14 +41,17 @@ pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
 
 pub(super) async fn leader_frozen(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world.consul_process(world.leader().await?);
+    let leader = world
+        .consul
+        .server(world.consul.cluster.try_leader().await?)
+        .process();
     // Whoever has a connection to it waits as long as it sleeps.
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
     leader.signal("STOP")?;
     strike.lasts(4).await;
     leader.signal("CONT")?;
-    world.consul_leads().await?;
+    world.consul.cluster.try_leader().await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -51,14 +60,14 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
     let world = strike.world.clone();
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
-    for consul in world.consuls.servers() {
+    for consul in world.consul.cluster.servers() {
         consul.process().end("KILL").await?;
     }
     sleep(Duration::from_secs(seconds)).await;
-    for consul in world.consuls.servers() {
+    for consul in world.consul.cluster.servers() {
         consul.process().start_again()?;
     }
-    world.consul_leads().await?;
+    world.consul.cluster.try_leader().await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -66,8 +75,10 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
 /// Two of three stand still: the third can't lead.
 pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world.leader().await?;
-    let still = [0, 1].map(|next| world.consul_process(leader + next));
+    let leader = world.consul.cluster.try_leader().await?;
+    let still = [0, 1]
+        .map(|next| world.consul.server(leader + next))
+        .process();
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
     for server in still {
@@ -77,7 +88,7 @@ pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit>
     for server in still {
         server.signal("CONT")?;
     }
-    world.consul_leads().await?;
+    world.consul.cluster.try_leader().await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -87,20 +98,20 @@ pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit>
 pub(super) async fn data_lost(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let away = strike.away(Part::Consul);
-    let locks = world.book.close().await?;
+    let locks = world.consul.book.close().await?;
     strike.begins("SIGKILL");
-    for consul in world.consuls.servers() {
+    for consul in world.consul.cluster.servers() {
         consul.process().end("KILL").await?;
     }
-    for number in 0..world.consuls.servers().len() {
-        world.consuls.try_forget(number)?;
+    for number in 0..world.consul.cluster.servers().len() {
+        world.consul.cluster.try_forget(number)?;
     }
-    for consul in world.consuls.servers() {
+    for consul in world.consul.cluster.servers() {
         consul.process().start_again()?;
     }
-    world.consul_leads().await?;
-    world.book.open(locks).await?;
-    access::grant(&world).await?;
+    world.consul.cluster.try_leader().await?;
+    world.consul.book.open(locks).await?;
+    access::grant(&world.consul).await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -111,20 +122,20 @@ pub(super) async fn denied(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Consul);
     if strike.rng.bool() {
         strike.begins("its token is deleted");
-        access::revoke_token(&world).await?;
+        access::revoke_token(&world.consul).await?;
     } else {
         strike.begins("its rules are taken away");
-        access::take_rules(&world).await?;
+        access::take_rules(&world.consul).await?;
     }
     strike.lasts(seconds).await;
-    access::grant(&world).await?;
+    access::grant(&world.consul).await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
 /// Takes all sessions of the operator with it.
 pub(super) async fn node_deregistered(strike: &mut Strike) -> Result<Hit> {
-    let sessions = strike.world.consul.json("session/list").await?;
+    let sessions = strike.world.consul.reader.json("session/list").await?;
     let mut nodes = sessions.as_array().into_iter().flatten();
     let Some(node) = nodes.find_map(|session| session["Node"].as_str()?.strip_prefix("k8s-"))
     else {
@@ -135,6 +146,7 @@ pub(super) async fn node_deregistered(strike: &mut Strike) -> Result<Hit> {
     let body = json!({ "Node": node }).to_string();
     strike
         .world
+        .consul
         .put("catalog/deregister", body)
         .await
         .context("deregistering the node")?;

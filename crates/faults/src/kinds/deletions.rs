@@ -15,10 +15,10 @@ use tokio::time::timeout;
 
 use super::{Hit, Strike, locks::is_made_again, until_done};
 use crate::{
-    load::{CALL, Life, PASSING, SEMAPHORES, create_job},
+    load::{Life, PASSING, SEMAPHORES, create_job},
     observer::{Observer, prefix_of},
     record::{Part, What},
-    world::NAMESPACE,
+    world::{CALL, NAMESPACE},
 };
 
 const DEFINITION: &str = "consulsemaphores.consul-semaphore.io";
@@ -32,7 +32,7 @@ pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
         .iter()
         .map(|kept| strike.away(Part::Grants(kept.prefix())))
         .collect();
-    let definitions = Api::<CustomResourceDefinition>::all(world.client.clone());
+    let definitions = Api::<CustomResourceDefinition>::all(world.kubernetes.client.clone());
     let mut definition = timeout(CALL, definitions.get(DEFINITION)).await??;
     definition.metadata = ObjectMeta {
         name: definition.metadata.name,
@@ -74,14 +74,14 @@ pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
     let name = format!("{NAMESPACE}-{}", strike.planned.id);
     let prefix = prefix_of(&name, PASSING.name);
     strike.begins(&name);
-    let namespaces = Api::<Namespace>::all(world.client.clone());
+    let namespaces = Api::<Namespace>::all(world.kubernetes.client.clone());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
     until_done("there is a namespace", || async {
         is_there(timeout(CALL, namespaces.create(&PostParams::default(), &namespace)).await?)
     })
     .await?;
     world.timeline.push(What::Semaphore(PASSING.record(&name)));
-    let _watch = Observer::of_lock(&world.consul, &prefix, &world.timeline);
+    let _watch = Observer::of_lock(&world.consul.reader, &prefix, &world.timeline);
     until_done("it has a semaphore", || async {
         PASSING.create(&world, &name).await.map(|()| true)
     })

@@ -9,9 +9,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{Hit, Strike, locks::is_made_again, until_done};
 use crate::{
-    load::{CALL, Kept, Life, create_job, jobs, patch_job, semaphores},
+    load::{Kept, Life, create_job, jobs, patch_job, semaphores},
     record::{Job, JobState, Part, What},
-    world::NAMESPACE,
+    world::{CALL, NAMESPACE},
 };
 
 /// How long Jobs are written to, the pause between, and what is written.

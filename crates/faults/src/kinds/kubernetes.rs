@@ -11,7 +11,7 @@ use kube::{
 use tokio::time::{sleep, timeout};
 
 use super::{Hit, Strike, until_done, way};
-use crate::{load::CALL, record::Part};
+use crate::{record::Part, world::CALL};
 
 /// What gives the operator its rights.
 const BINDING: &str = "consul-semaphore-operator";
@@ -19,28 +19,28 @@ const BINDING: &str = "consul-semaphore-operator";
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Api);
     strike.begins("SIGKILL");
-    strike.world.api_server()?.end("KILL").await?;
+    strike.world.kubernetes.api_server()?.end("KILL").await?;
     sleep(Duration::from_secs(seconds)).await;
-    strike.world.start_api_server().await?;
+    strike.world.kubernetes.start_api_server().await?;
     drop(away);
     Ok(Hit::Yes)
 }
 
 /// Watches that are broken off now can't go on from where they were.
 pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
-    strike.world.etcd.compact().await?;
+    strike.world.kubernetes.etcd()?.compact().await?;
     way::cut(strike, way::To::Api, 1).await
 }
 
 /// Versions of objects are lower than those that were known, as after etcd was restored from a backup.
 pub(super) async fn restored(strike: &mut Strike) -> Result<Hit> {
-    strike.world.versions.go_back();
+    strike.world.kubernetes.versions.go_back();
     way::cut(strike, way::To::Api, 1).await
 }
 
 /// The operator may do nothing.
 pub(super) async fn rbac(strike: &mut Strike) -> Result<Hit> {
-    let bindings = Api::<ClusterRoleBinding>::all(strike.world.client.clone());
+    let bindings = Api::<ClusterRoleBinding>::all(strike.world.kubernetes.client.clone());
     let mut binding = timeout(CALL, bindings.get(BINDING)).await??;
     binding.metadata.resource_version = None;
     binding.metadata.uid = None;

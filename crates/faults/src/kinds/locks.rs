@@ -28,6 +28,7 @@ pub(super) async fn session_destroyed(strike: &mut Strike) -> Result<Hit> {
     strike.begins(format!("{session} of {uid}"));
     strike
         .world
+        .consul
         .put(&format!("session/destroy/{session}"), "")
         .await?;
     Ok(Hit::Yes)
@@ -40,7 +41,7 @@ pub(super) async fn contender_deleted(strike: &mut Strike) -> Result<Hit> {
     };
     strike.begins(format!("{session} of {uid}"));
     let path = format!("kv/{prefix}/{session}");
-    strike.world.delete(&path).await?;
+    strike.world.consul.delete(&path).await?;
     Ok(Hit::Yes)
 }
 
@@ -52,7 +53,7 @@ pub(super) async fn contender_released(strike: &mut Strike) -> Result<Hit> {
     };
     strike.begins(format!("{session} of {uid}"));
     let path = format!("kv/{prefix}/{session}?release={session}");
-    strike.world.put(&path, "").await?;
+    strike.world.consul.put(&path, "").await?;
     Ok(Hit::Yes)
 }
 
@@ -61,7 +62,7 @@ pub(super) async fn holder_removed(strike: &mut Strike) -> Result<Hit> {
         return Ok(Hit::Nothing);
     };
     let prefix = strike.kept()?.prefix();
-    let (body, _) = strike.world.consul.lock(&prefix, None).await?;
+    let (body, _) = strike.world.consul.reader.lock(&prefix, None).await?;
     let Body::Semaphore {
         index,
         limit,
@@ -80,7 +81,11 @@ pub(super) async fn holder_removed(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn deleted(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     strike.begins("");
-    strike.world.delete(&format!("kv/{prefix}/.lock")).await?;
+    strike
+        .world
+        .consul
+        .delete(&format!("kv/{prefix}/.lock"))
+        .await?;
     Ok(Hit::Yes)
 }
 
@@ -89,11 +94,11 @@ pub(super) async fn garbage(strike: &mut Strike) -> Result<Hit> {
     let away = strike.away(Part::Grants(strike.kept()?.prefix()));
     strike.begins("");
     let flagged = format!("{path}?flags={SEMAPHORE_FLAGS}");
-    strike.world.put(&flagged, "{\"Limit\":").await?;
+    strike.world.consul.put(&flagged, "{\"Limit\":").await?;
     strike.lasts(3).await;
     let world = strike.world.clone();
     until_done("the garbage is gone", || async {
-        Ok(world.delete(&path).await? == true)
+        Ok(world.consul.delete(&path).await? == true)
     })
     .await?;
     drop(away);
@@ -103,7 +108,7 @@ pub(super) async fn garbage(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
     let kept = strike.kept()?;
     let prefix = kept.prefix();
-    let (body, _) = strike.world.consul.lock(&prefix, None).await?;
+    let (body, _) = strike.world.consul.reader.lock(&prefix, None).await?;
     let Body::Semaphore {
         index,
         limit,
@@ -128,7 +133,7 @@ pub(super) async fn limit_changed(strike: &mut Strike) -> Result<Hit> {
 async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
     let prefix = kept.prefix();
     until_done("the limit is what it was", || async {
-        match world.consul.lock(&prefix, None).await?.0 {
+        match world.consul.reader.lock(&prefix, None).await?.0 {
             Body::Semaphore {
                 index,
                 limit,
@@ -159,20 +164,24 @@ pub(super) async fn mutex(strike: &mut Strike) -> Result<Hit> {
     let prefix = strike.kept()?.prefix();
     let world = strike.world.clone();
     let session = json!({ "TTL": "1h", "Behavior": "delete", "LockDelay": "0s" }).to_string();
-    let created = world.put("session/create", session).await?;
+    let created = world.consul.put("session/create", session).await?;
     let session = created["ID"].as_str().context("no session")?.to_owned();
     let away = strike.away(Part::Grants(prefix.clone()));
     strike.begins("");
     let path = format!("kv/{prefix}/.lock?acquire={session}&flags={MUTEX_FLAGS}");
-    world.put(&path, "").await?;
+    world.consul.put(&path, "").await?;
     strike.lasts(3).await;
     let path = format!("kv/{prefix}/.lock");
     until_done("the mutex is gone", || async {
-        Ok(world.delete(&path).await? == true)
+        Ok(world.consul.delete(&path).await? == true)
     })
     .await?;
     until_done("its session is gone", || async {
-        Ok(world.put(&format!("session/destroy/{session}"), "").await? == true)
+        Ok(world
+            .consul
+            .put(&format!("session/destroy/{session}"), "")
+            .await?
+            == true)
     })
     .await?;
     drop(away);
@@ -202,5 +211,5 @@ async fn write(
     let holders: Map<String, Value> = holders.into_iter().map(|id| (id, true.into())).collect();
     let path = format!("kv/{prefix}/.lock?cas={index}&flags={SEMAPHORE_FLAGS}");
     let body = json!({ "Limit": limit, "Holders": holders }).to_string();
-    Ok(world.put(&path, body).await? == true)
+    Ok(world.consul.put(&path, body).await? == true)
 }

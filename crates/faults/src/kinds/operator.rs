@@ -6,17 +6,16 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use super::{Hit, Strike};
-use testbed::Process;
+use testbed::Operator;
 
 use crate::record::Part;
 
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Operator);
     strike.begins("SIGKILL");
-    strike.world.operator.end("KILL").await?;
+    strike.world.operators.first.end("KILL").await?;
     sleep(Duration::from_secs(seconds)).await;
-    strike.world.operator.start_again()?;
-    strike.world.operator_ready().await?;
+    strike.world.operators.first.try_start().await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -24,16 +23,17 @@ pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
 pub(super) async fn restarted(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     strike.begins("SIGTERM");
-    replace(strike, &world.operator, &world.operator).await?;
+    let operator = &world.operators.first;
+    replace(strike, operator, operator).await?;
     Ok(Hit::Yes)
 }
 
 pub(super) async fn frozen(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let away = strike.away(Part::Frozen);
     strike.begins("SIGSTOP");
-    strike.world.operator.signal("STOP")?;
+    strike.world.operators.first.signal("STOP").await?;
     strike.lasts(seconds).await;
-    strike.world.operator.signal("CONT")?;
+    strike.world.operators.first.signal("CONT").await?;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -41,24 +41,24 @@ pub(super) async fn frozen(strike: &mut Strike, seconds: u64) -> Result<Hit> {
 /// Its wall clock jumps weeks ahead, and an hour back: as far as the API server's certificate is old.
 pub(super) async fn clock_jumps(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let Some(jumping) = &world.jumping_operator else {
+    let Some((jumping, clock)) = &world.operators.jumping else {
         return Ok(Hit::Nothing);
     };
     strike.begins("+30d, then -50m, then right again");
-    replace(strike, &world.operator, jumping).await?;
+    let operator = &world.operators.first;
+    replace(strike, operator, jumping).await?;
     for jump in ["+30d", "-50m", "+0"] {
-        std::fs::write(&world.clock, jump)?;
+        clock.jump(jump)?;
         strike.lasts(3).await;
     }
-    replace(strike, jumping, &world.operator).await?;
+    replace(strike, jumping, operator).await?;
     Ok(Hit::Yes)
 }
 
-async fn replace(strike: &Strike, old: &Process, new: &Process) -> Result<()> {
+async fn replace(strike: &Strike, old: &Operator, new: &Operator) -> Result<()> {
     let away = strike.away(Part::Operator);
     old.end("TERM").await?;
-    new.start_again()?;
-    strike.world.operator_ready().await?;
+    new.try_start().await?;
     drop(away);
     Ok(())
 }
@@ -66,9 +66,8 @@ async fn replace(strike: &Strike, old: &Process, new: &Process) -> Result<()> {
 /// Two are active at once, as when a lease was lost and nobody noticed.
 pub(super) async fn doubled(strike: &mut Strike) -> Result<Hit> {
     strike.begins("");
-    let started = strike.world.second_operator.start_again();
+    strike.world.operators.second.try_start().await?;
     strike.lasts(6).await;
-    started?;
-    strike.world.second_operator.end("KILL").await?;
+    strike.world.operators.second.end("KILL").await?;
     Ok(Hit::Yes)
 }

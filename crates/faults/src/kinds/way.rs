@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use testbed::{Fault, Proxy};
 use tokio::time::sleep;
 
 use super::{Hit, Strike, jobs};
 use crate::{
     load::SEMAPHORES,
     record::Part,
-    weather::{Sky, Weather, Which},
+    weather::{Weather, Which},
     world::World,
 };
 
@@ -25,6 +26,9 @@ const COMMIT: Duration = Duration::from_secs(1);
 /// How long nobody can connect to a server that is started again.
 const RESTART: Duration = Duration::from_millis(300);
 
+/// What is said to those who are refused.
+const REFUSAL: &str = "the door of the fault campaign says no";
+
 /// Where the way leads.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum To {
@@ -33,10 +37,10 @@ pub(super) enum To {
 }
 
 impl To {
-    fn sky(self, world: &World) -> &Sky {
+    fn door(self, world: &World) -> &Proxy {
         match self {
-            Self::Consul => &world.to_consul,
-            Self::Api => &world.to_api,
+            Self::Consul => &world.consul.doors.operator,
+            Self::Api => &world.kubernetes.door,
         }
     }
 
@@ -58,23 +62,13 @@ impl To {
 
 /// Nothing gets through.
 pub(super) async fn cut(strike: &mut Strike, to: To, seconds: u64) -> Result<Hit> {
-    let weather = Weather {
-        cut: Some(Which::All),
-        ..Weather::default()
-    };
-    during(strike, to, weather, seconds).await
+    away_during(strike, to, Weather::Cut(Which::All), seconds).await
 }
 
 /// Raft takes long for each commit, and renewals are answered at once: nothing is away.
 pub(super) async fn commits_late(strike: &mut Strike, seconds: u64) -> Result<Hit> {
-    let weather = Weather {
-        keep: Some((Which::Commits, COMMIT)),
-        ..Weather::default()
-    };
-    let spell = Strike::weather(&strike.world.to_consul, weather);
-    strike.begins(format!("{weather:?}"));
-    strike.lasts(seconds).await;
-    drop(spell);
+    let weather = Weather::Met(Which::Commits, Fault::Late(COMMIT));
+    during(strike, To::Consul, weather, seconds).await;
     Ok(Hit::Yes)
 }
 
@@ -84,14 +78,7 @@ pub(super) async fn datacenter_hangs(strike: &mut Strike, seconds: u64) -> Resul
     let away: Vec<_> = there
         .map(|kept| strike.away(Part::Grants(kept.prefix())))
         .collect();
-    let weather = Weather {
-        cut: Some(Which::Forwarded),
-        ..Weather::default()
-    };
-    let spell = Strike::weather(&strike.world.to_consul, weather);
-    strike.begins(format!("{weather:?}"));
-    strike.lasts(seconds).await;
-    drop(spell);
+    during(strike, To::Consul, Weather::Cut(Which::Forwarded), seconds).await;
     drop(away);
     Ok(Hit::Yes)
 }
@@ -99,41 +86,30 @@ pub(super) async fn datacenter_hangs(strike: &mut Strike, seconds: u64) -> Resul
 /// Consul has another CA and another certificate, and so has the operator, which has to notice by itself.
 pub(super) async fn certificates_exchanged(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
+    let doors = &world.consul.doors;
     strike.begins("a CA, and certificates of it");
-    world.certificates.exchange().await?;
+    doors.certificates.exchange().await?;
     // As when its servers are started again: nobody has a connection any more.
-    world.link.cut();
+    doors.link.cut();
     sleep(RESTART).await;
-    world.link.mend();
+    doors.link.mend();
     Ok(Hit::Yes)
 }
 
 /// Everything takes its time.
 pub(super) async fn slow(strike: &mut Strike, to: To) -> Result<Hit> {
-    let weather = Weather {
-        slow: SLOW,
-        ..Weather::default()
-    };
-    during(strike, to, weather, 6).await
+    away_during(strike, to, Weather::Met(Which::All, Fault::Late(SLOW)), 6).await
 }
 
-/// Writes are carried out, and their answers lost.
+/// Writes are carried out, and their answers never arrive.
 pub(super) async fn answers_lost(strike: &mut Strike, to: To) -> Result<Hit> {
-    let weather = Weather {
-        lose: Some(to.writes()),
-        ..Weather::default()
-    };
-    during(strike, to, weather, 4).await
+    away_during(strike, to, Weather::Met(to.writes(), Fault::Unanswered), 4).await
 }
 
 /// Writes arrive when their sender may have given up.
 pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
-    let weather = Weather {
-        keep: Some((to.writes(), LATE)),
-        ..Weather::default()
-    };
     let away = strike.away(to.part());
-    let hit = during(strike, to, weather, 3).await;
+    let hit = away_during(strike, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
     // What was kept last is still on its way.
     sleep(LATE).await;
     drop(away);
@@ -142,32 +118,35 @@ pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
 
 /// Everything is refused.
 pub(super) async fn refuses(strike: &mut Strike, to: To, status: u16) -> Result<Hit> {
-    let weather = Weather {
-        refuse: Some((Which::All, status)),
-        ..Weather::default()
-    };
-    during(strike, to, weather, 4).await
+    away_during(
+        strike,
+        to,
+        Weather::Met(Which::All, Fault::Refused(status, REFUSAL)),
+        4,
+    )
+    .await
 }
 
 /// A webhook answers each change of a Job with a conflict, whatever the Job's version.
 pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
-    let weather = Weather {
-        refuse: Some((Which::JobPatches, 409)),
-        ..Weather::default()
-    };
-    during(strike, To::Api, weather, 6).await
+    let conflict = Fault::Refused(409, REFUSAL);
+    away_during(
+        strike,
+        To::Api,
+        Weather::Met(Which::JobPatches, conflict),
+        6,
+    )
+    .await
 }
 
 /// Jobs that run are deleted, and nobody says whether pods of them are left: their slots are kept, and nothing
 /// else waits.
 pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<Hit> {
+    let world = strike.world.clone();
     let away = strike.away(Part::Proofs);
-    let weather = Weather {
-        cut: Some(Which::PodLists),
-        ..Weather::default()
-    };
-    let spell = Strike::weather(&strike.world.to_api, weather);
+    let weather = Weather::Cut(Which::PodLists);
     strike.begins(format!("{weather:?}"));
+    let spell = weather.over(&world.kubernetes.door);
     for kept in &SEMAPHORES {
         // There may be none that runs, or it has just ended.
         let _gone = jobs::delete_one_that_runs(strike, kept).await;
@@ -178,12 +157,18 @@ pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<
     Ok(Hit::Yes)
 }
 
-async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
+/// The server counts as away meanwhile.
+async fn away_during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) -> Result<Hit> {
     let away = strike.away(to.part());
-    let spell = Strike::weather(to.sky(&strike.world), weather);
-    strike.begins(format!("{weather:?}"));
-    strike.lasts(seconds).await;
-    drop(spell);
+    during(strike, to, weather, seconds).await;
     drop(away);
     Ok(Hit::Yes)
+}
+
+async fn during(strike: &mut Strike, to: To, weather: Weather, seconds: u64) {
+    let world = strike.world.clone();
+    strike.begins(format!("{weather:?}"));
+    let spell = weather.over(to.door(&world));
+    strike.lasts(seconds).await;
+    drop(spell);
 }

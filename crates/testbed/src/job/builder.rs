@@ -1,4 +1,4 @@
-//! What a Job is to be, before it is created.
+//! Describes a Job before it is created.
 
 use std::panic::Location;
 

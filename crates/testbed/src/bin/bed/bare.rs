@@ -1,4 +1,4 @@
-//! A cluster and a Consul without the operator, to install it as its docs say.
+//! A cluster and a Consul without the operator, to install it as the docs say.
 use std::convert::Infallible;
 
 use anyhow::{Context as _, Result};

@@ -1,4 +1,4 @@
-//! Five Jobs pass through a semaphore of two slots, told with real commands.
+//! Shows with real commands how five Jobs pass through a semaphore of two slots.
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

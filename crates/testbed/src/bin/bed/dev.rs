@@ -1,4 +1,4 @@
-//! A bed to try things on, until someone ends it.
+//! A bed to try things on. It stays up until someone ends it.
 use std::{fs, io::Read as _, os::unix::fs::FileTypeExt as _, time::Instant};
 
 use anyhow::{Context as _, Result};

@@ -2,10 +2,9 @@
 //! says, the load's `consul lock`s what such a script needs, and the campaign everything.
 
 use anyhow::{Context as _, Result};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::json;
 
-use crate::world::{NAMESPACE, World};
+use super::{Consul, NAMESPACE};
 
 /// The campaign's own token, which Consul is set up with: it may do everything.
 pub(crate) const MANAGEMENT: &str = "6d616e61-1111-4222-8333-676562656400";
@@ -34,16 +33,9 @@ pub(crate) const FOREIGN: Token = Token {
     accessor: "666f7265-1111-4222-8333-69676e000001",
 };
 
-/// What Consul is to be asked with by the campaign itself.
-pub(crate) fn headers() -> HeaderMap {
-    let mut token = HeaderValue::from_static(MANAGEMENT);
-    token.set_sensitive(true);
-    HeaderMap::from_iter([(HeaderName::from_static("x-consul-token"), token)])
-}
-
 /// Makes policies and tokens be what they are to be, whatever is left of them.
-pub(crate) async fn grant(world: &World) -> Result<()> {
-    let node = &world.node;
+pub(crate) async fn grant(consul: &Consul) -> Result<()> {
+    let node = &consul.node;
     let operator = format!(
         r#"key_prefix "semaphores/" {{ policy = "write" }}
         node "{node}" {{ policy = "write" }}
@@ -55,8 +47,8 @@ pub(crate) async fn grant(world: &World) -> Result<()> {
         session_prefix "consul-" {{ policy = "write" }}"#
     );
     for (token, rules) in [(OPERATOR, operator), (FOREIGN, foreign)] {
-        set_rules(world, &token, &rules).await?;
-        let tokens = world.consul.json("acl/tokens").await?;
+        set_rules(consul, &token, &rules).await?;
+        let tokens = consul.reader.json("acl/tokens").await?;
         let mut tokens = tokens.as_array().context("no list of tokens")?.iter();
         if tokens.any(|known| known["AccessorID"] == token.accessor) {
             continue;
@@ -66,24 +58,24 @@ pub(crate) async fn grant(world: &World) -> Result<()> {
             "SecretID": token.secret,
             "Policies": [{ "Name": token.name }],
         });
-        world.put("acl/token", body.to_string()).await?;
+        consul.put("acl/token", body.to_string()).await?;
     }
     Ok(())
 }
 
 /// Deletes the operator's token.
-pub(crate) async fn revoke_token(world: &World) -> Result<()> {
+pub(crate) async fn revoke_token(consul: &Consul) -> Result<()> {
     let path = format!("acl/token/{}", OPERATOR.accessor);
-    world.delete(&path).await.map(drop)
+    consul.delete(&path).await.map(drop)
 }
 
 /// Leaves the operator's token without rules.
-pub(crate) async fn take_rules(world: &World) -> Result<()> {
-    set_rules(world, &OPERATOR, "").await
+pub(crate) async fn take_rules(consul: &Consul) -> Result<()> {
+    set_rules(consul, &OPERATOR, "").await
 }
 
-async fn set_rules(world: &World, token: &Token, rules: &str) -> Result<()> {
-    let policies = world.consul.json("acl/policies").await?;
+async fn set_rules(consul: &Consul, token: &Token, rules: &str) -> Result<()> {
+    let policies = consul.reader.json("acl/policies").await?;
     let mut policies = policies.as_array().context("no list of policies")?.iter();
     let id = policies
         .find(|policy| policy["Name"] == token.name)
@@ -91,5 +83,5 @@ async fn set_rules(world: &World, token: &Token, rules: &str) -> Result<()> {
         .map_or(String::new(), |id| format!("/{id}"));
     let body = json!({ "Name": token.name, "Rules": rules });
     let path = format!("acl/policy{id}");
-    world.put(&path, body.to_string()).await.map(drop)
+    consul.put(&path, body.to_string()).await.map(drop)
 }

@@ -1,0 +1,153 @@
+//! The doors through which all traffic goes: the operator's to Consul and to the API server, and those
+//! of all others who write to Consul. A door is a proxy that writes down each write with its answer.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow};
+use axum::{
+    body::{Body, Bytes, to_bytes},
+    response::Response,
+};
+use futures::{Stream, TryStreamExt as _, stream};
+use testbed::{Call, Next, Proxy, ProxyBuilder};
+use tokio::time::timeout;
+
+use crate::{
+    consul_record::LockBook,
+    record::{What, Writer},
+    timeline::Timeline,
+    told::Answer,
+    versions::Versions,
+};
+
+/// The longest answer to a write, in bytes.
+const LONGEST: usize = 16 << 20;
+
+/// How long a server may take for a write.
+const WRITE: Duration = Duration::from_mins(2);
+
+/// To Consul, for one kind of writer. The book knows what becomes of each `.lock`.
+pub(crate) fn to_consul(
+    servers: &[String],
+    writer: Writer,
+    timeline: &Timeline,
+    book: &LockBook,
+) -> ProxyBuilder {
+    let (timeline, book) = (timeline.clone(), book.clone());
+    Proxy::before(servers).carried_by(move |call, next| {
+        let (timeline, book) = (timeline.clone(), book.clone());
+        async move {
+            if !call.writes() {
+                return next.send(call).await;
+            }
+            let note = Note::begin(writer, &call, &next);
+            let sent = write(call.clone(), next);
+            let answer = book.write(writer, &timeline, &call, sent).await;
+            note.end(&timeline, &answer);
+            answer.map(Answer::into_response)
+        }
+    })
+}
+
+/// To the API server, for the operator, which is shown other versions than there are.
+pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
+    let (timeline, versions) = (timeline.clone(), versions.clone());
+    Proxy::before([url]).carried_by(move |call, next| {
+        let (timeline, added) = (timeline.clone(), versions.now());
+        async move {
+            let Some(call) = added.taken_off(call) else {
+                return Ok(expired());
+            };
+            if call.writes() {
+                let note = Note::begin(Writer::Operator, &call, &next);
+                let answer = write(call, next).await;
+                note.end(&timeline, &answer);
+                let mut answer = answer?;
+                answer.body = added.put_on(&answer.body);
+                return Ok(answer.into_response());
+            }
+            let (head, body) = next.send(call).await?.into_parts();
+            let lines = lines(body.into_data_stream());
+            let lines = lines.map_ok(move |line| added.put_on(&line));
+            Ok(Response::from_parts(head, Body::from_stream(lines)))
+        }
+    })
+}
+
+async fn write(call: Call, next: Next) -> Result<Answer> {
+    let answered = async {
+        let (head, body) = next.send(call).await?.into_parts();
+        let body = to_bytes(body, LONGEST).await?;
+        Ok(Answer { head, body })
+    };
+    timeout(WRITE, answered)
+        .await
+        .context("a server's answer")?
+}
+
+/// A write that is to be written down.
+struct Note {
+    start: Instant,
+    renews: bool,
+    writer: Writer,
+    method: String,
+    path: String,
+    lost: bool,
+}
+
+impl Note {
+    fn begin(writer: Writer, call: &Call, next: &Next) -> Self {
+        Self {
+            start: Instant::now(),
+            renews: call.is_renewal(),
+            writer,
+            method: call.method.to_string(),
+            path: call.target(),
+            lost: next.loses_the_answer(),
+        }
+    }
+
+    fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
+        // Renewals are most of all writes, and write nothing.
+        if self.renews && !self.lost && answer.is_ok() {
+            return;
+        }
+        let took = self.start.elapsed().as_millis();
+        timeline.push(What::Write {
+            writer: self.writer,
+            method: self.method,
+            path: self.path,
+            status: answer.as_ref().ok().map(Answer::status),
+            lost: self.lost,
+            ms: took.try_into().unwrap_or(u64::MAX),
+        });
+    }
+}
+
+/// The same bytes, cut after ends of lines only.
+fn lines(
+    chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
+    let begun = (Box::pin(chunks), Vec::new());
+    stream::try_unfold(begun, |(mut chunks, mut begun)| async move {
+        while let Some(chunk) = chunks.try_next().await? {
+            begun.extend_from_slice(&chunk);
+            if let Some(end) = begun.iter().rposition(|byte| *byte == b'\n') {
+                let rest = begun.split_off(end + 1);
+                return Ok(Some((begun.into(), (chunks, rest))));
+            }
+        }
+        let rest = std::mem::take(&mut begun);
+        Ok((!rest.is_empty()).then(|| (rest.into(), (chunks, begun))))
+    })
+}
+
+/// What the API server says to who watches from a version that is not there any more.
+fn expired() -> Response {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too old resource version", "reason": "Expired", "code": 410,
+    });
+    let event = serde_json::json!({ "type": "ERROR", "object": status });
+    Response::new(Body::from(format!("{event}\n")))
+}

@@ -1,0 +1,72 @@
+//! The bed's Kubernetes, and the operator's door to it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use kube::Client;
+use testbed::{Bed, Etcd, Process, Proxy};
+
+use crate::{door, timeline::Timeline, versions::Versions};
+
+/// The bed's Kubernetes, and the operator's door to it.
+pub(crate) struct Kubernetes {
+    bed: Bed,
+    /// An admin's, past the door.
+    pub(crate) client: Client,
+    pub(crate) door: Proxy,
+    /// The operator's kubeconfig, by the door.
+    pub(super) kubeconfig: PathBuf,
+    /// The versions of objects that the operator is shown.
+    pub(crate) versions: Versions,
+}
+
+impl Kubernetes {
+    pub(super) async fn behind_a_door(bed: &Bed, timeline: &Timeline) -> Result<Self> {
+        let kubernetes = servers(bed)?;
+        let versions = Versions::new();
+        let door = door::to_kubernetes(kubernetes.url(), timeline, &versions)
+            .trusting(kubernetes.authority()?)
+            // Nobody exchanges it, so the operator can't tell the door from the API server.
+            .showing(&kubernetes.certificate()?)
+            .start()
+            .await?;
+        Ok(Self {
+            bed: bed.clone(),
+            client: bed.client().clone(),
+            kubeconfig: bed.by_way_of(&door.url())?,
+            door,
+            versions,
+        })
+    }
+
+    /// etcd, past the API server.
+    pub(crate) fn etcd(&self) -> Result<&Etcd> {
+        Ok(servers(&self.bed)?.etcd())
+    }
+
+    /// The API server.
+    pub(crate) fn api_server(&self) -> Result<&Process> {
+        let [api_server, ..] = servers(&self.bed)?.processes();
+        Ok(api_server)
+    }
+
+    /// Starts the API server again, and waits until it serves. Those who work with it are started
+    /// again too: they would find out only after a pause of up to a minute, and the load would stand
+    /// still as long.
+    pub(crate) async fn start_api_server(&self) -> Result<()> {
+        let kubernetes = servers(&self.bed)?;
+        kubernetes.try_start_again().await?;
+        let [_api_server, _etcd, controllers @ ..] = kubernetes.processes();
+        for controller in controllers {
+            if controller.is_running() {
+                controller.end("KILL").await?;
+            }
+            controller.start_again()?;
+        }
+        Ok(())
+    }
+}
+
+fn servers(bed: &Bed) -> Result<&testbed::Kubernetes> {
+    bed.kubernetes().context("the bed has no Kubernetes")
+}

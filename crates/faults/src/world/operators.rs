@@ -1,0 +1,45 @@
+//! The operators of a campaign: all of them go by the doors.
+
+use anyhow::Result;
+use testbed::{Bed, Operator, WallClock};
+
+use super::{access, consul::Doors, kubernetes::Kubernetes};
+
+/// The operators of a campaign.
+pub(crate) struct Operators {
+    /// The one that does the work.
+    pub(crate) first: Operator,
+    /// The same one with a wall clock of its own, if there is a library for that.
+    pub(crate) jumping: Option<(Operator, WallClock)>,
+    /// Another one for the same things, which works whoever leads.
+    pub(crate) second: Operator,
+}
+
+impl Operators {
+    pub(super) fn of(bed: &Bed, doors: &Doors, kubernetes: &Kubernetes) -> Result<Self> {
+        let token = access::OPERATOR.secret.to_owned();
+        let by_the_doors = [
+            ("KUBECONFIG", kubernetes.kubeconfig.display().to_string()),
+            (
+                "CONSUL_HTTP_ADDR",
+                format!("https://{}", doors.link.address()),
+            ),
+            ("CONSUL_HTTP_TOKEN", token),
+        ];
+        let env: Vec<_> = by_the_doors
+            .into_iter()
+            .chain(doors.certificates.env())
+            .collect();
+        let operator = |name, election, clock: Option<&WallClock>| {
+            let clock = clock.map(WallClock::env).into_iter().flatten();
+            let env = env.iter().cloned().chain(clock);
+            bed.another_operator(name, ["--leader-election", election], env)
+        };
+        let clock = WallClock::new(bed.folder())?;
+        Ok(Self {
+            first: operator("operator", "kubernetes", None),
+            jumping: clock.map(|clock| (operator("operator", "kubernetes", Some(&clock)), clock)),
+            second: operator("second-operator", "off", None),
+        })
+    }
+}

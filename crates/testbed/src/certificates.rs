@@ -1,0 +1,60 @@
+//! A certificate authority with a server's and a client's certificate, made by Consul's own tool.
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Result, bail};
+use tokio::{process::Command, time::timeout};
+
+use crate::programs;
+
+/// How long making a certificate may take.
+const MAKING: Duration = Duration::from_mins(1);
+
+/// A certificate authority with one certificate for servers and one for clients, as PEM files.
+#[derive(Clone, Debug)]
+pub struct Certificates(PathBuf);
+
+impl Certificates {
+    /// Makes all of them, valid for two days, in a folder.
+    ///
+    /// # Errors
+    /// Consul's tool is not there, or refuses.
+    pub async fn make(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        for words in [
+            ["tls", "ca", "create", "-days=2"],
+            ["tls", "cert", "create", "-server"],
+            ["tls", "cert", "create", "-client"],
+        ] {
+            let mut consul = Command::new(programs::server("consul")?);
+            consul.args(words).current_dir(folder).kill_on_drop(true);
+            let output = timeout(MAKING, consul.output()).await??;
+            if !output.status.success() {
+                bail!("consul {words:?}: {output:?}");
+            }
+        }
+        Ok(Self(folder.to_owned()))
+    }
+
+    /// The authority's own certificate.
+    pub fn authority(&self) -> PathBuf {
+        self.0.join("consul-agent-ca.pem")
+    }
+
+    /// A server's certificate and its key: for `localhost`, 127.0.0.1 and `server.dc1.consul`.
+    pub fn server(&self) -> [PathBuf; 2] {
+        self.pair("dc1-server-consul-0")
+    }
+
+    /// A client's certificate and its key.
+    pub fn client(&self) -> [PathBuf; 2] {
+        self.pair("dc1-client-consul-0")
+    }
+
+    fn pair(&self, name: &str) -> [PathBuf; 2] {
+        ["", "-key"].map(|part| self.0.join(format!("{name}{part}.pem")))
+    }
+}

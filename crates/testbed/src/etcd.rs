@@ -1,0 +1,68 @@
+//! Asks etcd directly, without the API server.
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+/// The etcd of an [`ApiServer`](crate::ApiServer), asked through its JSON gateway.
+#[derive(Clone, Debug)]
+pub struct Etcd {
+    http: reqwest::Client,
+    url: String,
+}
+
+impl Etcd {
+    pub(crate) fn at(url: &str) -> Result<Self> {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(10))
+            .build()?;
+        Ok(Self {
+            http,
+            url: url.to_owned(),
+        })
+    }
+
+    /// Where it answers.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether it works.
+    pub(crate) async fn health(&self) -> Result<()> {
+        let request = self.http.get(format!("{}/health", self.url));
+        request.send().await?.error_for_status()?;
+        Ok(())
+    }
+
+    /// The revision of the newest write, which orders all that is in Kubernetes: whatever was answered
+    /// before this is asked is in it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn revision(&self) -> Result<u64> {
+        let any = json!({ "key": "YQ==", "count_only": true });
+        let answer = self.ask("range", &any).await?;
+        answer["header"]["revision"]
+            .as_str()
+            .and_then(|revision| revision.parse().ok())
+            .with_context(|| format!("no revision in {answer}"))
+    }
+
+    /// Forgets all revisions but the present one, as it does by itself every few minutes: whoever
+    /// watches from an older one must begin again (410 Gone).
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn compact(&self) -> Result<()> {
+        let revision = self.revision().await?.to_string();
+        let compaction = json!({ "revision": revision, "physical": true });
+        self.ask("compaction", &compaction).await.map(drop)
+    }
+
+    async fn ask(&self, call: &str, body: &Value) -> Result<Value> {
+        let request = self.http.post(format!("{}/v3/kv/{call}", self.url));
+        let answer = request.json(body).send().await?.error_for_status()?;
+        Ok(answer.json().await?)
+    }
+}
