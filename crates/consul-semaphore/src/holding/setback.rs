@@ -1,7 +1,5 @@
 //! When something that failed is tried again.
 
-use std::time::Duration;
-
 use consul_client::{Backoff, clock::Moment};
 
 /// After how many tries in which somebody else was faster the pauses grow no more.
@@ -84,6 +82,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
