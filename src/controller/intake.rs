@@ -116,3 +116,42 @@ fn explain(stray: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duratio
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn stray(annotations: &Value, managed_by: Option<&str>) -> TrackedWorkload {
+        let mut all = json!({ SEMAPHORE: "db" });
+        for (name, value) in annotations.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        let job = json!({
+            "metadata": {
+                "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7", "annotations": all,
+            },
+            "spec": { "suspend": true, "managedBy": managed_by, "template": {} },
+        });
+        TrackedWorkload::read(&serde_json::from_value(job).unwrap(), Moment::default()).unwrap()
+    }
+
+    /// The plugin shows the same word before there is an event.
+    #[test]
+    fn an_event_has_the_word_of_the_obstacle() {
+        let none = json!({});
+        for stray in [
+            stray(&none, None),
+            stray(&none, Some("example.com/queue")),
+            stray(&json!({ KEY: "a/b" }), None),
+            stray(&json!({ "consul-semaphore.io/priority": "high" }), None),
+        ] {
+            let (reason, ..) = explain(&stray, true);
+            let obstacle = stray.obstacle_in(true).unwrap();
+            assert_eq!(format!("{reason:?}"), obstacle.reason(), "{obstacle}");
+        }
+        let (reason, ..) = explain(&stray(&none, None), false);
+        assert_eq!(reason, Reason::NoSemaphore);
+    }
+}

@@ -192,8 +192,10 @@ impl Job {
 
     /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
     pub fn is_impatient(&self) -> bool {
-        let had_none = self.granted.is_none() && self.reported.is_none();
-        self.on_contention == OnContention::Skip && had_none
+        match self.on_contention {
+            OnContention::Wait => false,
+            OnContention::Skip => self.granted.is_none() && self.reported.is_none(),
+        }
     }
 
     /// Whether a grant of a slot at this lock key is what started it.

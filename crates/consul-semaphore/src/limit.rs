@@ -71,10 +71,12 @@ pub fn agree(
         None => Agreement::Write { enforced: false },
         Some(theirs) if theirs == ours => Agreement::Agreed,
         Some(theirs) if applied.contains(&theirs) => Agreement::Write { enforced: false },
-        Some(_) if policy == LimitPolicy::Enforce && defence.losses() < OVERWRITTEN => {
-            Agreement::Write { enforced: true }
-        }
-        Some(theirs) => Agreement::Conflict { theirs },
+        Some(theirs) => match policy {
+            LimitPolicy::Enforce if defence.losses() < OVERWRITTEN => {
+                Agreement::Write { enforced: true }
+            }
+            LimitPolicy::Enforce | LimitPolicy::Refuse => Agreement::Conflict { theirs },
+        },
     }
 }
 

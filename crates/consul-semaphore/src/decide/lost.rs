@@ -23,10 +23,13 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
         };
         if deadline > observed.now {
             plan.deadline = Some(plan.deadline.map_or(deadline, |first| first.min(deadline)));
-        } else if observed.settings.on_slot_lost == OnSlotLost::Continue {
-            plan.unheld.push(job.into());
-        } else {
-            plan.suspends.push(Suspend::new(job, Suspended::Unproved));
+            continue;
+        }
+        match observed.settings.on_slot_lost {
+            OnSlotLost::Continue => plan.unheld.push(job.into()),
+            OnSlotLost::Reacquire | OnSlotLost::Suspend => {
+                plan.suspends.push(Suspend::new(job, Suspended::Unproved));
+            }
         }
     }
 }
@@ -82,16 +85,22 @@ impl<'a> Pass<'a> {
         for job in lost {
             let mut held_by = job.held_by();
             let swap = held_by.find_map(|session| dead.get_key_value(session));
-            let policy = self.observed.settings.on_slot_lost;
             let room = self.composer.has_room(swap.map(|(session, _)| session));
-            if policy == OnSlotLost::Continue && !room {
-                if !self.plan.unheld.iter().any(|unheld| unheld.uid == job.uid) {
-                    self.plan.unheld.push((*job).into());
+            match self.observed.settings.on_slot_lost {
+                OnSlotLost::Reacquire | OnSlotLost::Continue if room => {}
+                OnSlotLost::Continue => {
+                    if !self.plan.unheld.iter().any(|unheld| unheld.uid == job.uid) {
+                        self.plan.unheld.push((*job).into());
+                    }
+                    continue;
                 }
-            } else if policy == OnSlotLost::Suspend || !room {
-                let suspend = Suspend::new(job, Suspended::SlotLost);
-                self.plan.suspends.push(suspend);
-            } else if let Some(session) = self.session_of(&job.uid) {
+                OnSlotLost::Reacquire | OnSlotLost::Suspend => {
+                    let suspend = Suspend::new(job, Suspended::SlotLost);
+                    self.plan.suspends.push(suspend);
+                    continue;
+                }
+            }
+            if let Some(session) = self.session_of(&job.uid) {
                 let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
                 self.composer.grant(grant(job, session, false), swap);
             } else {

@@ -283,7 +283,7 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
     let with = |name: &str, value: &str| {
         let name = format!("consul-semaphore.io/{name}");
         read(waiting(|job| {
-            job["metadata"]["annotations"][name] = value.into()
+            job["metadata"]["annotations"][name] = value.into();
         }))
         .unwrap()
     };
@@ -315,7 +315,7 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
     );
 
     let managed = read(waiting(|job| {
-        job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into()
+        job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into();
     }));
     let managed = managed.unwrap();
     let why = managed.obstacle_in(true).unwrap();
