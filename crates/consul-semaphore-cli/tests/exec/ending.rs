@@ -71,7 +71,7 @@ async fn every_signal_is_passed_on() {
 #[tokio::test]
 async fn a_signal_that_is_to_be_ignored_stays_ignored() {
     let stage = Stage::new().await;
-    let program = env!("CARGO_BIN_EXE_consul-semaphore-operator");
+    let program = env!("CARGO_BIN_EXE_consul-semaphore");
     let inner = r#"trap 'echo usr1 >>"$FOLDER/journal"; exit 4' USR1
         echo ready >>"$FOLDER/journal"; while :; do sleep 0.05; done"#;
     let mut command = stage.program(&[]);

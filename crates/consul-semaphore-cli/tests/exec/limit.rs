@@ -56,7 +56,7 @@ async fn a_mutex_is_shared_with_consuls_own_tool() {
         .ends_with(75)
         .await;
     assert!(said.contains("1 of 1 held, by session"), "{said}");
-    let program = env!("CARGO_BIN_EXE_consul-semaphore-operator");
+    let program = env!("CARGO_BIN_EXE_consul-semaphore");
     let script = format!("note ours $CONSUL_SEMAPHORE_LOCK_KEY; {program} held; note $?");
     let mut ours = stage.exec("--mode mutex", &script);
     ours.says("waiting").await;
