@@ -16,7 +16,6 @@ use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _},
 };
-use serde_json::{Value, json};
 
 use crate::{
     etcd::Etcd,

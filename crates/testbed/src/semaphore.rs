@@ -190,7 +190,7 @@ impl Semaphore {
                 let found = events.list(&ours).await;
                 let found = found.map_err(|error| error.to_string())?.items;
                 let event = found.into_iter().next_back().ok_or("there is none")?;
-                Ok(event.message.unwrap_or_default())
+                Ok::<_, String>(event.message.unwrap_or_default())
             })
             .await
         })
