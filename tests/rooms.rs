@@ -209,6 +209,19 @@ fn nobody_needs_a_check_to_work() {
     assert_room_avoids("src/controller", &["crate::check"]);
 }
 
+/// An observer that shared code with the operator would share its mistakes.
+#[test]
+fn those_who_judge_the_operator_share_no_code_with_it() {
+    for observer in ["crates/testbed", "crates/faults"] {
+        let manifest = folder(observer).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).expect("a manifest is readable");
+        for judged in ["consul-client", "consul-semaphore", "kubectl-csem"] {
+            let depends = manifest.lines().any(|line| line.starts_with(judged));
+            assert!(!depends, "{observer} depends on {judged}");
+        }
+    }
+}
+
 /// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
 #[track_caller]
 fn assert_room_avoids(room: &str, forbidden: &[&str]) {

@@ -11,10 +11,7 @@ use crate::{record::Part, world::access};
 
 pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world
-        .consul
-        .server(world.consul.cluster.try_leader().await?)
-        .process();
+    let [leader, ..] = world.consul.leader_first().await?;
     let away = strike.away(Part::Consul);
     strike.begins("SIGKILL");
     leader.end("KILL").await?;
@@ -28,10 +25,7 @@ pub(super) async fn leader_killed(strike: &mut Strike) -> Result<Hit> {
 
 pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let follower = world
-        .consul
-        .server(world.consul.cluster.try_leader().await? + 1)
-        .process();
+    let [_, follower, _] = world.consul.leader_first().await?;
     strike.begins("SIGKILL");
     follower.end("KILL").await?;
     strike.lasts(3).await;
@@ -41,10 +35,7 @@ pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
 
 pub(super) async fn leader_frozen(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world
-        .consul
-        .server(world.consul.cluster.try_leader().await?)
-        .process();
+    let [leader, ..] = world.consul.leader_first().await?;
     // Whoever has a connection to it waits as long as it sleeps.
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
@@ -75,17 +66,14 @@ pub(super) async fn all_killed(strike: &mut Strike, seconds: u64) -> Result<Hit>
 /// Two of three stand still: the third can't lead.
 pub(super) async fn leaderless(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let world = strike.world.clone();
-    let leader = world.consul.cluster.try_leader().await?;
-    let still = [0, 1]
-        .map(|next| world.consul.server(leader + next))
-        .process();
+    let [leader, follower, _] = world.consul.leader_first().await?;
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
-    for server in still {
+    for server in [leader, follower] {
         server.signal("STOP")?;
     }
     strike.lasts(seconds).await;
-    for server in still {
+    for server in [leader, follower] {
         server.signal("CONT")?;
     }
     world.consul.cluster.try_leader().await?;

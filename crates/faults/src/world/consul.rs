@@ -1,11 +1,11 @@
 //! The Consul servers, and the doors to them.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client};
 use reqwest::Method;
 use serde_json::Value;
-use testbed::{Bed, ConsulCluster, ConsulServer, Link, Proxy, until};
+use testbed::{Bed, ConsulCluster, ConsulServer, Link, Process, Proxy, until};
 use tokio::time::timeout;
 
 use super::{CALL, PATIENCE, access::MANAGEMENT};
@@ -77,10 +77,12 @@ impl Consul {
         })
     }
 
-    /// One of the servers, counted on and on.
-    pub(crate) fn server(&self, number: usize) -> &ConsulServer {
-        let servers = self.cluster.servers();
-        &servers[number % servers.len()]
+    /// The servers' processes. The one that leads comes first.
+    pub(crate) async fn leader_first(&self) -> Result<[&Process; SERVERS]> {
+        let leader = self.cluster.try_leader().await?;
+        let servers = self.cluster.servers().iter().cycle().skip(leader);
+        let processes: Vec<_> = servers.take(SERVERS).map(ConsulServer::process).collect();
+        processes.try_into().map_err(|_| anyhow!("no servers"))
     }
 
     /// One more door for a kind of writer, and who writes by it with all rights.
