@@ -28,7 +28,6 @@ mod cron;
 mod crowd;
 mod deleted;
 mod deletion;
-mod durable_consul;
 mod elsewhere_in_consul;
 mod fair;
 mod few_watches;
