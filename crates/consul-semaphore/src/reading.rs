@@ -172,6 +172,22 @@ impl Reading {
         &self.roles.changed
     }
 
+    /// All may have changed.
+    pub(super) fn forget_what_changed(&mut self) {
+        self.roles.changed = Changed::All;
+    }
+
+    /// The live contenders whose entry or role may have changed.
+    pub(super) fn changed_contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        let (all, only) = match &self.roles.changed {
+            Changed::All => (Some(self.contenders()), None),
+            Changed::Only(changed) => (None, Some(changed)),
+        };
+        let only = only.into_iter().flatten();
+        let only = only.filter_map(|session| Some((session, self.contender(session)?)));
+        all.into_iter().flatten().chain(only)
+    }
+
     /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
     pub fn shows(&self, entries: &[Entry]) -> bool {
         self.differences(entries).is_empty()

@@ -7,7 +7,7 @@ use crate::{
     Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE, holding::Setback,
     plan::Transaction,
 };
-use consul_client::{self as consul, Entry, Listing, clock::Moment};
+use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
 
 /// How many keys may have been written here that no listing shows: then the watch has brought nothing for
 /// very long, and the prefix is read beside it.
@@ -165,6 +165,11 @@ impl Knowledge {
     pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
         let quiet = self.quiet_until.is_some_and(|until| until > now);
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
+    }
+
+    /// The live contender of a session, if it is known.
+    pub(super) fn contender(&self, session: &SessionId) -> Option<&Entry> {
+        self.reading.as_ref()?.contender(session)
     }
 
     /// Has the prefix read again before anything else is decided on it.
