@@ -21,7 +21,9 @@ use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Mom
 use consul_semaphore::{
     Cluster, Defence, Granted, Job, Life, LimitPolicy, Mode, OnContention, OnSlotLost, Place,
     Settings, Standing, Uid,
-    engine::{Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written},
+    engine::{
+        Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
+    },
     lock::SEMAPHORE_FLAGS,
     plan::Target,
 };
@@ -180,9 +182,16 @@ impl Consul {
     fn session(&mut self) -> SessionId {
         self.sessions += 1;
         // As unordered as Consul's.
-        let number = u128::from(self.sessions).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
+        let number =
+            u128::from(self.sessions).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
         let hex = format!("{number:032x}");
-        let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+        let (a, b, c, d, e) = (
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..],
+        );
         format!("{a}-{b}-{c}-{d}-{e}").as_str().into()
     }
 }
@@ -250,7 +259,11 @@ impl World {
                     let result = Ok(self.consul.transact(&transaction.operations));
                     let sent = self.store.now;
                     drop(transaction);
-                    self.answer("2 transaction answered", id, Answer::Transacted { sent, result });
+                    self.answer(
+                        "2 transaction answered",
+                        id,
+                        Answer::Transacted { sent, result },
+                    );
                     self.pass("3 pass after transaction");
                 }
                 Call::Resolve { sessions, .. } => {
@@ -298,7 +311,9 @@ impl World {
 fn job(number: u64) -> Job {
     Job {
         name: format!("job-{number:06}").into(),
-        uid: format!("00000000-0000-4000-8000-{number:012}").as_str().into(),
+        uid: format!("00000000-0000-4000-8000-{number:012}")
+            .as_str()
+            .into(),
         version: "1".into(),
         seen: Moment::default(),
         wants: Some("db".into()),
@@ -408,7 +423,9 @@ fn main() {
     for round in 0..rounds {
         world.store.now = world.store.now + Duration::from_millis(20);
         let uid = job(round.into()).uid;
-        world.store.change(&uid, |job| job.standing = Standing::Finished { at_rest: true });
+        world.store.change(&uid, |job| {
+            job.standing = Standing::Finished { at_rest: true }
+        });
         world.pass("1 pass after end");
         world.settle();
         world.list("8 listed");
@@ -419,5 +436,8 @@ fn main() {
     for (step, took) in &world.times {
         println!("{:9.1} {step}", took.as_secs_f64() * 1e6);
     }
-    println!("{:9.1} all, {holders} hold, {waiting} wait", sum.as_secs_f64() * 1e6);
+    println!(
+        "{:9.1} all, {holders} hold, {waiting} wait",
+        sum.as_secs_f64() * 1e6
+    );
 }

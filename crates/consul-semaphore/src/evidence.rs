@@ -570,6 +570,32 @@ mod tests {
     }
 
     #[test]
+    fn a_steady_job_is_left_alone_until_what_is_kept_becomes_old() {
+        let settings = settings();
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        let ours = samples::ours("mine", Some(case.job.clone()));
+        assert!(case.evidence.settle(&settings, &ours));
+        let life = |_: &SessionId| Some(renewed(55));
+        let shown = reading(60, true);
+        case.evidence
+            .observe(second(60), &settings, &[], Some(&shown), &[], life);
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert!(aged(77).is_empty());
+        assert_eq!(case.evidence.first_steady(), Some(second(20 + 70)));
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert!(aged(78).is_empty(), "it was renewed meanwhile");
+        assert_eq!(case.evidence.first_steady(), Some(second(55 + 70)));
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert_eq!(aged(113), [case.job.uid.clone()], "and not again");
+        let uid = &case.job.uid;
+        let unsettled = case.evidence.unsettle(uid, life);
+        assert_eq!(unsettled, Some(ours));
+        assert_eq!(case.evidence.count_of_steady(), 0);
+        assert_eq!(case.deadline(), Some(second(55 + 70)));
+    }
+
+    #[test]
     fn a_deadline_that_is_met_awake_is_not_put_off() {
         let mut case = Case::new();
         case.observe(20, Some(&reading(20, true)), renewed(20));

@@ -98,9 +98,7 @@ impl LockBody {
             Holders::Map(holders) => (Some(holders.keys()), None),
             Holders::Array(holders) => (None, Some(holders)),
         };
-        map.into_iter()
-            .flatten()
-            .chain(array.into_iter().flatten())
+        map.into_iter().flatten().chain(array.into_iter().flatten())
     }
 
     /// Whether this session holds a slot.
@@ -366,7 +364,7 @@ impl<'a> LockDraft<'a> {
                     .collect();
                 if !added.is_empty() {
                     // What was there is in order already, which this makes use of.
-                    all.sort_by(|(a, _), (b, _)| a.cmp(b));
+                    all.sort_by_key(|(session, _)| *session);
                     all.dedup_by(|(a, _), (b, _)| a == b);
                 }
                 json.push(b'{');

@@ -56,7 +56,8 @@ impl Pass<'_> {
         let bound = self.observed.bound.iter().any(|job| {
             matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
         });
-        let any_holds = !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;
+        let any_holds =
+            !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;
         if !self.observed.settings.terminating || bound || any_holds {
             return;
         }

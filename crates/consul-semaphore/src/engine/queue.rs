@@ -957,9 +957,8 @@ impl Queue {
     fn note_contenders(&mut self, lookup: &impl Lookup) {
         self.active.gone.clear();
         let reading = self.knowledge.reading.as_mut();
-        let changed = match reading.map(Reading::take_changed) {
-            Some(Changed::Only(changed)) => changed,
-            _ => return self.find_contenders(lookup),
+        let Some(Changed::Only(changed)) = reading.map(Reading::take_changed) else {
+            return self.find_contenders(lookup);
         };
         let mut left = BTreeSet::new();
         for session in changed {
@@ -1036,9 +1035,7 @@ impl Queue {
             }
         }
         let Held {
-            evidence,
-            coolings,
-            ..
+            evidence, coolings, ..
         } = &mut self.held;
         let Active {
             contenders, bound, ..
@@ -1091,9 +1088,7 @@ impl Queue {
     fn look(&mut self, now: Now, lookup: &impl Lookup) {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
-            && self
-                .sessions
-                .outlived(reading, &self.active.gone, lookup)
+            && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
             // The watch has not brought yet what a renewal was told.
             self.knowledge.invalidate();
@@ -1202,7 +1197,9 @@ impl Queue {
         let all = ours.len() + evidence.count_of_steady();
         proofs.retain(all, |session| reading.contender(session).is_some());
         let touched = lookup.touched();
-        let steady = touched.iter().filter_map(|uid| evidence.steady_session(uid));
+        let steady = touched
+            .iter()
+            .filter_map(|uid| evidence.steady_session(uid));
         steady.for_each(|session| proofs.touch(session));
         for contender in &ours {
             if touched.contains(&contender.identity.uid) {
@@ -1247,13 +1244,7 @@ impl Queue {
     }
 
     /// Brings the evidence for the slots of running workloads up to date.
-    fn update_evidence(
-        &mut self,
-        now: Now,
-        certain: bool,
-        ours: &[Ours],
-        lookup: &impl Lookup,
-    ) {
+    fn update_evidence(&mut self, now: Now, certain: bool, ours: &[Ours], lookup: &impl Lookup) {
         let lock_key = self.settings.prefix.lock_key();
         let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
         let bound = self.active.bound.values();

@@ -120,13 +120,14 @@ impl Sessions {
     /// Those whose contender is gone: an answer of Consul's was lost, or somebody deleted or freed the key.
     pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
-        let is_without = |session: &&SessionId| {
-            !ahead.contains(session) && reading.contender(session).is_none()
-        };
+        let is_without =
+            |session: &&SessionId| !ahead.contains(session) && reading.contender(session).is_none();
         match reading.changed() {
             Changed::All => self.kept.iter().filter(is_without).cloned().collect(),
             Changed::Only(changed) => {
-                let kept = changed.iter().filter(|session| self.kept.contains(*session));
+                let kept = changed
+                    .iter()
+                    .filter(|session| self.kept.contains(*session));
                 kept.filter(is_without).cloned().collect()
             }
         }

@@ -95,7 +95,11 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
     }
 
     fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
-        self.lookup.contending(&[uid]).pop().flatten().filter(|_| does)
+        self.lookup
+            .contending(&[uid])
+            .pop()
+            .flatten()
+            .filter(|_| does)
     }
 }
 
@@ -153,8 +157,13 @@ impl Queue {
         let evidence = &self.held.evidence;
         let bound = lookup.slice(0).bound.into_iter();
         let bound: BTreeMap<Uid, Arc<Job>> = bound.map(|job| (job.uid.clone(), job)).collect();
-        let others = bound.values().filter(|job| evidence.steady_session(&job.uid).is_none());
-        assert!(others.eq(&facts.bound), "all that are not steady are looked at");
+        let others = bound
+            .values()
+            .filter(|job| evidence.steady_session(&job.uid).is_none());
+        assert!(
+            others.eq(&facts.bound),
+            "all that are not steady are looked at"
+        );
         assert_eq!(bound.len(), facts.bound.len() + facts.steady);
         bound.into_values().collect()
     }
