@@ -24,7 +24,7 @@ use crate::reach::Reach;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
     Job, Key, Place, Prefix, Standing, Uid,
-    engine::{QueueRef, SemaphoreRef, Slice},
+    engine::{Changes, QueueRef, SemaphoreRef, Slice},
 };
 use consul_semaphore_workload::TrackedWorkload;
 
@@ -86,6 +86,33 @@ struct Line {
     newcomers: BTreeSet<Uid>,
     /// Jobs of which a pod has ended since this was last asked.
     touched: BTreeSet<Uid>,
+    /// What has changed since this was last asked; `None`: anything may have.
+    changes: Option<Changes>,
+}
+
+impl Line {
+    /// A Job has changed that was started here or has a contender here.
+    fn note(&mut self, uid: &Uid) {
+        if let Some(changes) = &mut self.changes {
+            changes.workloads.insert(uid.clone());
+        }
+    }
+}
+
+impl State {
+    fn job(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.jobs.get(uid).map(|kept| kept.job.clone())
+    }
+
+    fn waiting(&self, line: &Line, head: usize) -> Vec<Arc<Job>> {
+        let first: Vec<_> = line.waiting.iter().take(head).collect();
+        let behind = first
+            .last()
+            .map(|(last, _)| line.impatient.range((Excluded(*last), Unbounded)));
+        let behind = behind.into_iter().flatten().take(IMPATIENT);
+        let all = first.into_iter().chain(behind);
+        all.filter_map(|(_, uid)| self.job(uid)).collect()
+    }
 }
 
 impl Index {
@@ -196,6 +223,22 @@ impl Index {
         self.state().marks.mark(queue.clone());
     }
 
+    /// More is known of a session of a queue than that it was renewed once more: it is due a pass.
+    pub(super) fn session_changed(&self, queue: &QueueRef) {
+        let mut state = self.state();
+        let line = state.line_mut(queue);
+        if let Some(changes) = line.and_then(|line| line.changes.as_mut()) {
+            changes.sessions = true;
+        }
+        state.marks.mark(queue.clone());
+    }
+
+    /// What has changed since this was last asked; `None`: anything may have.
+    pub(super) fn changes(&self, queue: &QueueRef) -> Option<Changes> {
+        let mut state = self.state();
+        state.line_mut(queue)?.changes.replace(Changes::default())
+    }
+
     /// The other lines in its namespace whose slots stand in this lock key.
     pub(super) fn neighbours(&self, line: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
         let namespace = &line.semaphore.namespace;
@@ -300,25 +343,29 @@ impl Index {
         let Some(line) = state.line(line) else {
             return Slice::default();
         };
-        let job = |uid| state.jobs.get(uid).map(|kept| kept.job.clone());
-        let first: Vec<_> = line.waiting.iter().take(head).collect();
-        let behind = first
-            .last()
-            .map(|(last, _)| line.impatient.range((Excluded(*last), Unbounded)));
-        let behind = behind.into_iter().flatten().take(IMPATIENT);
         Slice {
-            bound: line.bound.iter().filter_map(job).collect(),
-            waiting: first
-                .into_iter()
-                .chain(behind)
-                .filter_map(|(_, uid)| job(uid))
-                .collect(),
+            bound: line.bound.iter().filter_map(|uid| state.job(uid)).collect(),
+            waiting: state.waiting(line, head),
         }
+    }
+
+    /// The Jobs that wait, as in a slice.
+    pub(super) fn waiting(&self, line: &QueueRef, head: usize) -> Vec<Arc<Job>> {
+        let state = self.state();
+        let line = state.line(line);
+        line.map_or_else(Vec::new, |line| state.waiting(line, head))
+    }
+
+    /// A Job, if it was started in this line.
+    pub(super) fn started(&self, line: &QueueRef, uid: &Uid) -> Option<Arc<Job>> {
+        let state = self.state();
+        let there = state.line(line)?.bound.contains(uid);
+        state.job(uid).filter(|_| there)
     }
 
     /// A Job by its uid.
     pub(super) fn job(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.state().jobs.get(uid).map(|kept| kept.job.clone())
+        self.state().job(uid)
     }
 
     /// The Jobs that came in line since this was last asked and that are in it still.

@@ -17,8 +17,8 @@ use super::{
 use consul_client::{Op, SessionId};
 
 /// The lock key as the transaction leaves it.
-enum Draft {
-    Semaphore(Semaphore),
+enum Draft<'a> {
+    Semaphore(Semaphore<'a>),
     Mutex(Mutex),
 }
 
@@ -26,7 +26,7 @@ enum Draft {
 pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
-    draft: Draft,
+    draft: Draft<'a>,
     /// Slots that are free but kept for those whose session is being made.
     reserved: usize,
     /// Whether holders may be added.
@@ -331,7 +331,10 @@ impl<'a> Composer<'a> {
                 let unchanged = semaphore.unchanged(reading).filter(|_| shows);
                 operations.extend(unchanged);
                 operations.extend(locks);
-                operations.extend(semaphore.write(reading));
+                if let Some((write, change)) = semaphore.write(reading) {
+                    operations.push(write);
+                    transaction.lock = Some(change);
+                }
             }
             Draft::Mutex(mutex) => {
                 operations.extend(locks);

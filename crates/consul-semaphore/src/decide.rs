@@ -68,11 +68,12 @@ pub struct Observed<'a> {
     pub mutex: &'a MutexMemory,
     /// Whose turn it is among those who wait.
     pub turns: &'a Turns,
-    /// How long the slots of running Jobs count as held.
+    /// How long the slots of running Jobs count as held; also of those that are steady.
     pub evidence: &'a Evidence,
-    /// The live contenders of this semaphore that are ours.
+    /// The live contenders of this semaphore that are ours, except those of steady Jobs: to leave them out or not
+    /// makes no difference.
     pub ours: &'a [Ours],
-    /// The Jobs that this semaphore started, except those that have ended.
+    /// The Jobs that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Job>],
     /// The head of the line, in order: more than can be granted at once, by the limit or by [`AHEAD`],
     /// whichever is less; and those behind it that are not to wait.

@@ -50,7 +50,7 @@ use self::agenda::{Agenda, Due};
 pub use self::{
     knowledge::Trouble,
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
-    queue::{Conclusion, IDLE, Lookup, Queue, Slice, head},
+    queue::{Changes, Conclusion, IDLE, Lookup, Queue, Slice, head},
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,

@@ -4,7 +4,7 @@
 //! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
 //! then on, whether or not this operator can see it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     fate::Ours,
@@ -75,9 +75,71 @@ struct Held {
 /// The evidence for the slots of running Jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
+    /// Of those that are looked at each time.
     slots: IdMap<Uid, Held>,
+    /// Of the others.
+    steady: Steady,
     /// When they were last looked at.
     looked: Moment,
+    /// When the last reading was sent that shows the slots of those who are steady.
+    shown: Moment,
+}
+
+/// The Jobs about which there is nothing to decide until something changes or their evidence becomes old: each runs
+/// in the slot that its one contender holds, was started in it, and says so. There may be thousands of them, so they
+/// are not looked at each time. What is kept as evidence for their slots is what was known when they were, or more.
+#[derive(Clone, Debug, Default)]
+struct Steady {
+    by_job: IdMap<Uid, Holder>,
+    by_session: IdMap<SessionId, Uid>,
+    /// By when each of them is to be suspended, by what is kept.
+    due: BTreeSet<(Moment, Uid)>,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Holder {
+    ours: Ours,
+    held: Held,
+    due: Option<Moment>,
+}
+
+impl Holder {
+    fn new(ours: Ours, held: Held, settings: &Settings) -> Self {
+        let mut holder = Self {
+            ours,
+            held,
+            due: None,
+        };
+        holder.find_due(settings);
+        holder
+    }
+
+    fn find_due(&mut self, settings: &Settings) {
+        let job = self.ours.job.as_ref();
+        self.due = job.and_then(|job| self.held.deadline(settings, job));
+    }
+}
+
+impl Steady {
+    fn insert(&mut self, holder: Holder) {
+        let Ours {
+            session, identity, ..
+        } = &holder.ours;
+        let uid = identity.uid.clone();
+        self.by_session.insert(session.clone(), uid.clone());
+        self.due.extend(holder.due.map(|due| (due, uid.clone())));
+        self.by_job.insert(uid, holder);
+    }
+
+    fn remove(&mut self, uid: &Uid) -> Option<Holder> {
+        let holder = self.by_job.remove(uid)?;
+        self.by_session.remove(&holder.ours.session);
+        if let Some(due) = holder.due {
+            self.due.remove(&(due, uid.clone()));
+        }
+        Some(holder)
+    }
 }
 
 /// How late a deadline is noticed while this operator is awake, at the most.
@@ -98,6 +160,9 @@ impl Evidence {
     ) {
         let looked = std::mem::replace(&mut self.looked, now);
         let reading = reading.filter(|reading| reading.is_readable());
+        if let Some(reading) = reading {
+            self.shown = self.shown.max(reading.sent);
+        }
         let mut holding: IdMap<&Uid, &SessionId> =
             IdMap::with_capacity_and_hasher(ours.len(), IdHash::default());
         for ours in ours {
@@ -143,7 +208,118 @@ impl Evidence {
     /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
     /// when the deadline has passed by then, Consul is asked first.
     pub fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
-        self.slots.get(&job.uid)?.deadline(settings, job)
+        let steady = self.steady.by_job.get(&job.uid).map(|holder| &holder.held);
+        let held = self.slots.get(&job.uid).or(steady)?;
+        held.deadline(settings, job)
+    }
+
+    /// How many Jobs are steady: they hold a slot, and there is nothing to decide about them.
+    pub fn count_of_steady(&self) -> usize {
+        self.steady.by_job.len()
+    }
+
+    /// By when the first of them must be suspended, as far as is known without a look at them. It is later than the
+    /// last look at what is due.
+    pub fn first_steady(&self) -> Option<Moment> {
+        self.steady.due.first().map(|(due, _)| *due)
+    }
+
+    /// The steady Job that holds its slot by this session.
+    pub(super) fn steady_by(&self, session: &SessionId) -> Option<&Uid> {
+        self.steady.by_session.get(session)
+    }
+
+    /// The session by which a steady Job holds its slot.
+    pub(super) fn steady_session(&self, uid: &Uid) -> Option<&SessionId> {
+        Some(&self.steady.by_job.get(uid)?.ours.session)
+    }
+
+    /// Takes the Job of a contender for steady, if the evidence for its slot is new enough to be left alone for a
+    /// while.
+    pub(super) fn settle(&mut self, settings: &Settings, ours: &Ours) -> bool {
+        let uid = &ours.identity.uid;
+        let lasts = self.slots.get(uid).zip(ours.job.as_ref());
+        let lasts = lasts.is_some_and(|(held, job)| {
+            let same = held.session.as_ref() == Some(&ours.session);
+            let sure = same && held.lost.is_none() && held.woken.is_none();
+            // A loss would set an earlier one.
+            let late = |deadline| deadline > self.looked + settings.patience();
+            sure && held.deadline(settings, job).is_none_or(late)
+        });
+        let Some(held) = lasts.then(|| self.slots.remove(uid)).flatten() else {
+            return false;
+        };
+        self.steady
+            .insert(Holder::new(ours.clone(), held, settings));
+        true
+    }
+
+    /// A Job is to be looked at each time again; returns its contender if it was steady.
+    pub(super) fn unsettle(
+        &mut self,
+        uid: &Uid,
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) -> Option<Ours> {
+        let Holder { ours, mut held, .. } = self.steady.remove(uid)?;
+        held.keep_up(self.shown, life);
+        self.slots.insert(uid.clone(), held);
+        Some(ours)
+    }
+
+    /// All of them are; returns their contenders.
+    pub(super) fn unsettle_all(&mut self, life: impl Fn(&SessionId) -> Option<Life>) -> Vec<Ours> {
+        let Steady { by_job, .. } = std::mem::take(&mut self.steady);
+        let mut unsettled = Vec::with_capacity(by_job.len());
+        for (uid, Holder { ours, mut held, .. }) in by_job {
+            held.keep_up(self.shown, &life);
+            self.slots.insert(uid, held);
+            unsettled.push(ours);
+        }
+        unsettled
+    }
+
+    /// Looks at the steady Jobs whose evidence, as it is kept, becomes old: it may be newer by now. Returns those of
+    /// which it is not.
+    pub(super) fn aged(
+        &mut self,
+        now: Moment,
+        settings: &Settings,
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) -> Vec<Uid> {
+        let old = now + settings.patience();
+        let mut aged = Vec::new();
+        let mut renewed = Vec::new();
+        while self.steady.due.first().is_some_and(|(due, _)| *due <= old) {
+            let Some((_, uid)) = self.steady.due.pop_first() else {
+                break;
+            };
+            let Some(holder) = self.steady.by_job.get_mut(&uid) else {
+                continue;
+            };
+            holder.held.keep_up(self.shown, &life);
+            holder.find_due(settings);
+            match holder.due {
+                Some(due) if due <= old => aged.push(uid),
+                due => renewed.extend(due.map(|due| (due, uid))),
+            }
+        }
+        self.steady.due.extend(renewed);
+        aged
+    }
+}
+
+#[cfg(test)]
+impl Evidence {
+    /// The latest deadline that can be right: by the last renewal and the last reading that showed the slot.
+    pub(super) fn latest_deadline(
+        &self,
+        settings: &Settings,
+        job: &Job,
+        life: impl Fn(&SessionId) -> Option<Life>,
+    ) -> Option<Moment> {
+        let mut held = self.slots.get(&job.uid)?.clone();
+        held.keep_up(self.shown, life);
+        held.deadline(settings, job)
     }
 }
 
@@ -205,6 +381,17 @@ impl Held {
         if self.proved > before_proved {
             self.woken = None;
         }
+    }
+
+    /// Takes note of the last renewal of the session that holds the slot, which was last shown then.
+    fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<Life>) {
+        let (renewed, ttl) = match self.session.as_ref().and_then(life) {
+            Some(Life::Renewed { sent, ttl }) => (sent, Some(ttl)),
+            Some(Life::Endless) => (shown, None),
+            Some(Life::Unknown | Life::Gone) | None => return,
+        };
+        self.proved = self.proved.max(renewed.min(shown));
+        self.ttl = ttl;
     }
 
     /// What is known of a session that another operator of this cluster renews, for another
@@ -380,6 +567,32 @@ mod tests {
         assert_eq!(case.deadline(), put_off, "only once");
         case.observe(401, Some(&reading(301, true)), renewed(302));
         assert_eq!(case.deadline(), Some(second(301 + 70)));
+    }
+
+    #[test]
+    fn a_steady_job_is_left_alone_until_what_is_kept_becomes_old() {
+        let settings = settings();
+        let mut case = Case::new();
+        case.observe(20, Some(&reading(20, true)), renewed(20));
+        let ours = samples::ours("mine", Some(case.job.clone()));
+        assert!(case.evidence.settle(&settings, &ours));
+        let life = |_: &SessionId| Some(renewed(55));
+        let shown = reading(60, true);
+        case.evidence
+            .observe(second(60), &settings, &[], Some(&shown), &[], life);
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert!(aged(77).is_empty());
+        assert_eq!(case.evidence.first_steady(), Some(second(20 + 70)));
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert!(aged(78).is_empty(), "it was renewed meanwhile");
+        assert_eq!(case.evidence.first_steady(), Some(second(55 + 70)));
+        let mut aged = |now| case.evidence.aged(second(now), &settings, life);
+        assert_eq!(aged(113), [case.job.uid.clone()], "and not again");
+        let uid = &case.job.uid;
+        let unsettled = case.evidence.unsettle(uid, life);
+        assert_eq!(unsettled, Some(ours));
+        assert_eq!(case.evidence.count_of_steady(), 0);
+        assert_eq!(case.deadline(), Some(second(55 + 70)));
     }
 
     #[test]

@@ -76,6 +76,17 @@ impl Ours {
         }
     }
 
+    /// Whether its Job runs, was started at this lock key by this very contender, and says so: then there is nothing
+    /// to decide about it while the contender holds its slot.
+    pub(super) fn runs_as_granted(&self, lock_key: &str) -> bool {
+        self.job.as_ref().is_some_and(|job| {
+            job.standing == Standing::Running
+                && job.started_at(lock_key)
+                && job.started_by(&self.session)
+                && job.reported.as_ref() == Some(&self.session)
+        })
+    }
+
     /// Whether what happens to this contender depends on a proof that no pod of its Job is left.
     pub fn needs_proof(&self, held: bool, may_start: bool) -> bool {
         let fate = |pods_gone| self.fate_if(pods_gone, held, may_start);

@@ -1,10 +1,7 @@
 //! `.lock`: the one key that says who holds, by its body or, of a mutex, by the session that has locked
 //! it.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
-use serde_json::value::RawValue;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use super::verbatim::{Fields, Verbatim};
 use crate::Mode;
@@ -28,13 +25,17 @@ const TWICE: &str = "a name stands in it twice";
 /// The longest that a session's id can be; Consul's have 36 characters.
 const LONGEST_ID: usize = 128;
 
-/// How a client writes `Holders`; the shape that is there is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    /// `{"<session>": true}`: the Go client and `consul lock`.
-    Map,
-    /// `["<session>"]`: the guide that Consul's documentation gives; the Go client can't read it.
-    Array,
+/// What the Go client writes beside the session of a holder.
+const YES: &str = "true";
+
+/// Who holds, as a client writes it; the shape that is there is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Holders {
+    /// `{"<session>": true}`: the Go client and `consul lock`. Another value than `true` is kept as it is.
+    Map(BTreeMap<SessionId, Option<Verbatim>>),
+    /// `["<session>"]`: the guide that Consul's documentation gives; the Go client can't read it. An entry may
+    /// stand twice; it is counted twice, as its writer would.
+    Array(Vec<SessionId>),
 }
 
 /// The body of `.lock`, understood: its limit and its holders, with everything else that stands
@@ -42,11 +43,24 @@ enum Shape {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockBody {
     limit: u32,
-    shape: Shape,
-    /// In an array an entry may stand twice; it is counted twice, as its writer would.
-    holders: Vec<(SessionId, Verbatim)>,
+    holders: Holders,
     unknown: BTreeMap<String, Verbatim>,
     flags: u64,
+}
+
+/// What a transaction changes in a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LockChange {
+    limit: u32,
+    removed: Vec<SessionId>,
+    added: Vec<SessionId>,
+}
+
+impl LockChange {
+    /// Those who come or go.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        self.removed.iter().chain(&self.added)
+    }
 }
 
 impl LockBody {
@@ -54,8 +68,7 @@ impl LockBody {
     pub fn new(limit: u32, flags: u64) -> Self {
         Self {
             limit,
-            shape: Shape::Map,
-            holders: Vec::new(),
+            holders: Holders::Map(BTreeMap::new()),
             unknown: BTreeMap::new(),
             flags,
         }
@@ -68,30 +81,43 @@ impl LockBody {
 
     /// How many hold a slot, dead holders included.
     pub fn held(&self) -> usize {
-        self.holders.len()
+        match &self.holders {
+            Holders::Map(holders) => holders.len(),
+            Holders::Array(holders) => holders.len(),
+        }
     }
 
     /// How many slots are free.
     pub fn room(&self) -> usize {
-        usize::try_from(self.limit)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(self.held())
+        room(self.limit, self.held())
     }
 
     /// Who holds a slot, dead holders included.
     pub fn holders(&self) -> impl Iterator<Item = &SessionId> {
-        self.holders.iter().map(|(session, _)| session)
+        let (map, array) = match &self.holders {
+            Holders::Map(holders) => (Some(holders.keys()), None),
+            Holders::Array(holders) => (None, Some(holders)),
+        };
+        map.into_iter().flatten().chain(array.into_iter().flatten())
     }
 
     /// Whether this session holds a slot.
     pub fn holds(&self, session: &SessionId) -> bool {
-        self.holders().any(|holder| holder == session)
+        self.times(session) > 0
+    }
+
+    /// How often it stands there.
+    fn times(&self, session: &SessionId) -> usize {
+        match &self.holders {
+            Holders::Map(holders) => usize::from(holders.contains_key(session)),
+            Holders::Array(holders) => holders.iter().filter(|holder| *holder == session).count(),
+        }
     }
 
     /// Whether the holders stand in a list, as in the guide that Consul's documentation gives, and not in a
     /// map. Only who follows that makes one.
     pub fn is_list(&self) -> bool {
-        self.shape == Shape::Array
+        matches!(self.holders, Holders::Array(_))
     }
 
     /// The KV flags to write this body with: those that were there.
@@ -99,54 +125,36 @@ impl LockBody {
         self.flags
     }
 
-    /// Changes the limit; nobody loses a slot by it.
-    pub fn set_limit(&mut self, limit: u32) {
-        self.limit = limit;
-    }
-
-    /// Takes a holder out.
-    pub fn remove(&mut self, session: &SessionId) {
-        self.holders.retain(|(holder, _)| holder != session);
-    }
-
-    /// Adds a holder if there is room, and says whether there was.
-    ///
-    /// It is the only way to add one, so no body of ours has more holders than its limit allowed
-    /// when the last one came in.
-    #[must_use]
-    pub fn add(&mut self, session: SessionId) -> bool {
-        let room = self.room() > 0;
-        if room {
-            self.holders.push((session, Verbatim::yes()));
+    /// Changes it as a transaction did that was made for it. It is what that transaction wrote then, and need not be
+    /// read again.
+    pub(super) fn apply(&mut self, change: &LockChange) {
+        let LockChange {
+            limit,
+            removed,
+            added,
+        } = change;
+        self.limit = *limit;
+        match &mut self.holders {
+            Holders::Map(holders) => {
+                for session in removed {
+                    holders.remove(session);
+                }
+                for session in added {
+                    holders.entry(session.clone()).or_insert(None);
+                }
+            }
+            Holders::Array(holders) => {
+                if !removed.is_empty() {
+                    holders.retain(|holder| !removed.contains(holder));
+                }
+                holders.extend(added.iter().cloned());
+            }
         }
-        room
     }
 
     /// The body as JSON.
     pub fn encode(&self) -> Vec<u8> {
-        #[derive(Serialize)]
-        #[serde(untagged)]
-        enum Field<'a> {
-            Limit(u32),
-            Map(BTreeMap<&'a SessionId, &'a RawValue>),
-            Array(Vec<&'a SessionId>),
-            Unknown(&'a RawValue),
-        }
-        let unknown = self.unknown.iter();
-        let mut fields: BTreeMap<&str, Field<'_>> = unknown
-            .map(|(name, value)| (name.as_str(), Field::Unknown(value.raw())))
-            .collect();
-        fields.insert(LIMIT, Field::Limit(self.limit));
-        let holders = match self.shape {
-            Shape::Map => {
-                let holders = self.holders.iter();
-                Field::Map(holders.map(|(id, value)| (id, value.raw())).collect())
-            }
-            Shape::Array => Field::Array(self.holders().collect()),
-        };
-        fields.insert(HOLDERS, holders);
-        // Strings, numbers and what was JSON before: writing them cannot fail.
-        serde_json::to_vec(&fields).unwrap_or_default()
+        LockDraft::of(self).encode()
     }
 
     /// Reads a body.
@@ -167,8 +175,8 @@ impl LockBody {
             .and_then(|limit| limit.read())
             .filter(|limit| *limit > 0)
             .ok_or(Unreadable::OtherShape("`Limit` is not a positive number"))?;
-        let (shape, holders) = match unknown.remove(HOLDERS) {
-            None => (Shape::Map, Vec::new()),
+        let holders = match unknown.remove(HOLDERS) {
+            None => Holders::Map(BTreeMap::new()),
             Some(holders) => Self::decode_holders(&holders)?,
         };
         // Go's clients would take these for the same.
@@ -178,7 +186,6 @@ impl LockBody {
         }
         Ok(Self {
             limit,
-            shape,
             holders,
             unknown,
             flags,
@@ -195,40 +202,207 @@ impl LockBody {
         })
     }
 
-    fn decode_holders(value: &Verbatim) -> Result<(Shape, Vec<(SessionId, Verbatim)>), Unreadable> {
-        let (shape, holders): (_, Vec<(SessionId, _)>) = if value.is_object() {
-            let fields: Fields = value.read().ok_or(Unreadable::OtherShape(NO_SESSION))?;
+    fn decode_holders(value: &Verbatim) -> Result<Holders, Unreadable> {
+        let other = || Unreadable::OtherShape(NO_SESSION);
+        if value.is_object() {
+            let fields: Fields = value.read().ok_or_else(other)?;
             if fields.twice {
                 return Err(Unreadable::OtherShape(TWICE));
             }
-            let holders = fields.by_name.into_iter();
-            (
-                Shape::Map,
-                holders.map(|(id, value)| (id.into(), value)).collect(),
-            )
-        } else {
-            // Go writes null for a map that was never made.
-            let Some(list) = value.read::<Option<Vec<Verbatim>>>() else {
-                return Err(Unreadable::OtherShape(
-                    "`Holders` is neither a map nor a list",
-                ));
+            let holder = |(id, value): (String, Verbatim)| {
+                let value = Some(value).filter(|value| value.raw().get() != YES);
+                Some((session(id)?, value))
             };
-            let Some(list) = list else {
-                return Ok((Shape::Map, Vec::new()));
-            };
-            let holder = |id: &Verbatim| Some((id.read::<String>()?.into(), Verbatim::yes()));
-            let holders: Option<_> = list.iter().map(holder).collect();
-            (
-                Shape::Array,
-                holders.ok_or(Unreadable::OtherShape(NO_SESSION))?,
-            )
+            let holders: Option<_> = fields.by_name.into_iter().map(holder).collect();
+            return Ok(Holders::Map(holders.ok_or_else(other)?));
+        }
+        // Go writes null for a map that was never made.
+        let Some(list) = value.read::<Option<Vec<Verbatim>>>() else {
+            return Err(Unreadable::OtherShape(
+                "`Holders` is neither a map nor a list",
+            ));
         };
-        if holders.iter().all(|(holder, _)| is_session(holder)) {
-            Ok((shape, holders))
-        } else {
-            Err(Unreadable::OtherShape(NO_SESSION))
+        let Some(list) = list else {
+            return Ok(Holders::Map(BTreeMap::new()));
+        };
+        let holders: Option<_> = list.iter().map(|id| session(id.read()?)).collect();
+        Ok(Holders::Array(holders.ok_or_else(other)?))
+    }
+}
+
+fn room(limit: u32, held: usize) -> usize {
+    usize::try_from(limit)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(held)
+}
+
+/// A body with what a transaction changes in it. The body is not copied: it may have thousands of holders.
+pub(super) struct LockDraft<'a> {
+    body: Cow<'a, LockBody>,
+    change: LockChange,
+    /// How many of the holders in the body are taken out.
+    removed: usize,
+}
+
+impl<'a> LockDraft<'a> {
+    /// Nothing is changed yet.
+    pub(super) fn of(body: &'a LockBody) -> Self {
+        Self::new(Cow::Borrowed(body))
+    }
+
+    /// A new body without holders.
+    pub(super) fn fresh(limit: u32, flags: u64) -> Self {
+        Self::new(Cow::Owned(LockBody::new(limit, flags)))
+    }
+
+    fn new(body: Cow<'a, LockBody>) -> Self {
+        let limit = body.limit;
+        Self {
+            body,
+            change: LockChange {
+                limit,
+                ..LockChange::default()
+            },
+            removed: 0,
         }
     }
+
+    /// The KV flags to write it with.
+    pub(super) fn flags(&self) -> u64 {
+        self.body.flags
+    }
+
+    /// How many hold a slot then.
+    pub(super) fn held(&self) -> usize {
+        self.body.held() - self.removed + self.change.added.len()
+    }
+
+    /// How many slots are free then, if so many of those that hold one go.
+    pub(super) fn room(&self, freed: usize) -> usize {
+        room(self.change.limit, self.held() - freed)
+    }
+
+    /// Whether this session holds a slot then.
+    pub(super) fn holds(&self, session: &SessionId) -> bool {
+        let LockChange { removed, added, .. } = &self.change;
+        added.contains(session) || (!removed.contains(session) && self.body.holds(session))
+    }
+
+    /// Changes the limit; nobody loses a slot by it.
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.change.limit = limit;
+    }
+
+    /// Takes a holder out.
+    pub(super) fn remove(&mut self, session: &SessionId) {
+        let LockChange { removed, added, .. } = &mut self.change;
+        added.retain(|holder| holder != session);
+        let times = self.body.times(session);
+        if times > 0 && !removed.contains(session) {
+            removed.push(session.clone());
+            self.removed += times;
+        }
+    }
+
+    /// Adds a holder if there is room, and says whether there was.
+    ///
+    /// It is the only way to add one, so no body of ours has more holders than its limit allowed
+    /// when the last one came in.
+    #[must_use]
+    pub(super) fn add(&mut self, session: SessionId) -> bool {
+        let room = self.room(0) > 0;
+        if room {
+            self.change.added.push(session);
+        }
+        room
+    }
+
+    /// What is changed.
+    pub(super) fn change(self) -> LockChange {
+        self.change
+    }
+
+    /// The body as JSON, as it is then.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let unknown = self.body.unknown.iter();
+        let unknown = unknown.map(|(name, value)| (name.as_str(), Some(value)));
+        // In the order of their names.
+        let fields: BTreeMap<&str, Option<&Verbatim>> =
+            unknown.chain([(LIMIT, None), (HOLDERS, None)]).collect();
+        let mut json = Vec::with_capacity(64 + 48 * self.held());
+        for (name, value) in fields {
+            json.push(if json.is_empty() { b'{' } else { b',' });
+            write_text(&mut json, name);
+            json.push(b':');
+            match (name, value) {
+                (_, Some(value)) => json.extend_from_slice(value.raw().get().as_bytes()),
+                (HOLDERS, None) => self.encode_holders(&mut json),
+                (_, None) => json.extend_from_slice(self.change.limit.to_string().as_bytes()),
+            }
+        }
+        json.push(b'}');
+        json
+    }
+
+    fn encode_holders(&self, json: &mut Vec<u8>) {
+        let LockChange { removed, added, .. } = &self.change;
+        let stays = |session: &&SessionId| removed.is_empty() || !removed.contains(session);
+        let text = |json: &mut Vec<u8>, session: &SessionId| match session.as_ref() {
+            id if session.is_genuine() => {
+                json.push(b'"');
+                json.extend_from_slice(id.as_bytes());
+                json.push(b'"');
+            }
+            id => write_text(json, id),
+        };
+        match &self.body.holders {
+            Holders::Map(holders) => {
+                let there = holders.iter().filter(|(session, _)| stays(session));
+                let mut all: Vec<_> = there
+                    .map(|(session, value)| (session, value.as_ref()))
+                    .chain(added.iter().map(|session| (session, None)))
+                    .collect();
+                if !added.is_empty() {
+                    // What was there is in order already, which this makes use of.
+                    all.sort_by_key(|(session, _)| *session);
+                    all.dedup_by(|(a, _), (b, _)| a == b);
+                }
+                json.push(b'{');
+                for (position, (session, value)) in all.into_iter().enumerate() {
+                    if position > 0 {
+                        json.push(b',');
+                    }
+                    text(json, session);
+                    json.push(b':');
+                    let value = value.map_or(YES, |value| value.raw().get());
+                    json.extend_from_slice(value.as_bytes());
+                }
+                json.push(b'}');
+            }
+            Holders::Array(holders) => {
+                let all = holders.iter().filter(stays).chain(added);
+                json.push(b'[');
+                for (position, session) in all.enumerate() {
+                    if position > 0 {
+                        json.push(b',');
+                    }
+                    text(json, session);
+                }
+                json.push(b']');
+            }
+        }
+    }
+}
+
+/// Writes a text as JSON, which cannot fail.
+fn write_text(json: &mut Vec<u8>, text: &str) {
+    let _ = serde_json::to_writer(json, text);
+}
+
+/// The id of a session, if this may be one.
+fn session(id: String) -> Option<SessionId> {
+    let id = SessionId::from(id);
+    is_session(&id).then_some(id)
 }
 
 /// Whether this may be the id of a session. Anything else names no contender key below the prefix,

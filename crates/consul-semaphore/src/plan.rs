@@ -6,7 +6,7 @@ use super::{
     identity::{ContenderBody, Identity},
     job::{CronJob, Job, Standing, Uid},
     limit::{self, Agreement},
-    lock::Lock,
+    lock::{Lock, LockChange},
     settings::Settings,
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
@@ -302,6 +302,8 @@ pub struct Transaction {
     pub enforced: bool,
     /// Whether `.lock` itself goes.
     pub removes_lock: bool,
+    /// What it changes in the body of `.lock`, if it writes one.
+    pub lock: Option<LockChange>,
 }
 
 impl Transaction {

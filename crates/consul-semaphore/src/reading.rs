@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::lock::Lock;
+use super::lock::{Lock, LockChange};
 use crate::{Mode, Prefix};
 use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdMap};
 
@@ -38,6 +38,9 @@ impl Prefix {
 /// Only direct children that are locked by the session they are named after are contenders; every
 /// other key is left alone, so that `a` and `a/b` can both be semaphores. Of a mutex the lock key is
 /// the only one that counts: its holder is the only contender that can be seen.
+///
+/// What is known is kept up to date by what was written and by later listings, in proportion to what changed: a
+/// prefix may have thousands of holders.
 #[derive(Clone, Debug)]
 pub struct Reading {
     prefix: Prefix,
@@ -47,11 +50,67 @@ pub struct Reading {
     /// The other direct children of the prefix, by name. That of a contender is its session.
     entries: BTreeMap<SessionId, Entry>,
     lock: Lock,
-    /// Who is in `Holders`, or has locked the mutex, and whether their contender lives: asked of every
-    /// contender again and again, so it must not cost a search.
-    holders: IdMap<SessionId, bool>,
+    roles: Roles,
     /// When the request for it was sent: it shows what was true then, or later.
     pub sent: Moment,
+}
+
+/// Who holds and who waits: asked again and again, so it must not cost a search.
+#[derive(Clone, Debug, Default)]
+struct Roles {
+    /// Who is in `Holders`, or has locked the mutex, and whether their contender lives.
+    holders: IdMap<SessionId, bool>,
+    /// Those of them whose contender does not live.
+    dead: BTreeSet<SessionId>,
+    /// The live contenders that are not in `Holders`.
+    waiting: BTreeSet<SessionId>,
+    /// Whose entry or role may be another one than when this was last taken.
+    changed: Changed,
+}
+
+/// The sessions of which something may have changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// Nothing is known of what was before.
+    All,
+    /// These.
+    Only(BTreeSet<SessionId>),
+}
+
+/// A key that a listing shows otherwise than it is known.
+#[derive(Clone, Debug)]
+pub(super) struct Difference<'a> {
+    key: String,
+    /// As it is listed; `None` if it is not.
+    listed: Option<&'a Entry>,
+}
+
+impl Default for Changed {
+    fn default() -> Self {
+        Self::Only(BTreeSet::new())
+    }
+}
+
+impl Roles {
+    /// The role of a session: whether it is in `Holders`, and whether its contender lives.
+    fn set(&mut self, session: &SessionId, named: bool, lives: bool) {
+        if named {
+            self.holders.insert(session.clone(), lives);
+        } else {
+            self.holders.remove(session);
+        }
+        let (dead, waits) = (named && !lives, lives && !named);
+        for (set, is_in) in [(&mut self.dead, dead), (&mut self.waiting, waits)] {
+            if is_in {
+                set.insert(session.clone());
+            } else {
+                set.remove(session);
+            }
+        }
+        if let Changed::Only(changed) = &mut self.changed {
+            changed.insert(session.clone());
+        }
+    }
 }
 
 impl Reading {
@@ -61,29 +120,77 @@ impl Reading {
             lock_entry: None,
             entries: BTreeMap::new(),
             lock: Lock::read(mode, None),
-            holders: IdMap::default(),
+            roles: Roles::default(),
             sent: listing.sent,
             prefix,
             mode,
         };
         for entry in listing.entries {
-            reading.put(entry);
+            match reading.prefix.child(&entry.key) {
+                Some(LOCK) => reading.lock_entry = Some(entry),
+                Some(name) => drop(reading.entries.insert(name.into(), entry)),
+                None => {}
+            }
         }
-        reading.read_lock();
+        reading.lock = Lock::read(mode, reading.lock_entry.as_ref());
+        reading.find_roles();
         reading
+    }
+
+    /// Finds all roles anew.
+    fn find_roles(&mut self) {
+        let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
+        let holders: IdMap<SessionId, bool> = self.named().map(lives).collect();
+        let dead = holders.iter().filter(|(_, lives)| !**lives);
+        let contenders = self.contenders().map(|(session, _)| session);
+        let waiting = contenders.filter(|session| !holders.contains_key(*session));
+        self.roles = Roles {
+            dead: dead.map(|(session, _)| session.clone()).collect(),
+            waiting: waiting.cloned().collect(),
+            holders,
+            changed: Changed::All,
+        };
+    }
+
+    /// Who is in `Holders`, or has locked the mutex.
+    fn named(&self) -> impl Iterator<Item = &SessionId> {
+        let (body, holder) = match &self.lock {
+            Lock::Semaphore { body, .. } => (Some(body.holders()), None),
+            Lock::Mutex { holder, .. } => (None, holder.as_ref()),
+            Lock::Absent { .. } | Lock::Unreadable(_) => (None, None),
+        };
+        body.into_iter().flatten().chain(holder)
+    }
+
+    /// Whose entry or role may have changed since this was last taken.
+    pub(super) fn take_changed(&mut self) -> Changed {
+        std::mem::take(&mut self.roles.changed)
+    }
+
+    /// The same, to look at.
+    pub(super) fn changed(&self) -> &Changed {
+        &self.roles.changed
+    }
+
+    /// All may have changed.
+    pub(super) fn forget_what_changed(&mut self) {
+        self.roles.changed = Changed::All;
+    }
+
+    /// The live contenders whose entry or role may have changed.
+    pub(super) fn changed_contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
+        let (all, only) = match &self.roles.changed {
+            Changed::All => (Some(self.contenders()), None),
+            Changed::Only(changed) => (None, Some(changed)),
+        };
+        let only = only.into_iter().flatten();
+        let only = only.filter_map(|session| Some((session, self.contender(session)?)));
+        all.into_iter().flatten().chain(only)
     }
 
     /// Whether it has just these entries, all of the prefix: nothing has been written to them since.
     pub fn shows(&self, entries: &[Entry]) -> bool {
-        fn version(entry: &Entry) -> (&str, u64) {
-            (&entry.key, entry.modify_index)
-        }
-        let is_lock = |entry: &&Entry| self.prefix.child(&entry.key) == Some(LOCK);
-        let lock = entries.iter().filter(is_lock);
-        let listed = lock.chain(entries.iter().filter(|entry| !is_lock(entry)));
-        // Both are in the order of the keys.
-        let known = self.lock_entry.iter().chain(self.entries.values());
-        listed.map(version).eq(known.map(version))
+        self.differences(entries).is_empty()
     }
 
     /// The same again, as another request showed it. One that was answered only now may have been sent
@@ -129,8 +236,19 @@ impl Reading {
 
     /// The live contenders that hold no slot.
     pub fn waiting(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        self.contenders()
-            .filter(|(session, _)| !self.is_named(session))
+        let waiting = self.roles.waiting.iter();
+        waiting.filter_map(|session| Some((session, self.contender(session)?)))
+    }
+
+    /// How many live contenders there are.
+    pub(super) fn count_of_contenders(&self) -> usize {
+        let Roles {
+            holders,
+            dead,
+            waiting,
+            changed: _,
+        } = &self.roles;
+        holders.len() - dead.len() + waiting.len()
     }
 
     /// The live contender of a session.
@@ -144,7 +262,7 @@ impl Reading {
 
     /// Whether a session is in `Holders`, dead or alive.
     pub fn is_named(&self, session: &SessionId) -> bool {
-        self.holders.contains_key(session)
+        self.roles.holders.contains_key(session)
     }
 
     /// The key that a session locks: a contender key of its own, or the mutex.
@@ -158,14 +276,14 @@ impl Reading {
     /// Whether a session holds a slot: it is in `Holders` and its contender lives, or it has locked the
     /// mutex.
     pub fn holds(&self, session: &SessionId) -> bool {
-        self.holders.get(session) == Some(&true)
+        self.roles.holders.get(session) == Some(&true)
     }
 
     /// The holders whose contender is gone or has no session, each with the check that fails a
     /// transaction if that has changed. A mutex has none: Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {
-        let dead = self.holders.iter().filter(|(_, lives)| !**lives);
-        dead.map(|(session, _)| {
+        let dead = self.roles.dead.iter();
+        dead.map(|session| {
             let key = self.prefix.contender_key(session);
             let known = self.entries.get(session);
             let index = known.map_or(0, |entry| entry.modify_index);
@@ -174,30 +292,47 @@ impl Reading {
         .collect()
     }
 
-    /// This reading after a transaction of ours that went through: what Consul answered is known
-    /// to be there, so there is no need to wait for the watch.
+    /// This reading after a transaction of ours that went through.
+    #[must_use]
+    pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
+        self.write(operations, None, answer, sent);
+        self
+    }
+
+    /// Takes in a transaction of ours that went through: what Consul answered is known to be there, so there is no
+    /// need to wait for the watch.
     ///
     /// `answer` has the written entries, without their values (of a key that is written twice, the
     /// last one counts), and `sent` is when the transaction was sent: it counts as the reading's time
     /// only if `.lock` was written, because what guards that write proves that nobody else has changed
-    /// it since it was read.
-    #[must_use]
-    pub fn after(mut self, operations: &[Op], answer: &[Entry], sent: Moment) -> Self {
+    /// it since it was read. `change` is what it changed in the body of `.lock`, which then need not be read.
+    pub(super) fn write(
+        &mut self,
+        operations: &[Op],
+        change: Option<&LockChange>,
+        answer: &[Entry],
+        sent: Moment,
+    ) {
         let written: BTreeMap<&str, &Entry> = answer
             .iter()
             .map(|entry| (entry.key.as_str(), entry))
             .collect();
+        let mut applies = None;
         for operation in operations {
             match operation {
-                Op::Delete { key } | Op::DeleteCas { key, .. } => self.remove(key),
+                Op::Delete { key } | Op::DeleteCas { key, .. } => self.put(key, None, None),
                 Op::Lock { key, value, .. }
                 | Op::Unlock { key, value, .. }
                 | Op::Cas { key, value, .. } => {
+                    if let Op::Cas { index, .. } = operation {
+                        applies = change.filter(|_| self.is_body_at(*index));
+                    }
                     if let Some(entry) = written.get(key.as_str()) {
-                        self.put(Entry {
+                        let entry = Entry {
                             value: value.clone(),
                             ..(*entry).clone()
-                        });
+                        };
+                        self.put(key, Some(entry), applies);
                     }
                 }
                 _ => {}
@@ -206,65 +341,187 @@ impl Reading {
         if written.contains_key(self.prefix.lock_key().as_str()) {
             self.sent = sent;
         }
-        self.read_lock();
-        self
     }
 
-    /// This reading with the keys in `written` as `known` shows them, because they were written here
-    /// after this was read. What others wrote to all other keys is as this reading shows it.
-    #[must_use]
-    pub fn with_own<'a>(
-        mut self,
-        known: &Self,
+    /// Whether there is a body, last written at this index.
+    fn is_body_at(&self, at: u64) -> bool {
+        matches!(self.lock, Lock::Semaphore { index, .. } if index == at)
+    }
+
+    /// Takes over a later listing, by its [`Self::differences`]: what it shows of each key, but for those that were
+    /// `written` here after it was read. They stay as they are known.
+    pub(super) fn update<'a>(
+        &mut self,
+        differences: Vec<Difference<'_>>,
+        sent: Moment,
+        written: impl IntoIterator<Item = &'a str>,
+    ) {
+        let written: BTreeSet<&str> = written.into_iter().collect();
+        // As after the write itself: what guards it proves that nobody else has written it since.
+        self.sent = if written.contains(self.prefix.lock_key().as_str()) {
+            self.sent.max(sent)
+        } else {
+            sent
+        };
+        for Difference { key, listed } in differences {
+            if !written.contains(key.as_str()) {
+                self.put(&key, listed.cloned(), None);
+            }
+        }
+    }
+
+    /// The keys that a listing shows otherwise than they are known: nothing has been written to the others since.
+    pub(super) fn differences<'a>(&self, listing: &'a [Entry]) -> Vec<Difference<'a>> {
+        let mut differences = Vec::new();
+        let mut differ = |known: Option<&Entry>, listed: Option<&'a Entry>| {
+            let same = known.map(|known| known.modify_index) == listed.map(|l| l.modify_index);
+            if let Some(entry) = known.or(listed).filter(|_| !same) {
+                let key = entry.key.clone();
+                differences.push(Difference { key, listed });
+            }
+        };
+        let mut lock = None;
+        // Both are in the order of their keys.
+        let mut known = self.entries.values().peekable();
+        for entry in listing {
+            // Nearly all are as they were.
+            if let Some(same) = known.next_if(|known| known.key == entry.key) {
+                differ(Some(same), Some(entry));
+                continue;
+            }
+            match self.prefix.child(&entry.key) {
+                None => {}
+                Some(LOCK) => lock = Some(entry),
+                Some(_) => {
+                    while let Some(gone) = known.next_if(|known| known.key < entry.key) {
+                        differ(Some(gone), None);
+                    }
+                    let same = known.next_if(|known| known.key == entry.key);
+                    differ(same, Some(entry));
+                }
+            }
+        }
+        known.for_each(|gone| differ(Some(gone), None));
+        differ(self.lock_entry.as_ref(), lock);
+        differences
+    }
+
+    /// A key is like this from now on; `None`: it is not there. `change` is what the write changed in the body of
+    /// `.lock`, if that is known.
+    fn put(&mut self, key: &str, entry: Option<Entry>, change: Option<&LockChange>) {
+        match self.prefix.child(key) {
+            Some(LOCK) => self.put_lock(entry, change),
+            Some(name) => {
+                let session = SessionId::from(name);
+                match entry {
+                    Some(entry) => drop(self.entries.insert(session.clone(), entry)),
+                    None => drop(self.entries.remove(&session)),
+                }
+                self.find_role(&session);
+            }
+            None => {}
+        }
+    }
+
+    fn put_lock(&mut self, entry: Option<Entry>, change: Option<&LockChange>) {
+        if let (Lock::Semaphore { body, index }, Some(change), Some(written)) =
+            (&mut self.lock, change, &entry)
+        {
+            body.apply(change);
+            *index = written.modify_index;
+            self.lock_entry = entry;
+            for session in change.sessions() {
+                self.find_role(session);
+            }
+            return;
+        }
+        let locked = |entry: Option<&Entry>| entry.and_then(|entry| entry.session.clone());
+        let mut concerned: BTreeSet<SessionId> = self.named().cloned().collect();
+        concerned.extend(locked(self.lock_entry.as_ref()));
+        self.lock_entry = entry;
+        self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
+        concerned.extend(locked(self.lock_entry.as_ref()));
+        let after: BTreeSet<SessionId> = self.named().cloned().collect();
+        // Whoever was there before and still is has the same role.
+        let stays = |session: &SessionId| self.mode == Mode::Semaphore && after.contains(session);
+        concerned.retain(|session| !stays(session));
+        let known = |session: &SessionId| {
+            self.mode == Mode::Semaphore && self.roles.holders.contains_key(session)
+        };
+        concerned.extend(after.iter().filter(|session| !known(session)).cloned());
+        for session in concerned {
+            self.find_role(&session);
+        }
+    }
+
+    /// Finds the role of a session anew.
+    fn find_role(&mut self, session: &SessionId) {
+        let lives = self.contender(session).is_some();
+        let named = match &self.lock {
+            Lock::Semaphore { body, .. } => body.holds(session),
+            Lock::Mutex { holder, .. } => holder.as_ref() == Some(session),
+            Lock::Absent { .. } | Lock::Unreadable(_) => false,
+        };
+        self.roles.set(session, named, lives);
+    }
+}
+
+/// What it must be the same as.
+#[cfg(test)]
+impl Reading {
+    /// Fails unless it is what a listing of the same entries would be read as.
+    pub(super) fn check(&self) {
+        self.check_against(&self.over(&[], self.sent, self.keys()));
+    }
+
+    /// Fails unless it is the same as another one that was read anew.
+    pub(super) fn check_against(&self, anew: &Self) {
+        let roles = |of: &Self| {
+            let Roles {
+                holders,
+                dead,
+                waiting,
+                changed: _,
+            } = of.roles.clone();
+            (holders, dead, waiting)
+        };
+        assert_eq!(self.lock_entry, anew.lock_entry);
+        assert_eq!(self.entries, anew.entries);
+        assert_eq!(self.lock, anew.lock);
+        assert_eq!(roles(self), roles(anew));
+        assert_eq!(self.sent, anew.sent);
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = self.lock_entry.iter().chain(self.entries.values());
+        entries.map(|entry| entry.key.as_str())
+    }
+
+    /// A listing with the keys in `written` as this shows them: what [`Self::update`] is to come to.
+    pub(super) fn over<'a>(
+        &self,
+        listing: &[Entry],
+        sent: Moment,
         written: impl IntoIterator<Item = &'a str>,
     ) -> Self {
+        let mut entries = listing.to_vec();
+        let mut later = sent;
+        let lock = self.lock_entry.iter();
+        let known: Vec<_> = lock.chain(self.entries.values()).cloned().collect();
         for key in written {
-            let entry = match self.prefix.child(key) {
-                Some(LOCK) => {
-                    // As after the write itself: what guards it proves that nobody else has written it since.
-                    self.sent = self.sent.max(known.sent);
-                    known.lock_entry.as_ref()
-                }
-                Some(name) => known.entries.get(&name.into()),
-                None => None,
-            };
-            match entry {
-                Some(entry) => self.put(entry.clone()),
-                None => self.remove(key),
+            entries.retain(|entry| entry.key != key);
+            entries.extend(known.iter().filter(|entry| entry.key == key).cloned());
+            if self.prefix.child(key) == Some(LOCK) {
+                later = later.max(self.sent);
             }
         }
-        self.read_lock();
-        self
-    }
-
-    fn read_lock(&mut self) {
-        self.lock = Lock::read(self.mode, self.lock_entry.as_ref());
-        let lives = |session: &SessionId| (session.clone(), self.contender(session).is_some());
-        self.holders = match &self.lock {
-            Lock::Semaphore { body, .. } => body.holders().map(lives).collect(),
-            Lock::Mutex { holder, .. } => holder.iter().map(lives).collect(),
-            Lock::Absent { .. } | Lock::Unreadable(_) => IdMap::default(),
+        let listing = Listing {
+            entries,
+            index: 0,
+            sent: later,
+            reset: false,
         };
-    }
-
-    fn put(&mut self, entry: Entry) {
-        match self.prefix.child(&entry.key) {
-            Some(LOCK) => self.lock_entry = Some(entry),
-            Some(name) => {
-                self.entries.insert(name.into(), entry);
-            }
-            None => {}
-        }
-    }
-
-    fn remove(&mut self, key: &str) {
-        match self.prefix.child(key) {
-            Some(LOCK) => self.lock_entry = None,
-            Some(name) => {
-                self.entries.remove(&name.into());
-            }
-            None => {}
-        }
+        Self::new(self.prefix.clone(), self.mode, listing)
     }
 }
 
@@ -278,10 +535,10 @@ pub struct Deaths(BTreeMap<SessionId, Moment>);
 impl Deaths {
     /// Takes note of who is dead in this reading, and forgets who is not.
     pub fn observe(&mut self, reading: &Reading, now: Moment) {
-        let dead: BTreeSet<SessionId> = reading.dead_holders().into_keys().collect();
+        let dead = &reading.roles.dead;
         self.0.retain(|session, _| dead.contains(session));
         for session in dead {
-            self.0.entry(session).or_insert(now);
+            self.0.entry(session.clone()).or_insert(now);
         }
     }
 

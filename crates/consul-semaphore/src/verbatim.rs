@@ -19,11 +19,6 @@ impl Verbatim {
         serde_json::from_slice(text).ok()
     }
 
-    /// The value `true`.
-    pub(super) fn yes() -> Self {
-        Self(RawValue::TRUE.to_owned())
-    }
-
     /// The value as that, if it is one.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.0.get()).ok()

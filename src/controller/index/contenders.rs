@@ -32,12 +32,7 @@ impl Contenders {
         let before = known.map(mem::take).unwrap_or_default();
         let jobs: IdSet<Uid> = jobs.iter().copied().cloned().collect();
         for gone in before.difference(&jobs) {
-            if let Some(lines) = self.by_job.get_mut(gone) {
-                lines.remove(line);
-                if lines.is_empty() {
-                    self.by_job.remove(gone);
-                }
-            }
+            self.forget_job(gone, line);
         }
         for new in jobs.difference(&before) {
             let lines = self.by_job.entry(new.clone()).or_default();
@@ -47,6 +42,34 @@ impl Contenders {
             self.by_line.remove(line);
         } else {
             self.by_line.insert(line.clone(), jobs);
+        }
+    }
+
+    /// A line has a contender of one more Job from now on, or of one less.
+    fn set(&mut self, line: &QueueRef, job: &Uid, has: bool) {
+        if has {
+            let jobs = self.by_line.entry(line.clone()).or_default();
+            if jobs.insert(job.clone()) {
+                let lines = self.by_job.entry(job.clone()).or_default();
+                lines.insert(line.clone());
+            }
+            return;
+        }
+        if let Some(jobs) = self.by_line.get_mut(line) {
+            jobs.remove(job);
+            if jobs.is_empty() {
+                self.by_line.remove(line);
+            }
+        }
+        self.forget_job(job, line);
+    }
+
+    fn forget_job(&mut self, job: &Uid, line: &QueueRef) {
+        if let Some(lines) = self.by_job.get_mut(job) {
+            lines.remove(line);
+            if lines.is_empty() {
+                self.by_job.remove(job);
+            }
         }
     }
 
@@ -73,5 +96,17 @@ impl Index {
         state.contenders.put(line, uids);
         let jobs = uids.iter().map(|uid| state.jobs.get(*uid));
         jobs.map(|kept| kept.map(|kept| kept.job.clone())).collect()
+    }
+
+    /// A line has a contender of one more Job, or of one less: the same as for all of them.
+    pub(in crate::controller) fn contends(
+        &self,
+        line: &QueueRef,
+        uid: &Uid,
+        does: bool,
+    ) -> Option<Arc<Job>> {
+        let mut state = self.state();
+        state.contenders.set(line, uid, does);
+        state.job(uid).filter(|_| does)
     }
 }

@@ -17,8 +17,8 @@ impl State {
                 return;
             }
             if known.says_the_same(&kept) {
-                *known = kept;
-                return;
+                *known = kept.clone();
+                return self.note_started(&kept);
             }
         }
         if let Some(known) = self.jobs.get(&uid) {
@@ -103,15 +103,32 @@ impl State {
 
     /// Marks whoever looks after a Job, and all who may hold a slot or have a contender for it.
     fn mark_concerned(&mut self, kept: &TrackedWorkload) {
-        let started = kept.job.granted.iter();
-        let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
-        let concerned: Vec<_> = self.looks_after(kept).into_iter().chain(started).collect();
-        let contenders = self.contenders.lines_of(&kept.job.uid);
-        for queue in concerned.into_iter().chain(contenders.cloned()) {
-            if self.line(&queue).is_some() {
+        for queue in self.concerned(kept) {
+            if let Some(line) = self.line_mut(&queue) {
+                line.note(&kept.job.uid);
                 self.marks.mark(queue);
             }
         }
+    }
+
+    /// There is another version of a Job that says nothing else: who writes to it next is to name that one.
+    fn note_started(&mut self, kept: &Kept) {
+        if kept.job.granted.is_none() {
+            return;
+        }
+        for queue in self.concerned(kept) {
+            if let Some(line) = self.line_mut(&queue) {
+                line.note(&kept.job.uid);
+            }
+        }
+    }
+
+    fn concerned(&self, kept: &Kept) -> Vec<QueueRef> {
+        let started = kept.job.granted.iter();
+        let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
+        let concerned = self.looks_after(kept).into_iter().chain(started);
+        let contenders = self.contenders.lines_of(&kept.job.uid);
+        concerned.chain(contenders.cloned()).collect()
     }
 
     /// A line of a semaphore that is there; it is made if it is not.
@@ -164,6 +181,7 @@ impl State {
                     line.waiting.clear();
                     line.impatient.clear();
                     line.bound.clear();
+                    line.changes = None;
                 }
             }
         }

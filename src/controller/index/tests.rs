@@ -130,6 +130,44 @@ fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
 }
 
 #[test]
+fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
+    let index = with_db();
+    let told = || {
+        let changes = index.changes(&line("db"))?;
+        let workloads: Vec<_> = changes.workloads.iter().map(ToString::to_string).collect();
+        Some((workloads, changes.sessions))
+    };
+    let nothing = Some((Vec::new(), false));
+    let changed = Some((vec!["a".to_owned()], false));
+    let runs = |version: &str| {
+        kept("a", |kept| {
+            job(kept).version = version.into();
+            job(kept).standing = Standing::Running;
+            job(kept).granted = Some(Granted {
+                lock_key: "db/.lock".into(),
+                session: "s".into(),
+            });
+        })
+    };
+    assert_eq!(told(), None);
+    assert_eq!(told(), nothing);
+    put(&index, runs("10"));
+    assert!(marked(&index));
+    assert_eq!(told(), changed);
+    put(&index, runs("11"));
+    assert!(!marked(&index), "it says the same");
+    assert_eq!(told(), changed, "whoever writes to it names this version");
+    assert_eq!(told(), nothing);
+    index.session_changed(&line("db"));
+    assert!(marked(&index));
+    assert_eq!(told(), Some((Vec::new(), true)));
+    index.remove(&"a".into());
+    assert_eq!(told(), changed);
+    add(&index, "db", "db", false);
+    assert_eq!(told(), None, "its Jobs have other places");
+}
+
+#[test]
 fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
     let index = with_db();
     for (name, since) in [("a", 1), ("b", 2), ("hasty", 3), ("c", 4), ("hastier", 5)] {

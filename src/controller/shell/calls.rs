@@ -52,7 +52,7 @@ impl Means {
     /// Called when something about a session of the queue changes.
     pub(super) fn on_change(&self) -> OnChange {
         let (context, queue) = (self.context.clone(), self.queue.clone());
-        Arc::new(move || context.index.mark(&queue))
+        Arc::new(move || context.index.session_changed(&queue))
     }
 
     fn namespace(&self) -> &Arc<str> {

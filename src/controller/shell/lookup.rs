@@ -6,7 +6,7 @@ use crate::controller::{Context, index::Index, keeper::Keeper};
 use consul_client::SessionId;
 use consul_semaphore::{
     Job, Key, Life, Uid,
-    engine::{Lookup, QueueRef, SemaphoreRef, Slice, Stores},
+    engine::{Changes, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
 };
 
 /// What the engine looks up, for all queues.
@@ -81,5 +81,21 @@ impl Lookup for OfQueue<'_> {
 
     fn life(&self, session: &SessionId) -> Option<Life> {
         self.keeper.life(session)
+    }
+
+    fn changes(&self) -> Option<Changes> {
+        self.index.changes(self.queue)
+    }
+
+    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.index.started(self.queue, uid)
+    }
+
+    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
+        self.index.waiting(self.queue, head)
+    }
+
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+        self.index.contends(self.queue, uid, does)
     }
 }

@@ -1,15 +1,15 @@
 //! What a transaction makes of a semaphore: the body of `.lock`, in one CAS.
 
 use crate::{
-    lock::{Lock, LockBody},
+    lock::{Lock, LockChange, LockDraft},
     reading::Reading,
 };
 use consul_client::{Op, SessionId};
 
 /// The body of `.lock` as it will be.
-pub(super) struct Semaphore {
+pub(super) struct Semaphore<'a> {
     /// `None` while there is none that may be written.
-    body: Option<LockBody>,
+    body: Option<LockDraft<'a>>,
     /// What the CAS of `.lock` names.
     index: u64,
     /// Whether anything in the body has changed.
@@ -18,10 +18,10 @@ pub(super) struct Semaphore {
     fresh: Option<u32>,
 }
 
-impl Semaphore {
-    pub(super) fn new(lock: &Lock) -> Self {
+impl<'a> Semaphore<'a> {
+    pub(super) fn new(lock: &'a Lock) -> Self {
         let (body, index) = match lock {
-            Lock::Semaphore { body, index } => (Some(body.clone()), *index),
+            Lock::Semaphore { body, index } => (Some(LockDraft::of(body)), *index),
             Lock::Absent { index, .. } => (None, *index),
             Lock::Mutex { .. } | Lock::Unreadable(_) => (None, 0),
         };
@@ -44,7 +44,7 @@ impl Semaphore {
     pub(super) fn set_limit(&mut self, limit: u32, lock: &Lock) -> bool {
         match (&mut self.body, lock) {
             (Some(body), _) => body.set_limit(limit),
-            (None, Lock::Absent { flags, .. }) => self.body = Some(LockBody::new(limit, *flags)),
+            (None, Lock::Absent { flags, .. }) => self.body = Some(LockDraft::fresh(limit, *flags)),
             (None, _) => return false,
         }
         self.changed = true;
@@ -54,7 +54,7 @@ impl Semaphore {
     /// There is a new body, of this limit, if there is somebody to hold a slot in it.
     pub(super) fn await_holder(&mut self, limit: u32, lock: &Lock) {
         if let Lock::Absent { flags, .. } = lock {
-            self.body = Some(LockBody::new(limit, *flags));
+            self.body = Some(LockDraft::fresh(limit, *flags));
             self.fresh = Some(limit);
         }
     }
@@ -71,7 +71,7 @@ impl Semaphore {
 
     /// How many hold a slot then.
     pub(super) fn held(&self) -> usize {
-        self.body.as_ref().map_or(0, LockBody::held)
+        self.body.as_ref().map_or(0, LockDraft::held)
     }
 
     /// It is written even if nothing in it changes.
@@ -84,8 +84,7 @@ impl Semaphore {
     pub(super) fn has_room(&self, reserved: usize, swap: Option<&SessionId>) -> bool {
         self.body.as_ref().is_some_and(|body| {
             let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
-            let limit = usize::try_from(body.limit()).unwrap_or(usize::MAX);
-            body.held() - freed + reserved < limit
+            body.room(freed) > reserved
         })
     }
 
@@ -107,8 +106,8 @@ impl Semaphore {
         (self.body.is_none() || !self.changed).then_some(check)
     }
 
-    /// The CAS of `.lock`, if there is anything to write.
-    pub(super) fn write(self, reading: &Reading) -> Option<Op> {
+    /// The CAS of `.lock`, if there is anything to write, and what it changes.
+    pub(super) fn write(self, reading: &Reading) -> Option<(Op, LockChange)> {
         let body = self.body.filter(|_| self.changed)?;
         let mut value = body.encode();
         // Consul's index stays as it is when the same value is written. Every client reads JSON
@@ -116,11 +115,12 @@ impl Semaphore {
         if reading.lock_value() == Some(&value) {
             value.push(b'\n');
         }
-        Some(Op::Cas {
+        let write = Op::Cas {
             key: reading.prefix().lock_key(),
             value,
             flags: body.flags(),
             index: self.index,
-        })
+        };
+        Some((write, body.change()))
     }
 }

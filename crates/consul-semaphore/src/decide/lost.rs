@@ -11,6 +11,7 @@ use consul_client::SessionId;
 
 /// Suspends the running Jobs whose evidence ends. Whether Consul can be asked makes no difference.
 pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Plan) {
+    plan.deadline = observed.evidence.first_steady();
     let lock_key = observed.settings.prefix.lock_key();
     let running = observed.bound.iter().filter(|job| {
         job.standing == Standing::Running

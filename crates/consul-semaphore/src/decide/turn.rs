@@ -42,9 +42,9 @@ impl Others {
             return others;
         }
         let ours: BTreeSet<&SessionId> = observed.ours.iter().map(|ours| &ours.session).collect();
-        others.any = reading
-            .contenders()
-            .any(|(session, _)| !ours.contains(session));
+        let there = |session: &&&SessionId| reading.contender(session).is_some();
+        let own = ours.iter().filter(there).count() + observed.evidence.count_of_steady();
+        others.any = reading.count_of_contenders() > own;
         let waiting = reading
             .waiting()
             .filter(|(session, _)| !ours.contains(session));

@@ -19,9 +19,11 @@ impl Pass<'_> {
             settings,
             line,
             bound,
+            evidence,
             ..
         } = *self.observed;
-        let looked_after = settings.terminating || !bound.is_empty() || self.plan.reread;
+        let started = !bound.is_empty() || evidence.count_of_steady() > 0;
+        let looked_after = settings.terminating || started || self.plan.reread;
         if !settings.transient || looked_after {
             return;
         }
@@ -54,7 +56,9 @@ impl Pass<'_> {
         let bound = self.observed.bound.iter().any(|job| {
             matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
         });
-        if !self.observed.settings.terminating || bound || !self.observed.ours.is_empty() {
+        let any_holds =
+            !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;
+        if !self.observed.settings.terminating || bound || any_holds {
             return;
         }
         let used = self.reading.contenders().next().is_some();

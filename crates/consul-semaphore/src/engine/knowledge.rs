@@ -7,7 +7,7 @@ use crate::{
     Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE, holding::Setback,
     plan::Transaction,
 };
-use consul_client::{self as consul, Entry, Listing, clock::Moment};
+use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
 
 /// How many keys may have been written here that no listing shows: then the watch has brought nothing for
 /// very long, and the prefix is read beside it.
@@ -61,6 +61,15 @@ pub(crate) struct Memory {
     pub(crate) turns: Turns,
 }
 
+impl Memory {
+    /// Takes note of what is known from now on.
+    fn observe(&mut self, reading: &Reading, now: Moment) {
+        self.deaths.observe(reading, now);
+        self.mutex.observe(reading, now);
+        self.turns.observe(reading, now);
+    }
+}
+
 /// Where in Consul's history a listing is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Listed {
@@ -110,22 +119,40 @@ impl Knowledge {
         if news.reset {
             self.note_reset();
         }
-        if let Some(known) = &mut self.reading
-            && known.shows(&news.entries)
-        {
-            known.confirm(news.sent);
-            self.note_listing(news.index, news.sent, now);
-            return self.reading_works();
+        let News {
+            entries,
+            index,
+            sent,
+            reset,
+        } = news;
+        let Some(known) = self.reading.as_mut().filter(|_| !reset) else {
+            let entries = entries.to_vec();
+            let listing = Listing {
+                entries,
+                index,
+                sent,
+                reset,
+            };
+            return self.accept(listing, now);
+        };
+        let differences = known.differences(&entries);
+        self.note_listing(index, sent, now);
+        let Some(known) = &mut self.reading else {
+            return;
+        };
+        if differences.is_empty() {
+            known.confirm(sent);
+        } else {
+            // What it does not show yet of what was written here stays as it is known: a prefix with thousands of
+            // holders is written to more often than it can be listed.
+            #[cfg(test)]
+            let anew = known.over(&entries, sent, self.own_writes.keys());
+            known.update(differences, sent, self.own_writes.keys());
+            #[cfg(test)]
+            known.check_against(&anew);
+            self.memory.observe(known, now.moment);
         }
-        self.accept(
-            Listing {
-                entries: news.entries.to_vec(),
-                index: news.index,
-                sent: news.sent,
-                reset: news.reset,
-            },
-            now,
-        );
+        self.reading_works();
     }
 
     /// Consul lost its data, or was restored from a backup.
@@ -140,24 +167,26 @@ impl Knowledge {
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
     }
 
+    /// The live contender of a session, if it is known.
+    pub(super) fn contender(&self, session: &SessionId) -> Option<&Entry> {
+        self.reading.as_ref()?.contender(session)
+    }
+
     /// Has the prefix read again before anything else is decided on it.
     pub(super) fn invalidate(&mut self) {
         self.reading = None;
     }
 
-    /// Takes a listing over. What it does not show yet of what was written here stays as it is known: a prefix
-    /// with thousands of holders is written to more often than it can be listed.
+    /// Takes a listing over that was asked for because nothing was known.
     pub(super) fn accept(&mut self, listing: Listing, now: Now) {
         self.note_listing(listing.index, listing.sent, now);
-        let mut reading = Reading::new(self.prefix.clone(), self.mode, listing);
         if !self.own_writes.is_empty() {
-            let Some(known) = &self.reading else {
-                // What was written is not known any more: only a later listing can tell.
-                return;
-            };
-            reading = reading.with_own(known, self.own_writes.keys());
+            // What was written is not known any more: only a later listing can tell.
+            return;
         }
-        self.know(reading, now.moment);
+        let reading = Reading::new(self.prefix.clone(), self.mode, listing);
+        self.memory.observe(&reading, now.moment);
+        self.reading = Some(reading);
         self.reading_works();
     }
 
@@ -189,28 +218,16 @@ impl Knowledge {
         // Also when what is known was doubted meanwhile: a listing from before shows none of it.
         let keys = transaction.written_keys();
         self.own_writes.add(keys, answer, now.moment);
-        if let Some(reading) = self.reading.take() {
-            self.know(
-                reading.after(&transaction.operations, answer, sent),
-                now.moment,
-            );
+        if let Some(reading) = &mut self.reading {
+            let change = transaction.lock.as_ref();
+            reading.write(&transaction.operations, change, answer, sent);
+            #[cfg(test)]
+            reading.check();
+            self.memory.observe(reading, now.moment);
         }
         if self.own_writes.len() > UNLISTED {
             self.invalidate();
         }
-    }
-
-    /// Goes by this from now on.
-    fn know(&mut self, reading: Reading, now: Moment) {
-        let Memory {
-            deaths,
-            mutex,
-            turns,
-        } = &mut self.memory;
-        deaths.observe(&reading, now);
-        mutex.observe(&reading, now);
-        turns.observe(&reading, now);
-        self.reading = Some(reading);
     }
 
     /// Somebody else was faster: the prefix is read again, after a pause that grows with every time in a row.

@@ -1,5 +1,8 @@
 //! One lock key: the one place where its slots are granted and released.
 
+#[cfg(test)]
+mod shadow;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -22,6 +25,7 @@ use crate::{
     Observed, Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
     evidence::{LATE, tenure},
     plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
+    reading::Changed,
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
@@ -57,6 +61,38 @@ pub trait Lookup {
     fn touched(&self) -> BTreeSet<Uid>;
     /// What is known of a session that is renewed by this process, for whichever queue.
     fn life(&self, session: &SessionId) -> Option<Life>;
+
+    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
+    /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at
+    /// thousands of holders in each pass.
+    fn changes(&self) -> Option<Changes> {
+        None
+    }
+
+    /// A workload, if this queue started it: as in [`Slice::bound`].
+    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let mut bound = self.slice(0).bound.into_iter();
+        bound.find(|job| job.uid == *uid)
+    }
+
+    /// The first so many of those that wait, as in [`Slice::waiting`].
+    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
+        self.slice(head).waiting
+    }
+
+    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which tells of all.
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+        self.workload(uid).filter(|_| does)
+    }
+}
+
+/// What may have changed.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Workloads.
+    pub workloads: BTreeSet<Uid>,
+    /// Whether more is known of a session than that it was renewed once more: it may be gone.
+    pub sessions: bool,
 }
 
 /// The workloads that a pass is about.
@@ -103,6 +139,7 @@ pub struct Queue {
     pub(crate) knowledge: Knowledge,
     pub(crate) sessions: Sessions,
     pub(crate) held: Held,
+    active: Active,
     pub(crate) writes: Writes,
     calls: Calls,
     holders: ForeignHolders,
@@ -111,6 +148,8 @@ pub struct Queue {
     next: Moment,
     #[cfg(test)]
     pub(crate) plan: Plan,
+    #[cfg(test)]
+    shadow: shadow::Shadow,
 }
 
 /// What is known of the limit.
@@ -134,6 +173,33 @@ pub(crate) struct Held {
     unheld: BTreeSet<Uid>,
     /// The greatest fencing token that was seen.
     fencing_token: Option<u64>,
+}
+
+/// What a pass looks at. The other holders are steady, and kept with the [`Evidence`] for their slots.
+#[derive(Clone, Debug)]
+struct Active {
+    /// Whether it is not known what has changed since the last pass.
+    all: bool,
+    /// Our contenders.
+    contenders: BTreeMap<SessionId, Arc<Identity>>,
+    /// The workloads that were started here.
+    bound: BTreeMap<Uid, Arc<Job>>,
+    /// The contenders of others.
+    foreign: BTreeSet<SessionId>,
+    /// The sessions of which Consul said that they are gone since the last look at a reading.
+    gone: BTreeSet<SessionId>,
+}
+
+impl Default for Active {
+    fn default() -> Self {
+        Self {
+            all: true,
+            contenders: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            gone: BTreeSet::new(),
+        }
+    }
 }
 
 /// The writes to workloads.
@@ -227,8 +293,12 @@ struct Facts {
     now: Now,
     /// Whether Consul's entries are known, whose they are, and that no write is under way.
     certain: bool,
+    /// Our contenders and the workloads that were started here, but for those that are steady.
     ours: Vec<Ours>,
-    slice: Slice,
+    bound: Vec<Arc<Job>>,
+    /// How many are steady.
+    steady: usize,
+    waiting: Vec<Arc<Job>>,
     withheld: Withheld,
 }
 
@@ -253,8 +323,8 @@ impl Facts {
             evidence: &queue.held.evidence,
             coolings: &queue.held.coolings,
             ours: &self.ours,
-            bound: &self.slice.bound,
-            line: &self.slice.waiting,
+            bound: &self.bound,
+            line: &self.waiting,
             sessions: &queue.sessions.ahead,
             busy: &self.withheld.busy,
             barred: &self.withheld.barred,
@@ -265,14 +335,16 @@ impl Facts {
     }
 
     fn is_empty(&self) -> bool {
-        self.ours.is_empty() && self.slice.bound.is_empty() && self.slice.waiting.is_empty()
+        self.ours.is_empty() && self.bound.is_empty() && self.waiting.is_empty() && self.steady == 0
     }
 
     /// Whether a workload that was started in a slot has pods, or may have.
     fn any_runs(&self) -> bool {
-        self.slice.bound.iter().any(|job| {
+        let mut bound = self.bound.iter();
+        let has_pods = |job: &Arc<Job>| {
             job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
-        })
+        };
+        self.steady > 0 || bound.any(has_pods)
     }
 }
 
@@ -419,6 +491,7 @@ impl Queue {
             },
             sessions: Sessions::default(),
             held: Held::default(),
+            active: Active::default(),
             writes: Writes::default(),
             calls: Calls::default(),
             holders: ForeignHolders::default(),
@@ -426,6 +499,8 @@ impl Queue {
             next: Moment::default(),
             #[cfg(test)]
             plan: Plan::default(),
+            #[cfg(test)]
+            shadow: shadow::Shadow::default(),
         }
     }
 
@@ -435,6 +510,7 @@ impl Queue {
         match event {
             Event::Spec { settings, changed } => {
                 self.settings = *settings;
+                self.look_at_all();
                 if changed {
                     self.limits.defence = Defence::default();
                 }
@@ -459,6 +535,7 @@ impl Queue {
     }
 
     fn abandon_sessions(&mut self) {
+        self.look_at_all();
         // One that is being made is ended when it is there.
         let others = &mut self.calls.others;
         others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
@@ -565,6 +642,7 @@ impl Queue {
             if self.sessions.remove(session) {
                 let forget = Action::Forget(session.clone());
                 self.calls.actions.push_back(forget);
+                self.look_at_all();
             }
         }
     }
@@ -739,12 +817,13 @@ impl Queue {
         }
         self.passed = now.moment;
         self.writes.again = None;
+        #[cfg(test)]
+        let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
-        let observed = facts.observed(self);
-        let plan = decide(&observed);
+        let plan = decide(&facts.observed(self));
         #[cfg(test)]
         {
-            crate::model::check_plan(&observed, &plan);
+            self.check(&facts, &plan, lookup);
             self.plan = plan.clone();
         }
         self.knowledge.deadline = plan.deadline;
@@ -778,14 +857,16 @@ impl Queue {
         for session in self.sessions.forget_dead(lookup) {
             self.calls.actions.push_back(Action::Forget(session));
         }
+        let withheld = self.withheld(now);
+        let may_settle = self.note_changes(&withheld, now, lookup);
         if self.calls.blocking.is_none() {
             self.look(now, lookup);
         }
         let certain = self.calls.blocking.is_none() && self.knowledge.reading.is_some();
-        let withheld = self.withheld(now);
         let mut ours = Vec::new();
         if certain {
             self.adopt(lookup);
+            self.note_contenders(lookup);
             self.describe_holders(now);
             ours = self.ours(&withheld, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
@@ -796,15 +877,184 @@ impl Queue {
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
             self.calls.ask(Pending::Access, Call::AskAccess);
         }
-        let slice = lookup.slice(self.head(&ours, &withheld));
-        self.update_evidence(now, &slice.bound, certain, &ours, lookup);
+        let waiting = lookup.waiting(self.head(&ours, &withheld));
+        self.update_evidence(now, certain, &ours, lookup);
+        if certain && may_settle {
+            self.settle(&mut ours, &withheld);
+        }
         Facts {
             now,
             certain,
             ours,
-            slice,
+            bound: self.active.bound.values().cloned().collect(),
+            steady: self.held.evidence.count_of_steady(),
+            waiting,
             withheld,
         }
+    }
+
+    /// Nothing is known any more of what has changed since the last pass.
+    fn look_at_all(&mut self) {
+        self.active.all = true;
+        if let Some(reading) = &mut self.knowledge.reading {
+            reading.forget_what_changed();
+        }
+    }
+
+    /// Takes note of the workloads and sessions that have changed: they are looked at in this pass, and those that are
+    /// written to. Says whether it is known what has changed, so that others need not be looked at.
+    fn note_changes(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> bool {
+        let life = |session: &SessionId| lookup.life(session);
+        let changes = lookup.changes();
+        let may_settle = changes.is_some();
+        let evidence = &mut self.held.evidence;
+        let Some(changes) = changes.filter(|_| !self.active.all) else {
+            evidence.unsettle_all(life);
+            let bound = lookup.slice(0).bound.into_iter();
+            self.active.bound = bound.map(|job| (job.uid.clone(), job)).collect();
+            self.active.gone = self.sessions.gone(lookup).into_iter().collect();
+            self.active.all = false;
+            if let Some(reading) = &mut self.knowledge.reading {
+                reading.forget_what_changed();
+            }
+            return may_settle;
+        };
+        let mut active = evidence.aged(now.moment, &self.settings, life);
+        if changes.sessions {
+            let gone = self.sessions.gone(lookup);
+            active.extend(gone.iter().filter_map(|id| evidence.steady_by(id)).cloned());
+            self.active.gone.extend(gone);
+        }
+        let busy = withheld.busy.iter().cloned();
+        for uid in active.into_iter().chain(busy).chain(changes.workloads) {
+            self.unsettle(&uid, lookup);
+            match lookup.started(&uid) {
+                Some(job) => drop(self.active.bound.insert(uid, job)),
+                None => drop(self.active.bound.remove(&uid)),
+            }
+        }
+        may_settle
+    }
+
+    /// Has a workload and its contender looked at in each pass again.
+    fn unsettle(&mut self, uid: &Uid, lookup: &impl Lookup) {
+        let evidence = &mut self.held.evidence;
+        let Some(ours) = evidence.unsettle(uid, |session| lookup.life(session)) else {
+            return;
+        };
+        let Ours {
+            session,
+            identity,
+            job,
+            ..
+        } = ours;
+        let job = job.map(|job| (uid.clone(), job));
+        self.active.bound.extend(job);
+        self.active.contenders.insert(session, identity);
+    }
+
+    /// Takes note of the contenders that have changed.
+    fn note_contenders(&mut self, lookup: &impl Lookup) {
+        self.active.gone.clear();
+        let reading = self.knowledge.reading.as_mut();
+        let Some(Changed::Only(changed)) = reading.map(Reading::take_changed) else {
+            return self.find_contenders(lookup);
+        };
+        let mut left = BTreeSet::new();
+        for session in changed {
+            let evidence = &self.held.evidence;
+            let steady = evidence.steady_by(&session).cloned();
+            if let Some(uid) = &steady {
+                self.unsettle(uid, lookup);
+            }
+            let owner = self.knowledge.contender(&session);
+            let owner = owner.and_then(|_| self.sessions.owners.get(&session).cloned());
+            if owner == Some(Owner::Foreign) {
+                self.active.foreign.insert(session.clone());
+            } else {
+                self.active.foreign.remove(&session);
+            }
+            if let Some(Owner::Own(identity)) = owner {
+                // Of two for one workload both are looked at.
+                self.unsettle(&identity.uid, lookup);
+                self.active.contenders.insert(session, identity);
+            } else if let Some(identity) = self.active.contenders.remove(&session) {
+                left.insert(identity.uid.clone());
+            }
+        }
+        for identity in self.active.contenders.values() {
+            left.remove(&identity.uid);
+        }
+        for uid in left {
+            if self.held.evidence.steady_session(&uid).is_none() {
+                lookup.contends(&uid, false);
+            }
+        }
+    }
+
+    /// Finds all contenders anew.
+    fn find_contenders(&mut self, lookup: &impl Lookup) {
+        let evidence = &mut self.held.evidence;
+        let steady = evidence.unsettle_all(|session| lookup.life(session));
+        let jobs = steady.into_iter().filter_map(|ours| ours.job);
+        let bound = &mut self.active.bound;
+        bound.extend(jobs.map(|job| (job.uid.clone(), job)));
+        let Some(reading) = &self.knowledge.reading else {
+            return;
+        };
+        let Active {
+            contenders,
+            foreign,
+            ..
+        } = &mut self.active;
+        contenders.clear();
+        foreign.clear();
+        for (session, _) in reading.contenders() {
+            match self.sessions.owners.get(session) {
+                Some(Owner::Own(identity)) => {
+                    contenders.insert(session.clone(), identity.clone());
+                }
+                Some(Owner::Foreign) => drop(foreign.insert(session.clone())),
+                Some(Owner::Neighbour) | None => {}
+            }
+        }
+        let uids = contenders.values().map(|identity| &identity.uid);
+        lookup.contending(&uids.collect::<Vec<_>>());
+    }
+
+    /// Leaves those alone from now on about whom there is nothing to decide.
+    fn settle(&mut self, ours: &mut Vec<Ours>, withheld: &Withheld) {
+        let Some(reading) = &self.knowledge.reading else {
+            return;
+        };
+        let lock_key = self.settings.prefix.lock_key();
+        let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+        for own in &*ours {
+            if !seen.insert(own.identity.uid.clone()) {
+                twice.insert(own.identity.uid.clone());
+            }
+        }
+        let Held {
+            evidence, coolings, ..
+        } = &mut self.held;
+        let Active {
+            contenders, bound, ..
+        } = &mut self.active;
+        ours.retain(|own| {
+            let uid = &own.identity.uid;
+            let is_steady = own.runs_as_granted(&lock_key)
+                && reading.holds(&own.session)
+                && coolings.end(&own.session).is_none()
+                && !withheld.busy.contains(uid)
+                && !twice.contains(uid)
+                && bound.get(uid) == own.job.as_ref();
+            if !is_steady || !evidence.settle(&self.settings, own) {
+                return true;
+            }
+            contenders.remove(&own.session);
+            bound.remove(uid);
+            false
+        });
     }
 
     /// Takes a call for lost of which nothing was heard until a running workload must be suspended. If it was
@@ -838,7 +1088,7 @@ impl Queue {
     fn look(&mut self, now: Now, lookup: &impl Lookup) {
         let until = self.patience_for_calls(now);
         if let Some(reading) = &self.knowledge.reading
-            && self.sessions.outlived(reading, lookup)
+            && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
             // The watch has not brought yet what a renewal was told.
             self.knowledge.invalidate();
@@ -918,11 +1168,8 @@ impl Queue {
             return;
         };
         self.holders.retain(reading);
-        let foreign = |session: &&SessionId| {
-            reading.holds(session) && self.sessions.owners.get(*session) == Some(&Owner::Foreign)
-        };
-        let contenders = reading.contenders().map(|(session, _)| session);
-        for session in contenders.filter(foreign) {
+        let foreign = self.active.foreign.iter();
+        for session in foreign.filter(|session| reading.holds(session)) {
             if self.holders.is_to_ask(session, now.moment) {
                 let call = Call::Describe(session.clone());
                 self.calls.ask(Pending::Describe(session.clone()), call);
@@ -930,30 +1177,30 @@ impl Queue {
         }
     }
 
-    /// Our contenders, each with its workload, and with a proof where what happens to it depends on one.
+    /// Our contenders that are to be looked at, each with its workload, and with a proof where what happens to it
+    /// depends on one.
     fn ours(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> Vec<Ours> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
         };
-        let contenders = reading.contenders().map(|(session, _)| session);
-        let own = contenders.filter_map(|session| match self.sessions.owners.get(session) {
-            Some(Owner::Own(identity)) => Some((session, identity)),
-            _ => None,
-        });
-        let own: Vec<_> = own.collect();
-        let uids: Vec<_> = own.iter().map(|(_, identity)| &identity.uid).collect();
-        let jobs = lookup.contending(&uids);
-        let own = own.into_iter().zip(jobs);
-        let ours = own.map(|((session, identity), job)| Ours {
+        let contenders = self.active.contenders.iter();
+        let ours = contenders.map(|(session, identity)| Ours {
             session: session.clone(),
             identity: identity.clone(),
-            job,
+            job: lookup.contends(&identity.uid, true),
             pods_gone: false,
         });
         let mut ours: Vec<Ours> = ours.collect();
-        let proofs = &mut self.held.proofs;
-        proofs.retain(ours.len(), |session| reading.contender(session).is_some());
+        let Held {
+            proofs, evidence, ..
+        } = &mut self.held;
+        let all = ours.len() + evidence.count_of_steady();
+        proofs.retain(all, |session| reading.contender(session).is_some());
         let touched = lookup.touched();
+        let steady = touched
+            .iter()
+            .filter_map(|uid| evidence.steady_session(uid));
+        steady.for_each(|session| proofs.touch(session));
         for contender in &ours {
             if touched.contains(&contender.identity.uid) {
                 proofs.touch(&contender.session);
@@ -997,17 +1244,11 @@ impl Queue {
     }
 
     /// Brings the evidence for the slots of running workloads up to date.
-    fn update_evidence(
-        &mut self,
-        now: Now,
-        bound: &[Arc<Job>],
-        certain: bool,
-        ours: &[Ours],
-        lookup: &impl Lookup,
-    ) {
+    fn update_evidence(&mut self, now: Now, certain: bool, ours: &[Ours], lookup: &impl Lookup) {
         let lock_key = self.settings.prefix.lock_key();
         let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
-        let running: Vec<&Job> = bound.iter().map(AsRef::as_ref).filter(runs).collect();
+        let bound = self.active.bound.values();
+        let running: Vec<&Job> = bound.map(AsRef::as_ref).filter(runs).collect();
         let reading = self.knowledge.reading.as_ref().filter(|_| certain);
         let evidence = &mut self.held.evidence;
         evidence.observe(

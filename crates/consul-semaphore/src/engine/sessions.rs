@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Lookup;
-use crate::{Identity, Life, Reading, Uid};
+use crate::{Identity, Life, Reading, Uid, reading::Changed};
 use consul_client::{
     SessionId,
     id::{IdMap, IdSet},
@@ -65,12 +65,18 @@ impl Sessions {
     }
 
     /// Whether Consul says that a session is gone whose contender this reading still shows. It is said once of
-    /// each.
-    pub(super) fn outlived(&mut self, reading: &Reading, lookup: &impl Lookup) -> bool {
+    /// each. The sessions in `gone` are those that were said to be gone since that was last asked.
+    pub(super) fn outlived(
+        &mut self,
+        reading: &Reading,
+        gone: &BTreeSet<SessionId>,
+        lookup: &impl Lookup,
+    ) -> bool {
         self.outlived.retain(|session| self.kept.contains(session));
-        let gone = |session: &&SessionId| self.life(session, lookup) == Some(Life::Gone);
-        let contenders = reading.contenders().map(|(session, _)| session);
-        let gone: Vec<SessionId> = contenders.filter(gone).cloned().collect();
+        let is_gone = |session: &&SessionId| self.life(session, lookup) == Some(Life::Gone);
+        let contenders = reading.changed_contenders().map(|(session, _)| session);
+        let others = gone.iter().filter(|id| reading.contender(id).is_some());
+        let gone: Vec<SessionId> = contenders.chain(others).filter(is_gone).cloned().collect();
         let before = self.outlived.len();
         self.outlived.extend(gone);
         self.outlived.len() > before
@@ -80,12 +86,12 @@ impl Sessions {
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
         let Self { owners, kept, .. } = self;
         // Those that are gone are forgotten many at once.
-        if owners.len() > 2 * kept.len() {
+        if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
             owners.retain(|session, _| {
                 reading.contender(session).is_some() || kept.contains(session)
             });
         }
-        let sessions = reading.contenders().map(|(session, _)| session);
+        let sessions = reading.changed_contenders().map(|(session, _)| session);
         sessions
             .filter(|session| !owners.contains_key(*session))
             .cloned()
@@ -101,12 +107,11 @@ impl Sessions {
             ..
         } = self;
         ahead.retain(|_, session| reading.contender(session).is_none());
-        let own = reading
-            .contenders()
-            .filter_map(|(session, _)| match owners.get(session) {
-                Some(Owner::Own(identity)) => Some((session, identity)),
-                _ => None,
-            });
+        let contenders = reading.changed_contenders();
+        let own = contenders.filter_map(|(session, _)| match owners.get(session) {
+            Some(Owner::Own(identity)) => Some((session, identity)),
+            _ => None,
+        });
         own.filter(|(session, _)| !kept.contains(*session))
             .map(|(session, identity)| (session.clone(), identity.clone()))
             .collect()
@@ -115,8 +120,23 @@ impl Sessions {
     /// Those whose contender is gone: an answer of Consul's was lost, or somebody deleted or freed the key.
     pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
+        let is_without =
+            |session: &&SessionId| !ahead.contains(session) && reading.contender(session).is_none();
+        match reading.changed() {
+            Changed::All => self.kept.iter().filter(is_without).cloned().collect(),
+            Changed::Only(changed) => {
+                let kept = changed
+                    .iter()
+                    .filter(|session| self.kept.contains(*session));
+                kept.filter(is_without).cloned().collect()
+            }
+        }
+    }
+
+    /// Those of which Consul says that they are gone.
+    pub(super) fn gone(&self, lookup: &impl Lookup) -> Vec<SessionId> {
         let kept = self.kept.iter();
-        kept.filter(|session| !ahead.contains(session) && reading.contender(session).is_none())
+        kept.filter(|session| lookup.life(session) == Some(Life::Gone))
             .cloned()
             .collect()
     }

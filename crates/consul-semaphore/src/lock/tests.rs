@@ -59,13 +59,14 @@ fn what_is_unknown_is_kept() {
 #[test]
 fn no_number_of_others_is_rounded() {
     let before = br#"{"Cost":0.1000000000000000055511151231257827,"Holders":{"a":18446744073709551617},"Limit":2,"Since":-99999999999999999999,"X":[1e999,{"y":1E+2}]}"#;
-    let Lock::Semaphore { mut body, .. } = read(Some(&entry(before, 0))) else {
+    let Lock::Semaphore { body, .. } = read(Some(&entry(before, 0))) else {
         panic!("unreadable");
     };
     assert_eq!(body.encode(), before);
-    assert!(body.add("b".into()));
-    body.remove(&"b".into());
-    assert_eq!(body.encode(), before);
+    let mut draft = LockDraft::of(&body);
+    assert!(draft.add("b".into()));
+    draft.remove(&"b".into());
+    assert_eq!(draft.encode(), before);
 }
 
 /// As much as Consul takes in one value, nested as deep as that goes.
@@ -93,14 +94,16 @@ fn a_null_for_holders_is_an_empty_map() {
 #[test]
 fn a_full_body_takes_nobody() {
     let mut body = LockBody::new(1, 0);
-    assert!(body.add("a".into()));
-    assert!(!body.add("b".into()));
-    body.set_limit(2);
-    assert!(body.add("b".into()));
-    body.set_limit(1);
-    assert!(!body.add("c".into()));
-    body.remove(&"a".into());
-    assert!(!body.add("c".into()));
+    let mut draft = LockDraft::fresh(1, 0);
+    assert!(draft.add("a".into()));
+    assert!(!draft.add("b".into()));
+    draft.set_limit(2);
+    assert!(draft.add("b".into()));
+    draft.set_limit(1);
+    assert!(!draft.add("c".into()));
+    draft.remove(&"a".into());
+    assert!(!draft.add("c".into()));
+    body.apply(&draft.change());
     assert_eq!(body.holders().collect::<Vec<_>>(), [&"b".into()]);
 }
 
@@ -219,6 +222,43 @@ proptest! {
         }
         let again = read(Some(&entry(&body.encode(), flags)));
         prop_assert_eq!(again, Lock::Semaphore { body, index: 7 });
+    }
+
+    /// What a transaction changed need not be read again: it is what the body comes to by the same changes.
+    #[test]
+    fn what_is_changed_is_what_was_written(
+        limit in 1..9u32,
+        holders in prop::collection::btree_set("[a-f]", 0..9),
+        other in hostile::json(),
+        array: bool,
+        changes in prop::collection::vec(("[a-f]", any::<bool>()), 0..6),
+    ) {
+        let listed: Vec<_> = holders.iter().chain(holders.iter().take(1)).collect();
+        let named: serde_json::Map<_, _> = holders.iter().map(|h| (h.clone(), json!(true))).collect();
+        let mut text = json!({"Limit": limit, "Holders": if array { json!(listed) } else { json!(named) }}).to_string();
+        if !array {
+            text = text.replace(r#""b":true"#, &format!(r#""b":{other}"#));
+        }
+        let Lock::Semaphore { mut body, .. } = read(Some(&entry(text.as_bytes(), 0))) else {
+            return Err(TestCaseError::fail(text));
+        };
+        let mut draft = LockDraft::of(&body);
+        draft.set_limit(limit + 1);
+        for (session, comes) in changes {
+            let session = SessionId::from(session);
+            if comes {
+                // Nobody is granted a slot that it has.
+                let _ = !draft.holds(&session) && draft.add(session);
+            } else {
+                draft.remove(&session);
+                prop_assert!(!draft.holds(&session));
+            }
+        }
+        let (written, held) = (draft.encode(), draft.held());
+        let change = draft.change();
+        body.apply(&change);
+        prop_assert_eq!(body.held(), held);
+        prop_assert_eq!(read(Some(&entry(&written, 0))), Lock::Semaphore { body, index: 7 });
     }
 
     /// Whatever stands beside the limit and the holders is written as it was read.

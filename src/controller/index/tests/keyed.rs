@@ -149,6 +149,25 @@ fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
 }
 
 #[test]
+fn contenders_may_come_and_go_one_by_one() {
+    let index = empty();
+    add(&index, "db", "p", true);
+    let line = line_of("db", "k1");
+    index.open(&line);
+    put(&index, keyed("a", "k2", |_| {}));
+    index.take_marked();
+    let uid: Uid = "a".into();
+    let known = index.contends(&line, &uid, true);
+    assert_eq!(known.map(|job| job.uid.clone()), Some(uid.clone()));
+    put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
+    assert!(index.take_marked().contains(&line));
+    assert_eq!(index.contends(&line, &uid, false), None);
+    index.remove(&uid);
+    assert!(!index.take_marked().contains(&line));
+    assert!(index.state().contenders.lines_of(&uid).next().is_none());
+}
+
+#[test]
 fn a_line_that_is_gone_has_no_contenders() {
     let index = empty();
     add(&index, "db", "p", true);

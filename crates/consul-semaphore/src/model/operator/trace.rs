@@ -182,6 +182,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         limit,
         enforced,
         removes_lock: _,
+        lock: _,
     } = transaction;
     canon.word(&('t', operations.len(), limit, enforced));
     for operation in operations {

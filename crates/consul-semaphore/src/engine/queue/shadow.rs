@@ -1,0 +1,190 @@
+//! What a pass over all workloads and contenders comes to: the same as one over those that have changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Changes, Facts, Lookup, Owner, Queue, Sessions, Slice};
+use crate::{Evidence, Job, Life, Observed, Ours, Plan, Standing, Uid};
+use consul_client::SessionId;
+
+/// What was there at the last pass, and the evidence as it is when all slots are looked at in each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shadow {
+    seen: Option<Seen>,
+    evidence: Evidence,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    started: BTreeMap<Uid, Arc<Job>>,
+    contending: BTreeMap<Uid, Option<Arc<Job>>>,
+    gone: BTreeSet<SessionId>,
+}
+
+impl Shadow {
+    /// The same, with what has changed since the last pass and nothing else.
+    pub(super) fn tell_changes<'a, L: Lookup>(
+        &mut self,
+        sessions: &Sessions,
+        lookup: &'a L,
+    ) -> Telling<'a, L> {
+        let owners = sessions.owners.values();
+        let own = owners.filter_map(|owner| match owner {
+            Owner::Own(identity) => Some(identity.uid.clone()),
+            _ => None,
+        });
+        let contending = |uid: Uid| {
+            let job = lookup.contending(&[&uid]).pop().flatten();
+            (uid, job)
+        };
+        let bound = lookup.slice(0).bound.into_iter();
+        let seen = Seen {
+            started: bound.map(|job| (job.uid.clone(), job)).collect(),
+            contending: own.map(contending).collect(),
+            gone: sessions.gone(lookup).into_iter().collect(),
+        };
+        let changes = self.seen.as_ref().map(|before| {
+            let uids = before.started.keys().chain(before.contending.keys());
+            let uids = uids.chain(seen.started.keys().chain(seen.contending.keys()));
+            let differs = |uid: &&Uid| {
+                let of = |seen: &Seen| {
+                    let started = seen.started.get(*uid).cloned();
+                    (started, seen.contending.get(*uid).cloned())
+                };
+                of(before) != of(&seen)
+            };
+            Changes {
+                workloads: uids.filter(differs).cloned().collect(),
+                sessions: before.gone != seen.gone,
+            }
+        });
+        self.seen = Some(seen);
+        Telling { lookup, changes }
+    }
+}
+
+/// Looks up, and tells of changes.
+pub(super) struct Telling<'a, L> {
+    lookup: &'a L,
+    changes: Option<Changes>,
+}
+
+impl<L: Lookup> Lookup for Telling<'_, L> {
+    fn slice(&self, head: usize) -> Slice {
+        self.lookup.slice(head)
+    }
+
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+        self.lookup.workload(uid)
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        self.lookup.contending(uids)
+    }
+
+    fn touched(&self) -> BTreeSet<Uid> {
+        self.lookup.touched()
+    }
+
+    fn life(&self, session: &SessionId) -> Option<Life> {
+        self.lookup.life(session)
+    }
+
+    fn changes(&self) -> Option<Changes> {
+        self.changes.clone()
+    }
+
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+        self.lookup
+            .contending(&[uid])
+            .pop()
+            .flatten()
+            .filter(|_| does)
+    }
+}
+
+impl Queue {
+    /// Fails unless all workloads and contenders together give the same plan, and the rules on plans are kept.
+    pub(super) fn check(&mut self, facts: &Facts, plan: &Plan, lookup: &impl Lookup) {
+        let all = Facts {
+            now: facts.now,
+            certain: facts.certain,
+            ours: self.all_of_ours(facts, lookup),
+            bound: self.all_bound(facts, lookup),
+            steady: 0,
+            waiting: facts.waiting.clone(),
+            withheld: facts.withheld.clone(),
+        };
+        self.check_evidence(&all, lookup);
+        let mut evidence = self.held.evidence.clone();
+        evidence.unsettle_all(|_| None);
+        let observed = Observed {
+            evidence: &evidence,
+            ..all.observed(self)
+        };
+        crate::model::check_plan(&observed, plan);
+    }
+
+    /// Those that are not looked at are steady.
+    fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Ours> {
+        let evidence = &self.held.evidence;
+        let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
+        let contenders = reading.into_iter().flat_map(|reading| reading.contenders());
+        let mut looked_at = facts.ours.iter();
+        let ours = contenders.filter_map(|(session, _)| {
+            let Some(Owner::Own(identity)) = self.sessions.owners.get(session) else {
+                return None;
+            };
+            if evidence.steady_by(session) == Some(&identity.uid) {
+                return Some(Ours {
+                    session: session.clone(),
+                    identity: identity.clone(),
+                    job: lookup.contends(&identity.uid, true),
+                    pods_gone: false,
+                });
+            }
+            let ours = looked_at.next();
+            let ours = ours.expect("all that are not steady are looked at");
+            assert_eq!((&ours.session, &ours.identity), (session, identity));
+            Some(ours.clone())
+        });
+        let ours = ours.collect();
+        assert_eq!(looked_at.next(), None);
+        ours
+    }
+
+    fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Job>> {
+        let evidence = &self.held.evidence;
+        let bound = lookup.slice(0).bound.into_iter();
+        let bound: BTreeMap<Uid, Arc<Job>> = bound.map(|job| (job.uid.clone(), job)).collect();
+        let others = bound
+            .values()
+            .filter(|job| evidence.steady_session(&job.uid).is_none());
+        assert!(
+            others.eq(&facts.bound),
+            "all that are not steady are looked at"
+        );
+        assert_eq!(bound.len(), facts.bound.len() + facts.steady);
+        bound.into_values().collect()
+    }
+
+    fn check_evidence(&mut self, all: &Facts, lookup: &impl Lookup) {
+        let lock_key = self.settings.prefix.lock_key();
+        let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
+        let running: Vec<&Job> = all.bound.iter().map(AsRef::as_ref).filter(runs).collect();
+        let reading = self.knowledge.reading.as_ref().filter(|_| all.certain);
+        let (now, settings, shadow) = (all.now.moment, &self.settings, &mut self.shadow.evidence);
+        let life = |session: &SessionId| lookup.life(session);
+        shadow.observe(now, settings, &running, reading, &all.ours, life);
+        for job in running {
+            let evidence = &self.held.evidence;
+            let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, job));
+            // What was renewed while nothing could be read counts when it is looked at again.
+            let latest = shadow.latest_deadline(settings, job, life);
+            let left_alone = evidence.steady_session(&job.uid).is_some()
+                && kept.is_none_or(|kept| kept > now + settings.patience());
+            let right = kept == anew || kept <= latest && (left_alone || kept > anew);
+            assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {job:?}");
+        }
+    }
+}
