@@ -422,3 +422,28 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
     world.engine.answered(id, answer, now, &world.store);
     world.settle();
 }
+
+#[test]
+fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
+    let mut world = World::default();
+    let db = queue("db", None);
+    world.hung.insert(db.clone());
+    world.put(spec(1, false), true, GRANTED);
+    world.job("a", &db);
+    world.settle();
+    world.record();
+    assert!(world.engine.queue(&db).unwrap().is_granting(&"a".into()));
+    world.list();
+    let now = world.now();
+    world
+        .engine
+        .reach(&db.semaphore, GRANTED, now, &world.store);
+    world.engine.pass(now, &world.store);
+    let effects = std::iter::from_fn(|| world.engine.next_effect());
+    let calls = effects.filter_map(|effect| match effect {
+        Effect::Queue(_, Action::Call(_, call)) => Some(call),
+        _ => None,
+    });
+    let calls: Vec<_> = calls.collect();
+    assert!(matches!(calls[..], [Call::Read { .. }]), "{calls:?}");
+}
