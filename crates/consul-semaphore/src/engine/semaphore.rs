@@ -351,15 +351,9 @@ impl Semaphore {
         &mut self,
         listing: Result<Listing, consul::Error>,
         now: Now,
-    ) -> Vec<Option<Key>> {
+    ) -> Concerned {
         let (prefix, keyed) = (&self.spec.settings.prefix, self.spec.keyed);
-        match self.watched.bring(prefix, keyed, listing, now.moment) {
-            Concerned::Keys(keys) => keys,
-            Concerned::All(mut keys) => {
-                keys.extend(self.queues.keys().cloned());
-                keys
-            }
-        }
+        self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
     /// Consul has answered which sessions our node has.

@@ -424,6 +424,30 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
 }
 
 #[test]
+fn what_the_watch_shows_is_news_also_where_no_key_is_in_use() {
+    let mut world = World::default();
+    world.put(spec(1, true), true, GRANTED);
+    world.settle();
+    let is_news = |world: &mut World| {
+        let news = world.engine.take_changed();
+        world.settle();
+        assert_eq!(world.engine.take_changed(), None);
+        news.is_some()
+    };
+    assert!(is_news(&mut world) && !world.state().is_known());
+    world.list();
+    assert!(is_news(&mut world) && world.state().is_known());
+    world.list();
+    assert!(!is_news(&mut world), "it is as it was");
+    let (now, db) = (world.now(), semaphore("db"));
+    let gone = Err(consul::Error::Gone);
+    world.engine.listed(&db, gone, now, &world.store);
+    assert!(is_news(&mut world), "it can't be read");
+    world.list();
+    assert!(is_news(&mut world), "it can be read again");
+}
+
+#[test]
 fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
     let mut world = World::default();
     let db = queue("db", None);
