@@ -311,6 +311,9 @@ impl Semaphore {
         let changed = self.spec.generation != spec.generation;
         if changed {
             self.defence = Defence::default();
+            // What a key wanted for an earlier limit, and may say no more while it waits for Consul, is not to undo
+            // what the others need now.
+            self.limits.wanted.clear();
         }
         self.spec = spec;
         let event = |this: &Self, key: &Option<Key>| Event::Spec {

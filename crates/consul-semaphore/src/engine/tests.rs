@@ -471,3 +471,30 @@ fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
     let calls: Vec<_> = calls.collect();
     assert!(matches!(calls[..], [Call::Read { .. }]), "{calls:?}");
 }
+
+#[test]
+fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
+    let mut world = World::default();
+    let (a, b) = (queue("db", Some("a")), queue("db", Some("b")));
+    world.put(spec(3, true), true, GRANTED);
+    world.list();
+    world.settle();
+    world.job("runs", &a);
+    world.job("ends", &b);
+    world.settle();
+    world.record();
+    assert_eq!(world.started.len(), 2);
+    // It gives its slot back, and hears nothing of that: so it says no more than that it wants 4.
+    world.hung.insert(b.clone());
+    let job = &mut world.store.jobs.get_mut(&b).unwrap()[0];
+    Arc::make_mut(job).standing = Standing::Finished { at_rest: true };
+    world.put(spec(4, true), true, GRANTED);
+    world.settle();
+    assert!(world.engine.queue(&b).unwrap().is_blocked());
+    assert_eq!(world.duties.last(), Some(&Duty::RecordLimits(vec![3, 4])));
+    world.put(spec(5, true), true, GRANTED);
+    world.settle();
+    world.record();
+    assert_eq!(world.duties.last(), Some(&Duty::RecordLimits(vec![3, 5])));
+    assert_eq!(world.state().applied_limits(), [3, 5]);
+}
