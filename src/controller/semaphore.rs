@@ -70,8 +70,6 @@ pub(super) struct SemaphoreController {
     /// Turns to call Consul.
     turns: Arc<Turns>,
     watching: Option<PrefixWatch>,
-    /// The number of the last watch that was begun.
-    last_watch: u64,
     reporter: Reporter,
     reported: Reported,
     told: Told,
@@ -126,7 +124,6 @@ impl SemaphoreController {
             home,
             turns: Arc::new(Turns::new(TURNS)),
             watching: None,
-            last_watch: 0,
             reporter,
             reported: Reported::default(),
             told: Told::default(),
@@ -261,11 +258,10 @@ impl SemaphoreController {
             watching.hurry(awaits_others);
             return;
         }
-        self.last_watch += 1;
-        let (folder, number) = (settings.prefix.folder(), self.last_watch);
+        let folder = settings.prefix.folder();
         let teller = (self.reference.clone(), self.inputs.clone());
         let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&home.consul, &folder, how, number, teller);
+        let watch = PrefixWatch::start(&home.consul, &folder, how, teller);
         self.watching = Some(watch);
     }
 

@@ -17,7 +17,7 @@ use std::{
 };
 
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{AbortHandle, JoinError, JoinSet},
     time::sleep,
 };
@@ -55,8 +55,9 @@ const STRETCH: Duration = Duration::from_millis(5);
 pub(super) enum Input {
     /// A semaphore is there, or has changed.
     Put(Arc<ConsulSemaphore>),
-    /// A semaphore is looked after no more. What it has in Consul stays as it is, for whoever takes it up.
-    Removed(SemaphoreRef),
+    /// A semaphore is looked after no more; who said so waits until it is so. What it has in Consul stays as it is, for
+    /// whoever takes it up.
+    Removed(SemaphoreRef, oneshot::Sender<()>),
     /// The watch of a semaphore's prefix with this number brought something.
     Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
     /// There may be another way to Consul.
@@ -170,7 +171,10 @@ impl Shell {
         let stores = Cluster::of(&context);
         match input {
             Input::Put(semaphore) => self.put(semaphore),
-            Input::Removed(semaphore) => self.remove(&semaphore),
+            Input::Removed(semaphore, removed) => {
+                self.remove(&semaphore);
+                let _ = removed.send(());
+            }
             Input::Listed(semaphore, number, listing) => {
                 let controller = self.semaphores.get(&semaphore);
                 if controller.is_some_and(|controller| controller.watches(number)) {

@@ -20,7 +20,7 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
 };
 
@@ -353,7 +353,9 @@ impl Semaphores {
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
         if ours {
-            self.tell(Input::Removed(reference.clone())).await;
+            let (removed, ended) = oneshot::channel();
+            self.tell(Input::Removed(reference.clone(), removed)).await;
+            let _ = ended.await;
         }
         ours
     }
