@@ -290,8 +290,10 @@ impl SemaphoreController {
         let report = self.compose(semaphore);
         self.tell_readiness(&report.findings);
         let number = self.reporter.publish(report);
-        if let Some((recording, _)) = &mut self.reported.recording
+        // A report that does not say so, because the engine has changed its mind since, records nothing.
+        if let Some((recording, limits)) = &mut self.reported.recording
             && *recording == 0
+            && *limits == semaphore.applied_limits()
         {
             *recording = number;
             self.reporter.hurry();
