@@ -190,9 +190,15 @@ impl Index {
         self.state().marks.take()
     }
 
-    /// A queue is due a pass.
-    pub(super) fn mark(&self, queue: &QueueRef) {
-        self.state().marks.mark(queue.clone());
+    /// What says that a queue is due a pass. A session may be renewed for longer than this index is needed, and does not
+    /// keep it.
+    pub(super) fn marker(&self, queue: QueueRef) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.0);
+        move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.state.lock().marks.mark(queue.clone());
+            }
+        }
     }
 
     /// The other lines in its namespace whose slots stand in this lock key.

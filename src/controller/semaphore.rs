@@ -215,6 +215,8 @@ impl SemaphoreController {
             return;
         };
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
+        // Those that told of another Secret have ended with it.
+        while self.tellers.try_join_next().is_some() {}
         self.tellers.spawn(async move {
             while changes.next().await {
                 let input = Input::AccessChanged(reference.clone());

@@ -493,3 +493,15 @@ fn neighbours_are_those_that_have_the_same_lock_key() {
     add(&index, "above", "semaphores/batch", true);
     assert_eq!(of_db(), [line_of("above", "db")]);
 }
+
+#[test]
+fn who_says_that_a_queue_is_due_does_not_keep_the_index() {
+    let index = empty();
+    let due = index.marker(line("db"));
+    due();
+    assert_eq!(index.take_marked(), [line("db")].into());
+    let shared = Arc::downgrade(&index.0);
+    drop(index);
+    assert!(shared.upgrade().is_none());
+    due();
+}
