@@ -46,6 +46,7 @@ use super::{
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
+use consul_client::{self as consul, Session};
 use consul_semaphore::{
     Agreement, Key, Life,
     engine::{
@@ -99,6 +100,8 @@ struct Told {
     ttl: Option<String>,
     /// That the finalizer can't be added.
     finalizer: bool,
+    /// That sessions without a contender can't be looked for.
+    sessions: bool,
     /// What is left in Consul.
     left_behind: bool,
 }
@@ -477,6 +480,16 @@ impl SemaphoreController {
         let about = self.object.borrow().object_ref(&());
         let events = &self.context.events;
         events.tell(about, events::Reason::OthersRefused, note);
+    }
+
+    /// Says once that sessions without a contender can't be looked for.
+    pub(super) fn tell_sessions(&mut self, answer: &Result<Vec<Session>, consul::Error>) {
+        let told = std::mem::replace(&mut self.told.sessions, answer.is_err());
+        if let Err(error) = answer
+            && !told
+        {
+            tracing::warn!(semaphore = %self.reference, %error, "sessions that nothing stands for can't be looked for");
+        }
     }
 
     /// Says once of a TTL that a change of the leader may outlast it.

@@ -49,7 +49,7 @@ use consul_semaphore_api::ConsulSemaphore;
 /// How many things that happened may wait until the loop looks at them: whoever tells it of more waits.
 const INPUTS: usize = 16;
 
-/// How long passes go on before the loop looks at what has happened meanwhile.
+/// How long passes go on, and then statuses are made, before the loop looks at what has happened meanwhile.
 const STRETCH: Duration = Duration::from_millis(5);
 
 /// Something that happened.
@@ -129,9 +129,7 @@ impl Shell {
         let mut inputs = Vec::new();
         loop {
             self.work();
-            while let Some(semaphore) = self.reports.take_due(Moment::now()) {
-                self.report(&semaphore);
-            }
+            self.report_what_is_due();
             let next = self.next();
             let context = self.context.clone();
             tokio::select! {
@@ -226,7 +224,10 @@ impl Shell {
         for (queue, session) in self.engine.remove(semaphore) {
             self.expire(&queue, &session);
         }
-        self.queues.retain(|queue, _| queue.semaphore != *semaphore);
+        let gone = self.queues_of(semaphore).map(|(queue, _)| queue.clone());
+        for queue in gone.collect::<Vec<_>>() {
+            self.queues.remove(&queue);
+        }
         self.reports.forget(semaphore);
         if let Some(gone) = self.semaphores.remove(semaphore) {
             self.context.metrics.forget(gone.labels());
@@ -237,10 +238,8 @@ impl Shell {
     /// that they were made with.
     fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
         // What was to go the way before does not go it any more.
-        for (queue, at_work) in &mut self.queues {
-            if queue.semaphore == *semaphore
-                && let Some(awaited) = at_work.awaited.take()
-            {
+        for (_, at_work) in self.queues_of(semaphore) {
+            if let Some(awaited) = at_work.awaited.take() {
                 awaited.abort();
             }
         }
@@ -251,6 +250,16 @@ impl Shell {
         let stores = Cluster::of(&context);
         self.engine.reach(semaphore, access, now(), &stores);
         self.watch(semaphore);
+    }
+
+    /// What is under way for the queues of a semaphore.
+    fn queues_of(
+        &mut self,
+        semaphore: &SemaphoreRef,
+    ) -> impl Iterator<Item = (&QueueRef, &mut AtWork)> {
+        let first = QueueRef::new(semaphore, None);
+        let queues = self.queues.range_mut(first..);
+        queues.take_while(move |(queue, _)| queue.semaphore == *semaphore)
     }
 
     /// Lets the sessions end that were made ahead for a semaphore, and have no contender.
@@ -335,6 +344,17 @@ impl Shell {
                 labels: controller.labels(),
             };
             teller.tell_newcomers(all, waits);
+        }
+    }
+
+    /// Has statuses written that are due, for a while: there are thousands when Consul is away, and all of them come
+    /// after what has happened meanwhile.
+    fn report_what_is_due(&mut self) {
+        let begun = Moment::now();
+        while Moment::now().since(begun) < STRETCH
+            && let Some(semaphore) = self.reports.take_due(Moment::now())
+        {
+            self.report(&semaphore);
         }
     }
 
@@ -557,9 +577,7 @@ impl Shell {
                 self.engine.recorded(&semaphore, &limits, now, &stores);
             }
             DutyDone::Sessions(sessions) => {
-                if let Err(error) = &sessions {
-                    tracing::debug!(%semaphore, %error, "sessions that nothing stands for can't be looked for");
-                }
+                controller.tell_sessions(&sessions);
                 self.engine
                     .listed_sessions(&semaphore, sessions, now, &stores);
             }

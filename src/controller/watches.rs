@@ -1,6 +1,10 @@
 //! What comes in from the API server: Jobs, the pods of Jobs that hold slots, and semaphores.
 
-use std::{collections::HashMap, fmt::Debug, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Debug,
+    sync::Arc,
+};
 
 use futures::{
     Stream, StreamExt,
@@ -285,13 +289,13 @@ impl Semaphores {
         mut events: BoxStream<'static, watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
         mut watching: Watching,
     ) {
-        let mut listed: Option<Vec<SemaphoreRef>> = None;
+        let mut listed: Option<HashSet<SemaphoreRef>> = None;
         loop {
             match next(&mut events, &mut watching).await {
-                Some(Event::Init) => listed = Some(Vec::new()),
+                Some(Event::Init) => listed = Some(HashSet::new()),
                 Some(Event::InitApply(semaphore)) => {
                     if let Some(listed) = &mut listed {
-                        listed.push(reference_of(&semaphore));
+                        listed.insert(reference_of(&semaphore));
                     }
                     self.put(semaphore).await;
                 }
@@ -300,7 +304,7 @@ impl Semaphores {
                     let gone: Vec<_> = self
                         .known
                         .keys()
-                        .filter(|known| !listed.contains(known))
+                        .filter(|known| !listed.contains(*known))
                         .cloned()
                         .collect();
                     for reference in &gone {
@@ -349,7 +353,8 @@ impl Semaphores {
         self.context.index.remove_semaphore(reference);
     }
 
-    /// Ends the work on a semaphore; says whether there was any.
+    /// Ends the work on a semaphore; says whether there was any. It has ended before the index knows of another one of
+    /// that name: who waits for that one is granted no slot of this one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
         if ours {
