@@ -218,19 +218,20 @@ impl Index {
         self.state().marks.take()
     }
 
-    /// A queue is due a pass.
-    pub(super) fn mark(&self, queue: &QueueRef) {
-        self.state().marks.mark(queue.clone());
-    }
-
-    /// More is known of a session of a queue than that it was renewed once more: it is due a pass.
-    pub(super) fn session_changed(&self, queue: &QueueRef) {
-        let mut state = self.state();
-        let line = state.line_mut(queue);
-        if let Some(changes) = line.and_then(|line| line.changes.as_mut()) {
-            changes.sessions = true;
+    /// What says that more is known of a session of a queue than that it was renewed once more, which makes a pass due. A
+    /// session may be renewed for longer than this index is needed, and does not keep it.
+    pub(super) fn on_session_change(&self, queue: QueueRef) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::downgrade(&self.0);
+        move || {
+            if let Some(shared) = shared.upgrade() {
+                let mut state = shared.state.lock();
+                let line = state.line_mut(&queue);
+                if let Some(changes) = line.and_then(|line| line.changes.as_mut()) {
+                    changes.sessions = true;
+                }
+                state.marks.mark(queue.clone());
+            }
         }
-        state.marks.mark(queue.clone());
     }
 
     /// What has changed since this was last asked; `None`: anything may have.

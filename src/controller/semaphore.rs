@@ -46,6 +46,7 @@ use super::{
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
+use consul_client::{self as consul, Session};
 use consul_semaphore::{
     Agreement, Key, Life,
     engine::{
@@ -70,8 +71,6 @@ pub(super) struct SemaphoreController {
     /// Turns to call Consul.
     turns: Arc<Turns>,
     watching: Option<PrefixWatch>,
-    /// The number of the last watch that was begun.
-    last_watch: u64,
     reporter: Reporter,
     reported: Reported,
     told: Told,
@@ -101,6 +100,8 @@ struct Told {
     ttl: Option<String>,
     /// That the finalizer can't be added.
     finalizer: bool,
+    /// That sessions without a contender can't be looked for.
+    sessions: bool,
     /// What is left in Consul.
     left_behind: bool,
 }
@@ -126,7 +127,6 @@ impl SemaphoreController {
             home,
             turns: Arc::new(Turns::new(TURNS)),
             watching: None,
-            last_watch: 0,
             reporter,
             reported: Reported::default(),
             told: Told::default(),
@@ -218,6 +218,8 @@ impl SemaphoreController {
             return;
         };
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
+        // Those that told of another Secret have ended with it.
+        while self.tellers.try_join_next().is_some() {}
         self.tellers.spawn(async move {
             while changes.next().await {
                 let input = Input::AccessChanged(reference.clone());
@@ -261,11 +263,10 @@ impl SemaphoreController {
             watching.hurry(awaits_others);
             return;
         }
-        self.last_watch += 1;
-        let (folder, number) = (settings.prefix.folder(), self.last_watch);
+        let folder = settings.prefix.folder();
         let teller = (self.reference.clone(), self.inputs.clone());
         let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&home.consul, &folder, how, number, teller);
+        let watch = PrefixWatch::start(&home.consul, &folder, how, teller);
         self.watching = Some(watch);
     }
 
@@ -294,8 +295,10 @@ impl SemaphoreController {
         let report = self.compose(semaphore);
         self.tell_readiness(&report.findings);
         let number = self.reporter.publish(report);
-        if let Some((recording, _)) = &mut self.reported.recording
+        // A report that does not say so, because the engine has changed its mind since, records nothing.
+        if let Some((recording, limits)) = &mut self.reported.recording
             && *recording == 0
+            && *limits == semaphore.applied_limits()
         {
             *recording = number;
             self.reporter.hurry();
@@ -477,6 +480,16 @@ impl SemaphoreController {
         let about = self.object.borrow().object_ref(&());
         let events = &self.context.events;
         events.tell(about, events::Reason::OthersRefused, note);
+    }
+
+    /// Says once that sessions without a contender can't be looked for.
+    pub(super) fn tell_sessions(&mut self, answer: &Result<Vec<Session>, consul::Error>) {
+        let told = std::mem::replace(&mut self.told.sessions, answer.is_err());
+        if let Err(error) = answer
+            && !told
+        {
+            tracing::warn!(semaphore = %self.reference, %error, "sessions that nothing stands for can't be looked for");
+        }
     }
 
     /// Says once of a TTL that a change of the leader may outlast it.

@@ -17,7 +17,7 @@ use std::{
 };
 
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::{AbortHandle, JoinError, JoinSet},
     time::sleep,
 };
@@ -36,9 +36,10 @@ use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap
 use consul_semaphore::{
     Uid,
     engine::{
-        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, IDLE, Outcome, Passed,
-        Queue, QueueRef, QueueState, Semaphore, SemaphoreRef, Write, Written,
+        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Outcome, Passed, Queue,
+        QueueRef, QueueState, Semaphore, SemaphoreRef, Write, Written,
     },
+    evidence::LATE,
     holding::now,
 };
 use consul_semaphore_api::ConsulSemaphore;
@@ -47,15 +48,16 @@ use consul_semaphore_workload::TrackedWorkload;
 /// How many things that happened may wait until the loop looks at them: whoever tells it of more waits.
 const INPUTS: usize = 16;
 
-/// How long passes go on before the loop looks at what has happened meanwhile.
+/// How long passes go on, and then statuses are made, before the loop looks at what has happened meanwhile.
 const STRETCH: Duration = Duration::from_millis(5);
 
 /// Something that happened.
 pub(super) enum Input {
     /// A semaphore is there, or has changed.
     Put(Arc<ConsulSemaphore>),
-    /// A semaphore is looked after no more. What it has in Consul stays as it is, for whoever takes it up.
-    Removed(SemaphoreRef),
+    /// A semaphore is looked after no more; who said so waits until it is so. What it has in Consul stays as it is, for
+    /// whoever takes it up.
+    Removed(SemaphoreRef, oneshot::Sender<()>),
     /// The watch of a semaphore's prefix with this number brought something.
     Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
     /// There may be another way to Consul.
@@ -126,9 +128,7 @@ impl Shell {
         let mut inputs = Vec::new();
         loop {
             self.work();
-            while let Some(semaphore) = self.reports.take_due(Moment::now()) {
-                self.report(&semaphore);
-            }
+            self.report_what_is_due();
             let next = self.next();
             let context = self.context.clone();
             tokio::select! {
@@ -153,7 +153,9 @@ impl Shell {
         let now = Moment::now();
         let report = self.reports.next();
         let times = self.engine.next_timeout(now).into_iter().chain(report);
-        times.min().unwrap_or(now + IDLE)
+        // What wakes this task does not run while the machine sleeps, and sessions do: so the time is looked at now and
+        // then, which costs nothing if nothing is due.
+        times.fold(now + LATE, Ord::min)
     }
 
     fn take_marked(&mut self) {
@@ -169,7 +171,10 @@ impl Shell {
         let stores = Cluster::of(&context);
         match input {
             Input::Put(semaphore) => self.put(semaphore),
-            Input::Removed(semaphore) => self.remove(&semaphore),
+            Input::Removed(semaphore, removed) => {
+                self.remove(&semaphore);
+                let _ = removed.send(());
+            }
             Input::Listed(semaphore, number, listing) => {
                 let controller = self.semaphores.get(&semaphore);
                 if controller.is_some_and(|controller| controller.watches(number)) {
@@ -218,7 +223,10 @@ impl Shell {
         for (queue, session) in self.engine.remove(semaphore) {
             self.expire(&queue, &session);
         }
-        self.queues.retain(|queue, _| queue.semaphore != *semaphore);
+        let gone = self.queues_of(semaphore).map(|(queue, _)| queue.clone());
+        for queue in gone.collect::<Vec<_>>() {
+            self.queues.remove(&queue);
+        }
         self.reports.forget(semaphore);
         if let Some(gone) = self.semaphores.remove(semaphore) {
             self.context.metrics.forget(gone.labels());
@@ -229,10 +237,8 @@ impl Shell {
     /// that they were made with.
     fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
         // What was to go the way before does not go it any more.
-        for (queue, at_work) in &mut self.queues {
-            if queue.semaphore == *semaphore
-                && let Some(awaited) = at_work.awaited.take()
-            {
+        for (_, at_work) in self.queues_of(semaphore) {
+            if let Some(awaited) = at_work.awaited.take() {
                 awaited.abort();
             }
         }
@@ -243,6 +249,16 @@ impl Shell {
         let stores = Cluster::of(&context);
         self.engine.reach(semaphore, access, now(), &stores);
         self.watch(semaphore);
+    }
+
+    /// What is under way for the queues of a semaphore.
+    fn queues_of(
+        &mut self,
+        semaphore: &SemaphoreRef,
+    ) -> impl Iterator<Item = (&QueueRef, &mut AtWork)> {
+        let first = QueueRef::new(semaphore, None);
+        let queues = self.queues.range_mut(first..);
+        queues.take_while(move |(queue, _)| queue.semaphore == *semaphore)
     }
 
     /// Lets the sessions end that were made ahead for a semaphore, and have no contender.
@@ -327,6 +343,17 @@ impl Shell {
                 labels: controller.labels(),
             };
             teller.tell_newcomers(all, waits);
+        }
+    }
+
+    /// Has statuses written that are due, for a while: there are thousands when Consul is away, and all of them come
+    /// after what has happened meanwhile.
+    fn report_what_is_due(&mut self) {
+        let begun = Moment::now();
+        while Moment::now().since(begun) < STRETCH
+            && let Some(semaphore) = self.reports.take_due(Moment::now())
+        {
+            self.report(&semaphore);
         }
     }
 
@@ -549,9 +576,7 @@ impl Shell {
                 self.engine.recorded(&semaphore, &limits, now, &stores);
             }
             DutyDone::Sessions(sessions) => {
-                if let Err(error) = &sessions {
-                    tracing::debug!(%semaphore, %error, "sessions that nothing stands for can't be looked for");
-                }
+                controller.tell_sessions(&sessions);
                 self.engine
                     .listed_sessions(&semaphore, sessions, now, &stores);
             }

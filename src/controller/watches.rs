@@ -1,6 +1,9 @@
 //! What comes in from the API server: Jobs, the pods of Jobs that hold slots, and semaphores.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use futures::{Stream, StreamExt, stream::BoxStream};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -10,7 +13,7 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
 };
 
@@ -229,13 +232,13 @@ impl Semaphores {
         mut events: BoxStream<'static, watcher::Result<Event<DeserializeGuard<ConsulSemaphore>>>>,
         mut watching: Watching,
     ) {
-        let mut listed: Option<Vec<SemaphoreRef>> = None;
+        let mut listed: Option<HashSet<SemaphoreRef>> = None;
         loop {
             match next(&mut events, &mut watching).await {
-                Some(Event::Init) => listed = Some(Vec::new()),
+                Some(Event::Init) => listed = Some(HashSet::new()),
                 Some(Event::InitApply(semaphore)) => {
                     if let Some(listed) = &mut listed {
-                        listed.push(reference_of(&semaphore));
+                        listed.insert(reference_of(&semaphore));
                     }
                     self.put(semaphore).await;
                 }
@@ -244,7 +247,7 @@ impl Semaphores {
                     let gone: Vec<_> = self
                         .known
                         .keys()
-                        .filter(|known| !listed.contains(known))
+                        .filter(|known| !listed.contains(*known))
                         .cloned()
                         .collect();
                     for reference in &gone {
@@ -293,11 +296,14 @@ impl Semaphores {
         self.context.index.remove_semaphore(reference);
     }
 
-    /// Ends the work on a semaphore; says whether there was any.
+    /// Ends the work on a semaphore; says whether there was any. It has ended before the index knows of another one of
+    /// that name: who waits for that one is granted no slot of this one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
         if ours {
-            self.tell(Input::Removed(reference.clone())).await;
+            let (removed, ended) = oneshot::channel();
+            self.tell(Input::Removed(reference.clone(), removed)).await;
+            let _ = ended.await;
         }
         ours
     }

@@ -46,7 +46,10 @@ use std::{
 #[cfg(test)]
 pub(crate) use self::knowledge::Memory;
 
-use self::agenda::{Agenda, Due};
+use self::{
+    agenda::{Agenda, Due},
+    watched::Concerned,
+};
 pub use self::{
     knowledge::Trouble,
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
@@ -221,8 +224,17 @@ impl Engine {
         let Some(state) = self.semaphores.get_mut(semaphore) else {
             return;
         };
-        for key in state.listed(listing, now) {
-            let in_use = !self.semaphores[semaphore].watched.entries(&key).is_empty();
+        let (concerned, all) = match state.listed(listing, now) {
+            Concerned::Keys(keys) => (keys, false),
+            Concerned::All(keys) => (keys, true),
+        };
+        // Of a semaphore without a queue, too: there is no pass by which anybody would learn of it.
+        if all {
+            self.mark_all(semaphore);
+        }
+        for key in concerned {
+            let state = self.semaphores.get(semaphore);
+            let in_use = state.is_some_and(|state| !state.watched.entries(&key).is_empty());
             let reference = QueueRef::new(semaphore, key);
             if in_use || self.queue(&reference).is_some() {
                 self.mark(&reference, now, stores);

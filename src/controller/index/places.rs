@@ -112,7 +112,7 @@ impl State {
     }
 
     /// There is another version of a Job that says nothing else: who writes to it next is to name that one.
-    fn note_started(&mut self, kept: &Kept) {
+    fn note_started(&mut self, kept: &TrackedWorkload) {
         if kept.job.granted.is_none() {
             return;
         }
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    fn concerned(&self, kept: &Kept) -> Vec<QueueRef> {
+    fn concerned(&self, kept: &TrackedWorkload) -> Vec<QueueRef> {
         let started = kept.job.granted.iter();
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
         let concerned = self.looks_after(kept).into_iter().chain(started);

@@ -158,7 +158,7 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
     assert!(!marked(&index), "it says the same");
     assert_eq!(told(), changed, "whoever writes to it names this version");
     assert_eq!(told(), nothing);
-    index.session_changed(&line("db"));
+    index.on_session_change(line("db"))();
     assert!(marked(&index));
     assert_eq!(told(), Some((Vec::new(), true)));
     index.remove(&"a".into());
@@ -527,4 +527,16 @@ fn neighbours_are_those_that_have_the_same_lock_key() {
     assert!(of_db().is_empty());
     add(&index, "above", "semaphores/batch", true);
     assert_eq!(of_db(), [line_of("above", "db")]);
+}
+
+#[test]
+fn who_says_that_a_queue_is_due_does_not_keep_the_index() {
+    let index = empty();
+    let due = index.on_session_change(line("db"));
+    due();
+    assert_eq!(index.take_marked(), [line("db")].into());
+    let shared = Arc::downgrade(&index.0);
+    drop(index);
+    assert!(shared.upgrade().is_none());
+    due();
 }

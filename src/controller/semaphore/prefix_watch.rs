@@ -1,6 +1,9 @@
 //! The watch of a semaphore's prefix in Consul.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -10,6 +13,10 @@ use tokio::{
 use crate::controller::shell::Input;
 use consul_client::{Client, WatchOptions};
 use consul_semaphore::engine::SemaphoreRef;
+
+/// The number of the next watch. What one of them brought may still be on its way when its semaphore is gone and there
+/// is another one of that name: no two watches have the same.
+static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The watch of a prefix, until this is dropped.
 pub(super) struct PrefixWatch {
@@ -22,14 +29,14 @@ pub(super) struct PrefixWatch {
 }
 
 impl PrefixWatch {
-    /// Watches what is below this folder, and has the shell told what it brings, with this number.
+    /// Watches what is below this folder, and has the shell told what it brings, with the number of the watch.
     pub(super) fn start(
         consul: &Client,
         folder: &str,
         (wait, urgent): (Duration, bool),
-        number: u64,
         (semaphore, inputs): (SemaphoreRef, mpsc::Sender<Input>),
     ) -> Self {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let urgent = watch::channel(urgent).0;
         let options = WatchOptions {
             wait,

@@ -51,8 +51,7 @@ pub(super) enum Done {
 impl Means {
     /// Called when something about a session of the queue changes.
     pub(super) fn on_change(&self) -> OnChange {
-        let (context, queue) = (self.context.clone(), self.queue.clone());
-        Arc::new(move || context.index.session_changed(&queue))
+        Arc::new(self.context.index.on_session_change(self.queue.clone()))
     }
 
     fn namespace(&self) -> &Arc<str> {

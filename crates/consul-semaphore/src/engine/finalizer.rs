@@ -49,13 +49,16 @@ impl Finalizer {
         self.phase == Phase::Working
     }
 
-    /// The semaphore has it, or has it not. One that is `deleted` without it can't be kept any more.
+    /// The semaphore has it, or has it not. One that is `deleted` is given none any more: nothing begins there, and
+    /// what has begun goes on for as long as the semaphore is kept by somebody else.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
-        self.missing = !is_there;
-        match self.phase {
-            Phase::Waiting if is_there => self.phase = Phase::Working,
-            Phase::Waiting | Phase::Working if !is_there && deleted => self.phase = Phase::Done,
-            Phase::Waiting | Phase::Working | Phase::Done => {}
+        self.missing = !is_there && !deleted;
+        if self.phase == Phase::Waiting {
+            self.phase = match (is_there, deleted) {
+                (true, _) => Phase::Working,
+                (false, true) => Phase::Done,
+                (false, false) => Phase::Waiting,
+            };
         }
         if is_there {
             self.setback = None;
@@ -85,7 +88,7 @@ impl Finalizer {
         self.asked = true;
     }
 
-    /// It was added, or could not be: then it is tried again after a pause, or when the semaphore changes.
+    /// It was added, or could not be: then it is tried again after a pause.
     pub(super) fn added(&mut self, done: bool, now: Now) {
         if !std::mem::take(&mut self.asked) {
             return;
@@ -162,5 +165,15 @@ mod tests {
         let mut finalizer = Finalizer::default();
         finalizer.observe(false, true);
         assert!(!finalizer.is_at_work() && finalizer.due().is_none());
+    }
+
+    #[test]
+    fn who_is_deleted_and_kept_by_another_one_gives_back_what_it_has() {
+        let mut finalizer = Finalizer::default();
+        finalizer.observe(true, false);
+        finalizer.observe(false, true);
+        assert!(finalizer.is_at_work(), "its Jobs may still hold slots");
+        assert_eq!(finalizer.due(), None, "the API server would refuse it");
+        assert_eq!(finalizer.may_be_removed(now().moment), Ok(()));
     }
 }

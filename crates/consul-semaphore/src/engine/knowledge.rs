@@ -252,8 +252,7 @@ impl Knowledge {
         self.failed(error, false, now);
     }
 
-    /// A transaction failed. If it may have been done all the same, a listing that was asked for before says
-    /// nothing of that.
+    /// A transaction failed.
     pub(super) fn transaction_failed(
         &mut self,
         transaction: &Transaction,
@@ -261,10 +260,16 @@ impl Knowledge {
         now: Now,
     ) {
         if error.may_have_been_applied() {
-            let keys = transaction.written_keys();
-            self.own_writes.add(keys, &[], now.moment);
+            self.transaction_lost(transaction, now);
         }
         self.write_failed(error, now);
+    }
+
+    /// Nothing is heard of a transaction, which may have been done all the same: a listing that was asked for before
+    /// says nothing of that.
+    pub(super) fn transaction_lost(&mut self, transaction: &Transaction, now: Now) {
+        let keys = transaction.written_keys();
+        self.own_writes.add(keys, &[], now.moment);
     }
 
     /// A write failed. If it may have been done all the same, that is looked up, not guessed.

@@ -518,8 +518,14 @@ impl Queue {
             Event::Recorded(limits) => self.limits.recorded = limits,
             Event::Reach(operations) => {
                 self.operations = operations;
+                self.calls.news = None;
+                // It does not go the way before any more, but may have arrived.
+                if let Some(blocking) = self.calls.blocking.take()
+                    && let Blocks::Transact(transaction) = blocking.what
+                {
+                    self.knowledge.transaction_lost(&transaction, now);
+                }
                 self.knowledge.start_anew();
-                (self.calls.blocking, self.calls.news) = (None, None);
             }
             Event::Capacity(operations) => self.operations = self.operations.and(Some(operations)),
             Event::Listed(news) if self.calls.blocking.is_some() => {

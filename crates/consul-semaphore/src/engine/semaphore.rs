@@ -346,6 +346,9 @@ impl Semaphore {
         let changed = self.spec.generation != spec.generation;
         if changed {
             self.defence = Defence::default();
+            // What a key wanted for an earlier limit, and may say no more while it waits for Consul, is not to undo
+            // what the others need now.
+            self.limits.wanted.clear();
         }
         self.spec = spec;
         let event = |this: &Self, key: &Option<Key>| Event::Spec {
@@ -386,15 +389,9 @@ impl Semaphore {
         &mut self,
         listing: Result<Listing, consul::Error>,
         now: Now,
-    ) -> Vec<Option<Key>> {
+    ) -> Concerned {
         let (prefix, keyed) = (&self.spec.settings.prefix, self.spec.keyed);
-        match self.watched.bring(prefix, keyed, listing, now.moment) {
-            Concerned::Keys(keys) => keys,
-            Concerned::All(mut keys) => {
-                keys.extend(self.queues.keys().cloned());
-                keys
-            }
-        }
+        self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
     /// Consul has answered which sessions our node has.

@@ -443,3 +443,79 @@ fn one_without_an_object_waits_for_no_finalizer_and_has_no_duties() {
     assert_eq!(world.limit(), 1, "it is ours without being recorded");
     assert_eq!(world.duties, []);
 }
+
+#[test]
+fn what_the_watch_shows_is_news_also_where_no_key_is_in_use() {
+    let mut world = World::default();
+    world.put(spec(1, true), true, GRANTED);
+    world.settle();
+    let is_news = |world: &mut World| {
+        let news = world.engine.take_changed();
+        world.settle();
+        assert_eq!(world.engine.take_changed(), None);
+        news.is_some()
+    };
+    assert!(is_news(&mut world) && !world.state().is_known());
+    world.list();
+    assert!(is_news(&mut world) && world.state().is_known());
+    world.list();
+    assert!(!is_news(&mut world), "it is as it was");
+    let (now, db) = (world.now(), semaphore("db"));
+    let gone = Err(consul::Error::Gone);
+    world.engine.listed(&db, gone, now, &world.store);
+    assert!(is_news(&mut world), "it can't be read");
+    world.list();
+    assert!(is_news(&mut world), "it can be read again");
+}
+
+#[test]
+fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
+    let mut world = World::default();
+    let db = queue("db", None);
+    world.hung.insert(db.clone());
+    world.put(spec(1, false), true, GRANTED);
+    world.job("a", &db);
+    world.settle();
+    world.record();
+    assert!(world.engine.queue(&db).unwrap().is_granting(&"a".into()));
+    world.list();
+    let now = world.now();
+    world
+        .engine
+        .reach(&db.semaphore, GRANTED, now, &world.store);
+    world.engine.pass(now, &world.store);
+    let effects = std::iter::from_fn(|| world.engine.next_effect());
+    let calls = effects.filter_map(|effect| match effect {
+        Effect::Queue(_, Action::Call(_, call)) => Some(call),
+        _ => None,
+    });
+    let calls: Vec<_> = calls.collect();
+    assert!(matches!(calls[..], [Call::Read { .. }]), "{calls:?}");
+}
+
+#[test]
+fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
+    let mut world = World::default();
+    let (a, b) = (queue("db", Some("a")), queue("db", Some("b")));
+    world.put(spec(3, true), true, GRANTED);
+    world.list();
+    world.settle();
+    world.job("runs", &a);
+    world.job("ends", &b);
+    world.settle();
+    world.record();
+    assert_eq!(world.started.len(), 2);
+    // It gives its slot back, and hears nothing of that: so it says no more than that it wants 4.
+    world.hung.insert(b.clone());
+    let job = &mut world.store.jobs.get_mut(&b).unwrap()[0];
+    Arc::make_mut(job).standing = Standing::Finished { at_rest: true };
+    world.put(spec(4, true), true, GRANTED);
+    world.settle();
+    assert!(world.engine.queue(&b).unwrap().is_blocked());
+    assert_eq!(world.duties.last(), Some(&Duty::RecordLimits(vec![3, 4])));
+    world.put(spec(5, true), true, GRANTED);
+    world.settle();
+    world.record();
+    assert_eq!(world.duties.last(), Some(&Duty::RecordLimits(vec![3, 5])));
+    assert_eq!(world.state().applied_limits(), [3, 5]);
+}

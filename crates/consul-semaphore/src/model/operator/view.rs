@@ -40,7 +40,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// All who wait, in order.
-    fn waiting(&self) -> Vec<Arc<Job>> {
+    fn queued(&self) -> Vec<Arc<Job>> {
         let name = self.outside.settings.name.as_str();
         let jobs = self.store.jobs.iter().cloned();
         let mut waiting: Vec<_> = jobs
@@ -55,7 +55,7 @@ impl View<'_> {
         let job = self.workload(uid)?;
         let next = AHEAD.min(usize::try_from(self.outside.settings.limit).unwrap_or(AHEAD));
         let overtaken = self.flaw == Some(Flaw::ShowsTheOvertaken)
-            && self.waiting().iter().skip(next).any(|job| job.uid == *uid);
+            && self.queued().iter().skip(next).any(|job| job.uid == *uid);
         if !overtaken {
             return Some(job);
         }
@@ -101,7 +101,7 @@ impl Lookup for &View<'_> {
         };
         let jobs = self.store.jobs.iter().cloned();
         let bound = jobs.filter(|job| job.started_at(&lock_key) && !unseen(job));
-        let mut waiting = self.waiting();
+        let mut waiting = self.queued();
         let mut position = 0..;
         waiting.retain(|job| position.next() < Some(head) || job.is_impatient());
         Slice {
