@@ -130,8 +130,15 @@ impl Step {
             Self::Finalizer { added } => canon.word(&('f', added)),
             Self::ListSessions => canon.word(&'l'),
             Self::Transact { transaction, .. } => trace_transaction(transaction, outside, canon),
-            Self::Patch { patch, read, .. } => {
+            Self::Patch {
+                patch,
+                read,
+                not_after,
+                ..
+            } => {
                 trace_target(patch.target(), outside, canon);
+                let now = canon.now();
+                canon.word(&not_after.is_some_and(|not_after| not_after <= now));
                 match patch {
                     Patch::Start(start) => {
                         let (session, index) = (start.slot.session(), start.slot.fencing_token());
