@@ -20,10 +20,13 @@
 //! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each of them a [`Queue`] for each of its lock keys.
 //! A program that waits for one slot has one semaphore in it that is its own ([`Engine::add_standalone`]).
 
+mod active;
 mod agenda;
+mod calls;
 mod finalizer;
 mod holders;
 mod knowledge;
+mod lookup;
 mod message;
 mod orphans;
 mod own_writes;
@@ -52,8 +55,9 @@ use self::{
 };
 pub use self::{
     knowledge::Trouble,
+    lookup::{Changes, Lookup, Slice, head},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
-    queue::{Changes, Conclusion, IDLE, Lookup, Queue, Slice, head},
+    queue::{Conclusion, IDLE, Queue},
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
     sessions::Owner,

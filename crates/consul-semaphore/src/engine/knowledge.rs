@@ -167,11 +167,6 @@ impl Knowledge {
         self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
     }
 
-    /// The live contender of a session, if it is known.
-    pub(super) fn contender(&self, session: &SessionId) -> Option<&Entry> {
-        self.reading.as_ref()?.contender(session)
-    }
-
     /// Has the prefix read again before anything else is decided on it.
     pub(super) fn invalidate(&mut self) {
         self.reading = None;

@@ -1,31 +1,37 @@
 //! One lock key: the one place where its slots are granted and released.
 
+mod facts;
 #[cfg(test)]
 mod shadow;
+#[cfg(test)]
+mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 
+use self::facts::Facts;
 use super::{
-    Owner, Trouble,
+    Lookup, Owner, Trouble,
+    active::Active,
+    calls::{Blocking, Blocks, Calls, Pending},
     holders::ForeignHolders,
-    knowledge::{Knowledge, Memory},
-    message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
+    knowledge::Knowledge,
+    lookup::head,
+    message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
     refusals::{Refusals, Withheld},
     sessions::Sessions,
 };
 use crate::{
-    AHEAD, Agreement, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, Lock,
-    Observed, Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
+    Agreement, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, Lock, Ours, Plan,
+    Reading, Settings, Standing, Turns, Uid, decide,
     evidence::{LATE, tenure},
     plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
-    reading::Changed,
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
@@ -38,71 +44,12 @@ const SOONEST: Duration = Duration::from_millis(10);
 /// When to try again what waits for something that wakes nobody.
 const SOON: Duration = Duration::from_secs(1);
 
-/// How many more of those in the queue are looked at than need be: as many may come in before those that
-/// sessions were made ahead for, and these are kept.
-const SPARE: usize = 8;
-
 /// What a call to Consul may take, however soon a running workload is to be suspended: less than what would
 /// make the next pass believe that it has slept.
 const LEAST: Duration = Duration::from_millis(500);
 
 /// How long a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the caller keeps anyway, and the engine looks up: a store of workloads, and of sessions.
-pub trait Lookup {
-    /// The workloads that this queue started, and the first so many of those that wait in it.
-    fn slice(&self, head: usize) -> Slice;
-    /// A workload, whichever semaphore it asks for.
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>>;
-    /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>>;
-    /// The workloads of which a pod has ended since this was last asked.
-    fn touched(&self) -> BTreeSet<Uid>;
-    /// What is known of a session that is renewed by this process, for whichever queue.
-    fn life(&self, session: &SessionId) -> Option<Life>;
-
-    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
-    /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at
-    /// thousands of holders in each pass.
-    fn changes(&self) -> Option<Changes> {
-        None
-    }
-
-    /// A workload, if this queue started it: as in [`Slice::bound`].
-    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
-        let mut bound = self.slice(0).bound.into_iter();
-        bound.find(|job| job.uid == *uid)
-    }
-
-    /// The first so many of those that wait, as in [`Slice::waiting`].
-    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
-        self.slice(head).waiting
-    }
-
-    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which tells of all.
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
-        self.workload(uid).filter(|_| does)
-    }
-}
-
-/// What may have changed.
-#[derive(Clone, Debug, Default)]
-pub struct Changes {
-    /// Workloads.
-    pub workloads: BTreeSet<Uid>,
-    /// Whether more is known of a session than that it was renewed once more: it may be gone.
-    pub sessions: bool,
-}
-
-/// The workloads that a pass is about.
-#[derive(Clone, Debug, Default)]
-pub struct Slice {
-    /// Those that were started here and have not ended.
-    pub bound: Vec<Arc<Job>>,
-    /// The head of the queue, in order, and some of those behind it that are not to wait.
-    pub waiting: Vec<Arc<Job>>,
-}
 
 /// What a pass came to.
 #[derive(Clone, Debug, Default)]
@@ -142,10 +89,7 @@ pub struct Queue {
     active: Active,
     pub(crate) writes: Writes,
     calls: Calls,
-    holders: ForeignHolders,
-    /// When it last had a pass over everything.
-    passed: Moment,
-    next: Moment,
+    schedule: Schedule,
     #[cfg(test)]
     pub(crate) plan: Plan,
     #[cfg(test)]
@@ -173,33 +117,16 @@ pub(crate) struct Held {
     unheld: BTreeSet<Uid>,
     /// The greatest fencing token that was seen.
     fencing_token: Option<u64>,
+    /// Who the others are.
+    foreign: ForeignHolders,
 }
 
-/// What a pass looks at. The other holders are steady, and kept with the [`Evidence`] for their slots.
-#[derive(Clone, Debug)]
-struct Active {
-    /// Whether it is not known what has changed since the last pass.
-    all: bool,
-    /// Our contenders.
-    contenders: BTreeMap<SessionId, Arc<Identity>>,
-    /// The workloads that were started here.
-    bound: BTreeMap<Uid, Arc<Job>>,
-    /// The contenders of others.
-    foreign: BTreeSet<SessionId>,
-    /// The sessions of which Consul said that they are gone since the last look at a reading.
-    gone: BTreeSet<SessionId>,
-}
-
-impl Default for Active {
-    fn default() -> Self {
-        Self {
-            all: true,
-            contenders: BTreeMap::new(),
-            bound: BTreeMap::new(),
-            foreign: BTreeSet::new(),
-            gone: BTreeSet::new(),
-        }
-    }
+/// When passes are due.
+#[derive(Clone, Copy, Debug, Default)]
+struct Schedule {
+    /// When it last had a pass over everything.
+    passed: Moment,
+    next: Moment,
 }
 
 /// The writes to workloads.
@@ -210,142 +137,6 @@ pub(crate) struct Writes {
     pub(crate) refusals: Refusals,
     /// When one that could not be sent is tried again.
     again: Option<Moment>,
-}
-
-/// The calls that are under way, and what is to be done next.
-#[derive(Clone, Debug, Default)]
-struct Calls {
-    /// The number of the queue, by which its calls are known.
-    queue: u64,
-    last: u64,
-    /// The one that must be answered before anything else is decided by what Consul says.
-    blocking: Option<Blocking>,
-    /// What the watch brought meanwhile.
-    news: Option<Result<News, consul::Error>>,
-    /// The others.
-    others: BTreeMap<CallId, Pending>,
-    actions: VecDeque<Action>,
-}
-
-/// A call that is waited for.
-#[derive(Clone, Debug)]
-struct Blocking {
-    id: CallId,
-    what: Blocks,
-    /// When it is taken for lost: a running workload must be suspended unless something is heard of its slot.
-    until: Option<Moment>,
-}
-
-#[derive(Clone, Debug)]
-enum Blocks {
-    Read,
-    Transact(Arc<Transaction>),
-    Resolve(Vec<SessionId>),
-}
-
-/// A call that nothing else waits for.
-#[derive(Clone, Debug)]
-enum Pending {
-    Session(Target),
-    Describe(SessionId),
-    Write(Write),
-    Proof(proofs::Question),
-    Access,
-}
-
-impl Calls {
-    fn number(&mut self) -> CallId {
-        self.last += 1;
-        CallId {
-            queue: self.queue,
-            number: self.last,
-        }
-    }
-
-    fn block(&mut self, what: Blocks, call: Call, until: Option<Moment>) {
-        let id = self.number();
-        self.blocking = Some(Blocking { id, what, until });
-        self.actions.push_back(Action::Call(id, call));
-    }
-
-    fn ask(&mut self, pending: Pending, call: Call) {
-        let id = self.number();
-        self.others.insert(id, pending);
-        self.actions.push_back(Action::Call(id, call));
-    }
-
-    fn report(&mut self, outcome: Outcome) {
-        self.actions.push_back(Action::Report(outcome));
-    }
-
-    /// Keeps what the watch brought for when nothing blocks any more: only the last of it counts, but for that
-    /// the index went back.
-    fn put_off(&mut self, mut news: Result<News, consul::Error>) {
-        if let (Ok(news), Some(Ok(before))) = (&mut news, &self.news) {
-            news.reset |= before.reset;
-        }
-        self.news = Some(news);
-    }
-}
-
-/// The facts of a pass, owned.
-struct Facts {
-    now: Now,
-    /// Whether Consul's entries are known, whose they are, and that no write is under way.
-    certain: bool,
-    /// Our contenders and the workloads that were started here, but for those that are steady.
-    ours: Vec<Ours>,
-    bound: Vec<Arc<Job>>,
-    /// How many are steady.
-    steady: usize,
-    waiting: Vec<Arc<Job>>,
-    withheld: Withheld,
-}
-
-impl Facts {
-    fn observed<'a>(&'a self, queue: &'a Queue) -> Observed<'a> {
-        let Memory {
-            deaths,
-            mutex,
-            turns,
-        } = &queue.knowledge.memory;
-        Observed {
-            now: self.now.moment,
-            time: self.now.time,
-            settings: &queue.settings,
-            applied: &queue.limits.recorded,
-            defence: queue.limits.defence,
-            fenced: queue.limits.fenced,
-            reading: queue.knowledge.reading.as_ref().filter(|_| self.certain),
-            deaths,
-            mutex,
-            turns,
-            evidence: &queue.held.evidence,
-            coolings: &queue.held.coolings,
-            ours: &self.ours,
-            bound: &self.bound,
-            line: &self.waiting,
-            sessions: &queue.sessions.ahead,
-            busy: &self.withheld.busy,
-            barred: &self.withheld.barred,
-            immovable: &self.withheld.immovable,
-            closed: queue.writes.refusals.is_closed(self.now.moment),
-            operations: queue.operations.unwrap_or(0),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.ours.is_empty() && self.bound.is_empty() && self.waiting.is_empty() && self.steady == 0
-    }
-
-    /// Whether a workload that was started in a slot has pods, or may have.
-    fn any_runs(&self) -> bool {
-        let mut bound = self.bound.iter();
-        let has_pods = |job: &Arc<Job>| {
-            job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
-        };
-        self.steady > 0 || bound.any(has_pods)
-    }
 }
 
 /// What others are shown.
@@ -372,7 +163,7 @@ impl Queue {
 
     /// The name and the node of another program's session, if Consul has said.
     pub fn holder_name(&self, session: &SessionId) -> Option<&str> {
-        self.holders.name(session)
+        self.held.foreign.name(session)
     }
 
     /// When the slots of workloads that are done are free.
@@ -414,7 +205,7 @@ impl Queue {
 
     /// Whether there was a pass over everything at this moment.
     pub(super) fn has_passed(&self, now: Now) -> bool {
-        self.passed == now.moment
+        self.schedule.passed == now.moment
     }
 
     /// Whether it is a mutex that rests, because its last holder died.
@@ -471,7 +262,7 @@ impl Queue {
 
     /// When there is to be another pass, if nothing happens before.
     pub fn next_timeout(&self) -> Moment {
-        self.next
+        self.schedule.next
     }
 }
 
@@ -494,9 +285,7 @@ impl Queue {
             active: Active::default(),
             writes: Writes::default(),
             calls: Calls::default(),
-            holders: ForeignHolders::default(),
-            passed: Moment::default(),
-            next: Moment::default(),
+            schedule: Schedule::default(),
             #[cfg(test)]
             plan: Plan::default(),
             #[cfg(test)]
@@ -510,7 +299,7 @@ impl Queue {
         match event {
             Event::Spec { settings, changed } => {
                 self.settings = *settings;
-                self.look_at_all();
+                self.active.look_at_all();
                 if changed {
                     self.limits.defence = Defence::default();
                 }
@@ -541,7 +330,7 @@ impl Queue {
     }
 
     fn abandon_sessions(&mut self) {
-        self.look_at_all();
+        self.active.look_at_all();
         // One that is being made is ended when it is there.
         let others = &mut self.calls.others;
         others.retain(|_, pending| !matches!(pending, Pending::Session(_)));
@@ -572,7 +361,7 @@ impl Queue {
                 self.session_made(&job, made, now);
             }
             (Some(Pending::Describe(session)), Answer::Described(answer)) => {
-                self.holders.answered(session, answer, now);
+                self.held.foreign.answered(session, answer, now);
             }
             (Some(Pending::Write(write)), Answer::Written(written)) => {
                 self.written(write, written, now, lookup);
@@ -648,7 +437,7 @@ impl Queue {
             if self.sessions.remove(session) {
                 let forget = Action::Forget(session.clone());
                 self.calls.actions.push_back(forget);
-                self.look_at_all();
+                self.active.look_at_all();
             }
         }
     }
@@ -821,7 +610,7 @@ impl Queue {
         if self.is_to_wait(now) {
             return Conclusion::default();
         }
-        self.passed = now.moment;
+        self.schedule.passed = now.moment;
         self.writes.again = None;
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
@@ -834,7 +623,7 @@ impl Queue {
         }
         self.knowledge.deadline = plan.deadline;
         self.apply(&plan, facts.certain, now, lookup);
-        self.next = self.next_time(&plan, now);
+        self.schedule.next = self.next_time(&plan, now);
         self.conclude(&facts, plan, lookup)
     }
 
@@ -847,10 +636,10 @@ impl Queue {
         // It is waited for past the deadline that there was when it was sent: its answer, or what the watch brought
         // meanwhile, may show what is needed.
         let given_up = blocking.until.or(self.knowledge.deadline);
-        let looked = self.passed + LATE;
+        let looked = self.schedule.passed + LATE;
         let next = given_up.map_or(looked, |given_up| given_up.min(looked));
         if next > now.moment {
-            self.next = next;
+            self.schedule.next = next;
         }
         next > now.moment
     }
@@ -864,7 +653,13 @@ impl Queue {
             self.calls.actions.push_back(Action::Forget(session));
         }
         let withheld = self.withheld(now);
-        let may_settle = self.note_changes(&withheld, now, lookup);
+        let (evidence, settings) = (&mut self.held.evidence, &self.settings);
+        let aged = evidence.aged(now.moment, settings, |session| lookup.life(session));
+        let due = aged.into_iter().chain(withheld.busy.iter().cloned());
+        let (knowledge, sessions) = (&mut self.knowledge, &self.sessions);
+        let may_settle = self
+            .active
+            .note_changes(due, evidence, knowledge, sessions, lookup);
         if self.calls.blocking.is_none() {
             self.look(now, lookup);
         }
@@ -872,7 +667,9 @@ impl Queue {
         let mut ours = Vec::new();
         if certain {
             self.adopt(lookup);
-            self.note_contenders(lookup);
+            let (evidence, knowledge) = (&mut self.held.evidence, &mut self.knowledge);
+            self.active
+                .note_contenders(evidence, knowledge, &self.sessions, lookup);
             self.describe_holders(now);
             ours = self.ours(&withheld, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
@@ -885,8 +682,15 @@ impl Queue {
         }
         let waiting = lookup.waiting(self.head(&ours, &withheld));
         self.update_evidence(now, certain, &ours, lookup);
-        if certain && may_settle {
-            self.settle(&mut ours, &withheld);
+        if let Some(reading) = self
+            .knowledge
+            .reading
+            .as_ref()
+            .filter(|_| certain && may_settle)
+        {
+            let (held, settings) = (&mut self.held, &self.settings);
+            self.active
+                .settle(&mut ours, held, reading, settings, &withheld);
         }
         Facts {
             now,
@@ -897,170 +701,6 @@ impl Queue {
             waiting,
             withheld,
         }
-    }
-
-    /// Nothing is known any more of what has changed since the last pass.
-    fn look_at_all(&mut self) {
-        self.active.all = true;
-        if let Some(reading) = &mut self.knowledge.reading {
-            reading.forget_what_changed();
-        }
-    }
-
-    /// Takes note of the workloads and sessions that have changed: they are looked at in this pass, and those that are
-    /// written to. Says whether it is known what has changed, so that others need not be looked at.
-    fn note_changes(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> bool {
-        let life = |session: &SessionId| lookup.life(session);
-        let changes = lookup.changes();
-        let may_settle = changes.is_some();
-        let evidence = &mut self.held.evidence;
-        let Some(changes) = changes.filter(|_| !self.active.all) else {
-            evidence.unsettle_all(life);
-            let bound = lookup.slice(0).bound.into_iter();
-            self.active.bound = bound.map(|job| (job.uid.clone(), job)).collect();
-            self.active.gone = self.sessions.gone(lookup).into_iter().collect();
-            self.active.all = false;
-            if let Some(reading) = &mut self.knowledge.reading {
-                reading.forget_what_changed();
-            }
-            return may_settle;
-        };
-        let mut active = evidence.aged(now.moment, &self.settings, life);
-        if changes.sessions {
-            let gone = self.sessions.gone(lookup);
-            active.extend(gone.iter().filter_map(|id| evidence.steady_by(id)).cloned());
-            self.active.gone.extend(gone);
-        }
-        let busy = withheld.busy.iter().cloned();
-        for uid in active.into_iter().chain(busy).chain(changes.workloads) {
-            self.unsettle(&uid, lookup);
-            match lookup.started(&uid) {
-                Some(job) => drop(self.active.bound.insert(uid, job)),
-                None => drop(self.active.bound.remove(&uid)),
-            }
-        }
-        may_settle
-    }
-
-    /// Has a workload and its contender looked at in each pass again.
-    fn unsettle(&mut self, uid: &Uid, lookup: &impl Lookup) {
-        let evidence = &mut self.held.evidence;
-        let Some(ours) = evidence.unsettle(uid, |session| lookup.life(session)) else {
-            return;
-        };
-        let Ours {
-            session,
-            identity,
-            job,
-            ..
-        } = ours;
-        let job = job.map(|job| (uid.clone(), job));
-        self.active.bound.extend(job);
-        self.active.contenders.insert(session, identity);
-    }
-
-    /// Takes note of the contenders that have changed.
-    fn note_contenders(&mut self, lookup: &impl Lookup) {
-        self.active.gone.clear();
-        let reading = self.knowledge.reading.as_mut();
-        let Some(Changed::Only(changed)) = reading.map(Reading::take_changed) else {
-            return self.find_contenders(lookup);
-        };
-        let mut left = BTreeSet::new();
-        for session in changed {
-            let evidence = &self.held.evidence;
-            let steady = evidence.steady_by(&session).cloned();
-            if let Some(uid) = &steady {
-                self.unsettle(uid, lookup);
-            }
-            let owner = self.knowledge.contender(&session);
-            let owner = owner.and_then(|_| self.sessions.owners.get(&session).cloned());
-            if owner == Some(Owner::Foreign) {
-                self.active.foreign.insert(session.clone());
-            } else {
-                self.active.foreign.remove(&session);
-            }
-            if let Some(Owner::Own(identity)) = owner {
-                // Of two for one workload both are looked at.
-                self.unsettle(&identity.uid, lookup);
-                self.active.contenders.insert(session, identity);
-            } else if let Some(identity) = self.active.contenders.remove(&session) {
-                left.insert(identity.uid.clone());
-            }
-        }
-        for identity in self.active.contenders.values() {
-            left.remove(&identity.uid);
-        }
-        for uid in left {
-            if self.held.evidence.steady_session(&uid).is_none() {
-                lookup.contends(&uid, false);
-            }
-        }
-    }
-
-    /// Finds all contenders anew.
-    fn find_contenders(&mut self, lookup: &impl Lookup) {
-        let evidence = &mut self.held.evidence;
-        let steady = evidence.unsettle_all(|session| lookup.life(session));
-        let jobs = steady.into_iter().filter_map(|ours| ours.job);
-        let bound = &mut self.active.bound;
-        bound.extend(jobs.map(|job| (job.uid.clone(), job)));
-        let Some(reading) = &self.knowledge.reading else {
-            return;
-        };
-        let Active {
-            contenders,
-            foreign,
-            ..
-        } = &mut self.active;
-        contenders.clear();
-        foreign.clear();
-        for (session, _) in reading.contenders() {
-            match self.sessions.owners.get(session) {
-                Some(Owner::Own(identity)) => {
-                    contenders.insert(session.clone(), identity.clone());
-                }
-                Some(Owner::Foreign) => drop(foreign.insert(session.clone())),
-                Some(Owner::Neighbour) | None => {}
-            }
-        }
-        let uids = contenders.values().map(|identity| &identity.uid);
-        lookup.contending(&uids.collect::<Vec<_>>());
-    }
-
-    /// Leaves those alone from now on about whom there is nothing to decide.
-    fn settle(&mut self, ours: &mut Vec<Ours>, withheld: &Withheld) {
-        let Some(reading) = &self.knowledge.reading else {
-            return;
-        };
-        let lock_key = self.settings.prefix.lock_key();
-        let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
-        for own in &*ours {
-            if !seen.insert(own.identity.uid.clone()) {
-                twice.insert(own.identity.uid.clone());
-            }
-        }
-        let Held {
-            evidence, coolings, ..
-        } = &mut self.held;
-        let Active {
-            contenders, bound, ..
-        } = &mut self.active;
-        ours.retain(|own| {
-            let uid = &own.identity.uid;
-            let is_steady = own.runs_as_granted(&lock_key)
-                && reading.holds(&own.session)
-                && coolings.end(&own.session).is_none()
-                && !withheld.busy.contains(uid)
-                && !twice.contains(uid)
-                && bound.get(uid) == own.job.as_ref();
-            if !is_steady || !evidence.settle(&self.settings, own) {
-                return true;
-            }
-            contenders.remove(&own.session);
-            bound.remove(uid);
-            false
-        });
     }
 
     /// Takes a call for lost of which nothing was heard until a running workload must be suspended. If it was
@@ -1173,10 +813,10 @@ impl Queue {
         let Some(reading) = &self.knowledge.reading else {
             return;
         };
-        self.holders.retain(reading);
+        self.held.foreign.retain(reading);
         let foreign = self.active.foreign.iter();
         for session in foreign.filter(|session| reading.holds(session)) {
-            if self.holders.is_to_ask(session, now.moment) {
+            if self.held.foreign.is_to_ask(session, now.moment) {
                 let call = Call::Describe(session.clone());
                 self.calls.ask(Pending::Describe(session.clone()), call);
             }
@@ -1387,11 +1027,14 @@ impl Queue {
         for skip in skips {
             let mut skip = skip.clone();
             if let Skipped::Taken { by, .. } = &mut skip.why {
-                if by.iter().any(|taker| self.holders.is_asked(&taker.session)) {
+                if by
+                    .iter()
+                    .any(|taker| self.held.foreign.is_asked(&taker.session))
+                {
                     continue;
                 }
                 for taker in by {
-                    let name = self.holders.name(&taker.session);
+                    let name = self.held.foreign.name(&taker.session);
                     let name = name.map(ToOwned::to_owned);
                     taker.holder = taker.holder.take().or(name);
                 }
@@ -1423,7 +1066,7 @@ impl Queue {
     /// Has something tried again in a while.
     fn retry_soon(&mut self, now: Now) {
         self.writes.again = Some(now.moment + SOON);
-        self.next = self.next.min(now.moment + SOON);
+        self.schedule.next = self.schedule.next.min(now.moment + SOON);
     }
 
     /// When there is to be another pass: the first of all times that something is due at. What was due by now
@@ -1439,7 +1082,7 @@ impl Queue {
             .chain(plan.deadline)
             .chain(self.writes.again)
             .chain(self.writes.refusals.due())
-            .chain(self.holders.due())
+            .chain(self.held.foreign.due())
             .chain(self.held.proofs.due());
         let next = times.filter(|time| *time > now).min();
         let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
@@ -1487,13 +1130,6 @@ impl Queue {
     }
 }
 
-/// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot
-/// at once, those for whom sessions are made ahead, and as many as may have to be `passed` by.
-pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
-}
-
 /// When a workload was done whose slot cooled afterwards.
 fn done(body: &ContenderBody) -> Option<Timestamp> {
     let cooldown = SignedDuration::from_secs(body.cooldown.try_into().ok()?);
@@ -1520,129 +1156,5 @@ impl Queue {
     /// What became of the limit, and whether `.lock` was written since one was on its way to it.
     pub(crate) fn defended(&self) -> (Defence, bool) {
         (self.limits.defence, self.limits.fenced)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::samples;
-    use consul_client::{Behavior, Listing};
-
-    /// One running workload, and when its session was last renewed.
-    struct Store {
-        job: Arc<Job>,
-        life: Life,
-    }
-
-    impl Lookup for Store {
-        fn slice(&self, _head: usize) -> Slice {
-            Slice {
-                bound: vec![self.job.clone()],
-                waiting: Vec::new(),
-            }
-        }
-
-        fn workload(&self, _uid: &Uid) -> Option<Arc<Job>> {
-            Some(self.job.clone())
-        }
-
-        fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
-            uids.iter().map(|uid| self.workload(uid)).collect()
-        }
-
-        fn touched(&self) -> BTreeSet<Uid> {
-            BTreeSet::new()
-        }
-
-        fn life(&self, _session: &SessionId) -> Option<Life> {
-            Some(self.life)
-        }
-    }
-
-    fn at(moment: Moment) -> Now {
-        Now {
-            moment,
-            time: Timestamp::UNIX_EPOCH,
-            jitter: 0.0,
-        }
-    }
-
-    /// A prefix in which `s` holds the one slot, as it was read then.
-    fn held(sent: Moment) -> Listing {
-        let body = r#"{"Limit":1,"Holders":{"s":true}}"#;
-        Listing {
-            entries: vec![
-                samples::entry("p/.lock", None, body),
-                samples::entry("p/s", Some("s"), ""),
-            ],
-            index: 9,
-            sent,
-            reset: false,
-        }
-    }
-
-    /// The calls that are asked for.
-    fn calls(queue: &mut Queue) -> Vec<(CallId, Call)> {
-        std::iter::from_fn(|| queue.next_action())
-            .filter_map(|action| match action {
-                Action::Call(id, call) => Some((id, call)),
-                _ => None,
-            })
-            .collect()
-    }
-
-    #[test]
-    fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
-        let ttl = Duration::from_secs(100);
-        let settings = Settings {
-            ttl: Some(ttl),
-            ..samples::settings(1)
-        };
-        let job = Arc::new(samples::job("a", Standing::Running, Some("s"), Some("s")));
-        let start = Moment::from_boot(Duration::from_secs(1000));
-        let life = |sent| Life::Renewed { sent, ttl };
-        let mut store = Store {
-            job: job.clone(),
-            life: life(start),
-        };
-        let name = settings.identity(&Target::from(&job)).session_name();
-        let mut queue = Queue::new(settings, vec![1], Defence::default());
-        queue.handle(Event::Reach(Some(64)), at(start), &store);
-        for _ in 0..2 {
-            queue.pass(at(start), &store);
-            for (id, call) in calls(&mut queue) {
-                let answer = match call {
-                    Call::Read { .. } => Answer::Listing(Ok(held(start))),
-                    _ => Answer::Resolved(Ok(vec![Session {
-                        id: "s".into(),
-                        name: name.clone(),
-                        node: "k8s-c".into(),
-                        ttl: Some(ttl),
-                        lock_delay: Duration::ZERO,
-                        behavior: Behavior::Delete,
-                        create_index: 1,
-                    }])),
-                };
-                queue.handle(Event::Answered(id, answer), at(start), &store);
-            }
-        }
-        queue.pass(at(start), &store);
-        let deadline = queue.knowledge.deadline.expect("it runs");
-
-        // Just before the deadline the prefix is read anew, and that takes long; the watch brings a proof.
-        let read = deadline.before(Duration::from_millis(100));
-        queue.knowledge.invalidate();
-        queue.pass(at(read), &store);
-        assert!(matches!(calls(&mut queue)[..], [(_, Call::Read { .. })]));
-        store.life = life(read);
-        let news = Event::Listed(Ok(held(read).into()));
-        queue.handle(news, at(read), &store);
-        for late in [0, 300, 500] {
-            queue.pass(at(deadline + Duration::from_millis(late)), &store);
-            let asked = calls(&mut queue);
-            assert!(asked.is_empty(), "after {late} ms: {asked:?}");
-        }
-        assert!(queue.knowledge.deadline > Some(deadline));
     }
 }

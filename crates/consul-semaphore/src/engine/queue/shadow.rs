@@ -1,10 +1,15 @@
 //! What a pass over all workloads and contenders comes to: the same as one over those that have changed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::{Changes, Facts, Lookup, Owner, Queue, Sessions, Slice};
-use crate::{Evidence, Job, Life, Observed, Ours, Plan, Standing, Uid};
+use super::{Facts, Queue};
+use crate::{
+    Evidence, Job, Life, Observed, Ours, Plan, Standing, Uid,
+    engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
+};
 use consul_client::SessionId;
 
 /// What was there at the last pass, and the evidence as it is when all slots are looked at in each.

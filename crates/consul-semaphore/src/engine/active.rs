@@ -1,0 +1,212 @@
+//! Which contenders and workloads a pass looks at: those of whom something has changed, and those that were not at rest.
+//! The other holders are steady, and kept with the [`Evidence`] for their slots.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Withheld, sessions::Sessions,
+};
+use crate::{Evidence, Identity, Job, Ours, Reading, Settings, Uid, reading::Changed};
+use consul_client::SessionId;
+
+/// What a pass looks at.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    /// Whether it is not known what has changed since the last pass.
+    all: bool,
+    /// Our contenders.
+    pub(super) contenders: BTreeMap<SessionId, Arc<Identity>>,
+    /// The workloads that were started here.
+    pub(super) bound: BTreeMap<Uid, Arc<Job>>,
+    /// The contenders of others.
+    pub(super) foreign: BTreeSet<SessionId>,
+    /// The sessions of which Consul said that they are gone since the last look at a reading.
+    pub(super) gone: BTreeSet<SessionId>,
+}
+
+impl Default for Active {
+    fn default() -> Self {
+        Self {
+            all: true,
+            contenders: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            foreign: BTreeSet::new(),
+            gone: BTreeSet::new(),
+        }
+    }
+}
+
+impl Active {
+    /// Nothing is known any more of what has changed since the last pass.
+    pub(super) fn look_at_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Takes note of the workloads and sessions that have changed: they are looked at in this pass, and those that are
+    /// `due`. Says whether it is known what has changed, so that others need not be looked at.
+    pub(super) fn note_changes(
+        &mut self,
+        due: impl IntoIterator<Item = Uid>,
+        evidence: &mut Evidence,
+        knowledge: &mut Knowledge,
+        sessions: &Sessions,
+        lookup: &impl Lookup,
+    ) -> bool {
+        let changes = lookup.changes();
+        let is_known = changes.is_some();
+        let Some(changes) = changes.filter(|_| !self.all) else {
+            evidence.unsettle_all(|session| lookup.life(session));
+            let bound = lookup.slice(0).bound.into_iter();
+            self.bound = bound.map(|job| (job.uid.clone(), job)).collect();
+            self.gone = sessions.gone(lookup).into_iter().collect();
+            self.all = false;
+            if let Some(reading) = &mut knowledge.reading {
+                reading.forget_what_changed();
+            }
+            return is_known;
+        };
+        let mut active: Vec<Uid> = due.into_iter().chain(changes.workloads).collect();
+        if changes.sessions {
+            let gone = sessions.gone(lookup);
+            active.extend(gone.iter().filter_map(|id| evidence.steady_by(id)).cloned());
+            self.gone.extend(gone);
+        }
+        for uid in active {
+            self.unsettle(evidence, &uid, lookup);
+            match lookup.started(&uid) {
+                Some(job) => drop(self.bound.insert(uid, job)),
+                None => drop(self.bound.remove(&uid)),
+            }
+        }
+        is_known
+    }
+
+    /// Has a workload and its contender looked at in each pass again.
+    fn unsettle(&mut self, evidence: &mut Evidence, uid: &Uid, lookup: &impl Lookup) {
+        let Some(ours) = evidence.unsettle(uid, |session| lookup.life(session)) else {
+            return;
+        };
+        let Ours {
+            session,
+            identity,
+            job,
+            ..
+        } = ours;
+        let job = job.map(|job| (uid.clone(), job));
+        self.bound.extend(job);
+        self.contenders.insert(session, identity);
+    }
+
+    /// Takes note of the contenders that have changed since the last look at a reading.
+    pub(super) fn note_contenders(
+        &mut self,
+        evidence: &mut Evidence,
+        knowledge: &mut Knowledge,
+        sessions: &Sessions,
+        lookup: &impl Lookup,
+    ) {
+        self.gone.clear();
+        let Some(reading) = &mut knowledge.reading else {
+            return;
+        };
+        let changed = reading.take_changed();
+        let Changed::Only(changed) = changed else {
+            return self.find_contenders(evidence, reading, sessions, lookup);
+        };
+        let mut left = BTreeSet::new();
+        for session in changed {
+            if let Some(uid) = evidence.steady_by(&session).cloned() {
+                self.unsettle(evidence, &uid, lookup);
+            }
+            let owner = reading.contender(&session);
+            let owner = owner.and_then(|_| sessions.owners.get(&session));
+            if owner == Some(&Owner::Foreign) {
+                self.foreign.insert(session.clone());
+            } else {
+                self.foreign.remove(&session);
+            }
+            if let Some(Owner::Own(identity)) = owner {
+                // Of two for one workload both are looked at.
+                self.unsettle(evidence, &identity.uid, lookup);
+                self.contenders.insert(session, identity.clone());
+            } else if let Some(identity) = self.contenders.remove(&session) {
+                left.insert(identity.uid.clone());
+            }
+        }
+        for identity in self.contenders.values() {
+            left.remove(&identity.uid);
+        }
+        for uid in left {
+            if evidence.steady_session(&uid).is_none() {
+                lookup.contends(&uid, false);
+            }
+        }
+    }
+
+    /// Finds all contenders anew.
+    fn find_contenders(
+        &mut self,
+        evidence: &mut Evidence,
+        reading: &Reading,
+        sessions: &Sessions,
+        lookup: &impl Lookup,
+    ) {
+        let steady = evidence.unsettle_all(|session| lookup.life(session));
+        let jobs = steady.into_iter().filter_map(|ours| ours.job);
+        self.bound.extend(jobs.map(|job| (job.uid.clone(), job)));
+        let Self {
+            contenders,
+            foreign,
+            ..
+        } = self;
+        contenders.clear();
+        foreign.clear();
+        for (session, _) in reading.contenders() {
+            match sessions.owners.get(session) {
+                Some(Owner::Own(identity)) => {
+                    contenders.insert(session.clone(), identity.clone());
+                }
+                Some(Owner::Foreign) => drop(foreign.insert(session.clone())),
+                Some(Owner::Neighbour) | None => {}
+            }
+        }
+        let uids = contenders.values().map(|identity| &identity.uid);
+        lookup.contending(&uids.collect::<Vec<_>>());
+    }
+
+    /// Leaves those alone from now on about whom there is nothing to decide.
+    pub(super) fn settle(
+        &mut self,
+        ours: &mut Vec<Ours>,
+        held: &mut Held,
+        reading: &Reading,
+        settings: &Settings,
+        withheld: &Withheld,
+    ) {
+        let lock_key = settings.prefix.lock_key();
+        let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+        for own in &*ours {
+            if !seen.insert(own.identity.uid.clone()) {
+                twice.insert(own.identity.uid.clone());
+            }
+        }
+        ours.retain(|own| {
+            let uid = &own.identity.uid;
+            let is_steady = own.runs_as_granted(&lock_key)
+                && reading.holds(&own.session)
+                && held.coolings.end(&own.session).is_none()
+                && !withheld.busy.contains(uid)
+                && !twice.contains(uid)
+                && self.bound.get(uid) == own.job.as_ref();
+            if !is_steady || !held.evidence.settle(settings, own) {
+                return true;
+            }
+            self.contenders.remove(&own.session);
+            self.bound.remove(uid);
+            false
+        });
+    }
+}

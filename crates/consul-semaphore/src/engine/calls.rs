@@ -1,0 +1,88 @@
+//! The calls of a queue that are under way.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use super::{
+    message::{Action, Call, CallId, News, Outcome, Write},
+    proofs,
+};
+use crate::plan::{Target, Transaction};
+use consul_client::{self as consul, SessionId, clock::Moment};
+
+/// The calls that are under way, and what is to be done next.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    /// The number of the queue, by which its calls are known.
+    pub(super) queue: u64,
+    pub(super) last: u64,
+    /// The one that must be answered before anything else is decided by what Consul says.
+    pub(super) blocking: Option<Blocking>,
+    /// What the watch brought meanwhile.
+    pub(super) news: Option<Result<News, consul::Error>>,
+    /// The others.
+    pub(super) others: BTreeMap<CallId, Pending>,
+    pub(super) actions: VecDeque<Action>,
+}
+
+/// A call that is waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Blocking {
+    pub(super) id: CallId,
+    pub(super) what: Blocks,
+    /// When it is taken for lost: a running workload must be suspended unless something is heard of its slot.
+    pub(super) until: Option<Moment>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Blocks {
+    Read,
+    Transact(Arc<Transaction>),
+    Resolve(Vec<SessionId>),
+}
+
+/// A call that nothing else waits for.
+#[derive(Clone, Debug)]
+pub(super) enum Pending {
+    Session(Target),
+    Describe(SessionId),
+    Write(Write),
+    Proof(proofs::Question),
+    Access,
+}
+impl Calls {
+    fn number(&mut self) -> CallId {
+        self.last += 1;
+        CallId {
+            queue: self.queue,
+            number: self.last,
+        }
+    }
+
+    pub(super) fn block(&mut self, what: Blocks, call: Call, until: Option<Moment>) {
+        let id = self.number();
+        self.blocking = Some(Blocking { id, what, until });
+        self.actions.push_back(Action::Call(id, call));
+    }
+
+    pub(super) fn ask(&mut self, pending: Pending, call: Call) {
+        let id = self.number();
+        self.others.insert(id, pending);
+        self.actions.push_back(Action::Call(id, call));
+    }
+
+    pub(super) fn report(&mut self, outcome: Outcome) {
+        self.actions.push_back(Action::Report(outcome));
+    }
+
+    /// Keeps what the watch brought for when nothing blocks any more: only the last of it counts, but for that
+    /// the index went back.
+    pub(super) fn put_off(&mut self, mut news: Result<News, consul::Error>) {
+        if let (Ok(news), Some(Ok(before))) = (&mut news, &self.news) {
+            news.reset |= before.reset;
+        }
+        self.news = Some(news);
+    }
+}

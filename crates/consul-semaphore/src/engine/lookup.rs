@@ -1,0 +1,72 @@
+//! What the caller keeps anyway, and a queue looks up.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use crate::{AHEAD, Job, Life, Uid};
+use consul_client::SessionId;
+
+/// How many more of those in the queue are looked at than need be: as many may come in before those that
+/// sessions were made ahead for, and these are kept.
+const SPARE: usize = 8;
+
+/// What the caller keeps anyway, and the engine looks up: a store of workloads, and of sessions.
+pub trait Lookup {
+    /// The workloads that this queue started, and the first so many of those that wait in it.
+    fn slice(&self, head: usize) -> Slice;
+    /// A workload, whichever semaphore it asks for.
+    fn workload(&self, uid: &Uid) -> Option<Arc<Job>>;
+    /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>>;
+    /// The workloads of which a pod has ended since this was last asked.
+    fn touched(&self) -> BTreeSet<Uid>;
+    /// What is known of a session that is renewed by this process, for whichever queue.
+    fn life(&self, session: &SessionId) -> Option<Life>;
+
+    /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
+    /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at
+    /// thousands of holders in each pass.
+    fn changes(&self) -> Option<Changes> {
+        None
+    }
+
+    /// A workload, if this queue started it: as in [`Slice::bound`].
+    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+        let mut bound = self.slice(0).bound.into_iter();
+        bound.find(|job| job.uid == *uid)
+    }
+
+    /// The first so many of those that wait, as in [`Slice::waiting`].
+    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
+        self.slice(head).waiting
+    }
+
+    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which tells of all.
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+        self.workload(uid).filter(|_| does)
+    }
+}
+
+/// What may have changed.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    /// Workloads.
+    pub workloads: BTreeSet<Uid>,
+    /// Whether more is known of a session than that it was renewed once more: it may be gone.
+    pub sessions: bool,
+}
+
+/// The workloads that a pass is about.
+#[derive(Clone, Debug, Default)]
+pub struct Slice {
+    /// Those that were started here and have not ended.
+    pub bound: Vec<Arc<Job>>,
+    /// The head of the queue, in order, and some of those behind it that are not to wait.
+    pub waiting: Vec<Arc<Job>>,
+}
+
+/// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot
+/// at once, those for whom sessions are made ahead, and as many as may have to be `passed` by.
+pub fn head(limit: u32, operations: usize, passed: usize) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    limit.min(operations) + limit.min(AHEAD) + passed + SPARE
+}

@@ -1,0 +1,69 @@
+//! What a pass decides by.
+
+use std::sync::Arc;
+
+use super::Queue;
+use crate::{
+    Job, Observed, Ours, Standing,
+    engine::{knowledge::Memory, message::Now, refusals::Withheld},
+};
+
+/// The facts of a pass, owned.
+pub(super) struct Facts {
+    pub(super) now: Now,
+    /// Whether Consul's entries are known, whose they are, and that no write is under way.
+    pub(super) certain: bool,
+    /// Our contenders and the workloads that were started here, but for those that are steady.
+    pub(super) ours: Vec<Ours>,
+    pub(super) bound: Vec<Arc<Job>>,
+    /// How many are steady.
+    pub(super) steady: usize,
+    pub(super) waiting: Vec<Arc<Job>>,
+    pub(super) withheld: Withheld,
+}
+
+impl Facts {
+    pub(super) fn observed<'a>(&'a self, queue: &'a Queue) -> Observed<'a> {
+        let Memory {
+            deaths,
+            mutex,
+            turns,
+        } = &queue.knowledge.memory;
+        Observed {
+            now: self.now.moment,
+            time: self.now.time,
+            settings: &queue.settings,
+            applied: &queue.limits.recorded,
+            defence: queue.limits.defence,
+            fenced: queue.limits.fenced,
+            reading: queue.knowledge.reading.as_ref().filter(|_| self.certain),
+            deaths,
+            mutex,
+            turns,
+            evidence: &queue.held.evidence,
+            coolings: &queue.held.coolings,
+            ours: &self.ours,
+            bound: &self.bound,
+            line: &self.waiting,
+            sessions: &queue.sessions.ahead,
+            busy: &self.withheld.busy,
+            barred: &self.withheld.barred,
+            immovable: &self.withheld.immovable,
+            closed: queue.writes.refusals.is_closed(self.now.moment),
+            operations: queue.operations.unwrap_or(0),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ours.is_empty() && self.bound.is_empty() && self.waiting.is_empty() && self.steady == 0
+    }
+
+    /// Whether a workload that was started in a slot has pods, or may have.
+    pub(super) fn any_runs(&self) -> bool {
+        let mut bound = self.bound.iter();
+        let has_pods = |job: &Arc<Job>| {
+            job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
+        };
+        self.steady > 0 || bound.any(has_pods)
+    }
+}

@@ -1,0 +1,120 @@
+use super::*;
+use crate::{engine::Slice, samples};
+use consul_client::{Behavior, Listing};
+
+/// One running workload, and when its session was last renewed.
+struct Store {
+    job: Arc<Job>,
+    life: Life,
+}
+
+impl Lookup for Store {
+    fn slice(&self, _head: usize) -> Slice {
+        Slice {
+            bound: vec![self.job.clone()],
+            waiting: Vec::new(),
+        }
+    }
+
+    fn workload(&self, _uid: &Uid) -> Option<Arc<Job>> {
+        Some(self.job.clone())
+    }
+
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+        uids.iter().map(|uid| self.workload(uid)).collect()
+    }
+
+    fn touched(&self) -> BTreeSet<Uid> {
+        BTreeSet::new()
+    }
+
+    fn life(&self, _session: &SessionId) -> Option<Life> {
+        Some(self.life)
+    }
+}
+
+fn at(moment: Moment) -> Now {
+    Now {
+        moment,
+        time: Timestamp::UNIX_EPOCH,
+        jitter: 0.0,
+    }
+}
+
+/// A prefix in which `s` holds the one slot, as it was read then.
+fn held(sent: Moment) -> Listing {
+    let body = r#"{"Limit":1,"Holders":{"s":true}}"#;
+    Listing {
+        entries: vec![
+            samples::entry("p/.lock", None, body),
+            samples::entry("p/s", Some("s"), ""),
+        ],
+        index: 9,
+        sent,
+        reset: false,
+    }
+}
+
+/// The calls that are asked for.
+fn calls(queue: &mut Queue) -> Vec<(CallId, Call)> {
+    std::iter::from_fn(|| queue.next_action())
+        .filter_map(|action| match action {
+            Action::Call(id, call) => Some((id, call)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
+    let ttl = Duration::from_secs(100);
+    let settings = Settings {
+        ttl: Some(ttl),
+        ..samples::settings(1)
+    };
+    let job = Arc::new(samples::job("a", Standing::Running, Some("s"), Some("s")));
+    let start = Moment::from_boot(Duration::from_secs(1000));
+    let life = |sent| Life::Renewed { sent, ttl };
+    let mut store = Store {
+        job: job.clone(),
+        life: life(start),
+    };
+    let name = settings.identity(&Target::from(&job)).session_name();
+    let mut queue = Queue::new(settings, vec![1], Defence::default());
+    queue.handle(Event::Reach(Some(64)), at(start), &store);
+    for _ in 0..2 {
+        queue.pass(at(start), &store);
+        for (id, call) in calls(&mut queue) {
+            let answer = match call {
+                Call::Read { .. } => Answer::Listing(Ok(held(start))),
+                _ => Answer::Resolved(Ok(vec![Session {
+                    id: "s".into(),
+                    name: name.clone(),
+                    node: "k8s-c".into(),
+                    ttl: Some(ttl),
+                    lock_delay: Duration::ZERO,
+                    behavior: Behavior::Delete,
+                    create_index: 1,
+                }])),
+            };
+            queue.handle(Event::Answered(id, answer), at(start), &store);
+        }
+    }
+    queue.pass(at(start), &store);
+    let deadline = queue.knowledge.deadline.expect("it runs");
+
+    // Just before the deadline the prefix is read anew, and that takes long; the watch brings a proof.
+    let read = deadline.before(Duration::from_millis(100));
+    queue.knowledge.invalidate();
+    queue.pass(at(read), &store);
+    assert!(matches!(calls(&mut queue)[..], [(_, Call::Read { .. })]));
+    store.life = life(read);
+    let news = Event::Listed(Ok(held(read).into()));
+    queue.handle(news, at(read), &store);
+    for late in [0, 300, 500] {
+        queue.pass(at(deadline + Duration::from_millis(late)), &store);
+        let asked = calls(&mut queue);
+        assert!(asked.is_empty(), "after {late} ms: {asked:?}");
+    }
+    assert!(queue.knowledge.deadline > Some(deadline));
+}
