@@ -122,6 +122,9 @@ pub struct Remains {
 enum Wanted {
     Start(Slot),
     Stop(Suspended),
+    /// Something that does not suit it now. It is asked for again in the next pass, so it has its answer only when
+    /// something has happened.
+    Nothing,
 }
 
 /// Waits for a slot, holds it and gives it back.
@@ -408,10 +411,10 @@ impl Holder {
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::AskAccess => Answer::Access(Some(true)),
         };
-        self.engine.answered(id, answer, now(), &self.workload);
+        self.answer(id, answer);
     }
 
-    /// Has the work started or stopped by whoever has it; `None` says that it is not done yet.
+    /// Has the work started or stopped by whoever has it; `None` says that it has no answer yet.
     fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
         let wanted = match (write, self.workload.job.standing) {
             (Write::Start(start), Standing::Idle) => Wanted::Start(start.slot),
@@ -423,10 +426,10 @@ impl Holder {
                     .change(|job| job.reported = Some(rename.session));
                 return Some(Written::Done);
             }
-            // It is about to be given back; and who is not to wait is told so by [`Self::acquire`].
-            (Write::Start(_) | Write::GiveBack(_) | Write::Skip(_), _) => {
-                return Some(Written::NotSent);
-            }
+            // It is about to be given back.
+            (Write::Start(_), _) => return Some(Written::NotSent),
+            // Who is not to wait is told so by [`Self::acquire`].
+            (Write::GiveBack(_) | Write::Skip(_), _) => Wanted::Nothing,
         };
         if let Wanted::Stop(_) = wanted {
             self.workload
@@ -440,8 +443,7 @@ impl Holder {
     fn change(&mut self, change: impl FnOnce(&mut Job)) {
         self.workload.change(change);
         if let Some((id, _)) = self.wanted.take() {
-            let done = Answer::Written(Written::Done);
-            self.engine.answered(id, done, now(), &self.workload);
+            self.answer(id, Answer::Written(Written::Done));
         }
         self.engine.touched(&self.queue, now(), &self.workload);
     }
@@ -475,6 +477,10 @@ impl Holder {
             },
             () = sleep(left) => {}
         }
+        let nothing = |(_, wanted): &mut (CallId, Wanted)| matches!(wanted, Wanted::Nothing);
+        if let Some((id, _)) = self.wanted.take_if(nothing) {
+            self.answer(id, Answer::Written(Written::NotSent));
+        }
     }
 
     /// Shows the engine how a call ended.
@@ -489,6 +495,10 @@ impl Holder {
                 session
             })),
         };
+        self.answer(id, answer);
+    }
+
+    fn answer(&mut self, id: CallId, answer: Answer) {
         self.engine.answered(id, answer, now(), &self.workload);
     }
 
