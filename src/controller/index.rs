@@ -217,11 +217,6 @@ impl Index {
         self.state().marks.take()
     }
 
-    /// A queue is due a pass.
-    pub(super) fn mark(&self, queue: &QueueRef) {
-        self.state().marks.mark(queue.clone());
-    }
-
     /// More is known of a session of a queue than that it was renewed once more: it is due a pass.
     pub(super) fn session_changed(&self, queue: &QueueRef) {
         let mut state = self.state();

@@ -1,16 +1,18 @@
 //! What a pass over all workloads and contenders comes to: the same as one over those that have changed.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{Changes, Facts, Lookup, Owner, Queue, Sessions, Slice};
-use crate::{Evidence, Job, Life, Observed, Ours, Plan, Standing, Uid};
+use crate::{Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid};
 use consul_client::SessionId;
 
 /// What was there at the last pass, and the evidence as it is when all slots are looked at in each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {
-    seen: Option<Seen>,
+    seen: Option<Arc<Seen>>,
     evidence: Evidence,
 }
 
@@ -58,7 +60,7 @@ impl Shadow {
                 sessions: before.gone != seen.gone,
             }
         });
-        self.seen = Some(seen);
+        self.seen = Some(Arc::new(seen));
         Telling { lookup, changes }
     }
 }
@@ -129,7 +131,7 @@ impl Queue {
     fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Ours> {
         let evidence = &self.held.evidence;
         let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
-        let contenders = reading.into_iter().flat_map(|reading| reading.contenders());
+        let contenders = reading.into_iter().flat_map(Reading::contenders);
         let mut looked_at = facts.ours.iter();
         let ours = contenders.filter_map(|(session, _)| {
             let Some(Owner::Own(identity)) = self.sessions.owners.get(session) else {
