@@ -5,6 +5,7 @@
 
 #![expect(
     clippy::expect_used,
+    clippy::panic,
     clippy::print_stdout,
     reason = "it is a measurement, and ends when something fails"
 )]
@@ -14,7 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     hint::black_box,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Moment};
@@ -184,15 +185,11 @@ impl Consul {
         // As unordered as Consul's.
         let number =
             u128::from(self.sessions).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835);
-        let hex = format!("{number:032x}");
-        let (a, b, c, d, e) = (
-            &hex[..8],
-            &hex[8..12],
-            &hex[12..16],
-            &hex[16..20],
-            &hex[20..],
-        );
-        format!("{a}-{b}-{c}-{d}-{e}").as_str().into()
+        let mut id = format!("{number:032x}");
+        for hyphen in [20, 16, 12, 8] {
+            id.insert(hyphen, '-');
+        }
+        id.as_str().into()
     }
 }
 
@@ -215,9 +212,9 @@ impl World {
     }
 
     fn timed<T>(&mut self, step: &'static str, does: impl FnOnce(&mut Self) -> T) -> T {
-        let began = Instant::now();
+        let began = Moment::now();
         let result = black_box(does(self));
-        let took = began.elapsed();
+        let took = Moment::now().since(began);
         let least = self.times.entry(step).or_insert(took);
         *least = (*least).min(took);
         while let Some(action) = self.queue.next_action() {

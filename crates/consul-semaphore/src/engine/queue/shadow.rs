@@ -7,7 +7,7 @@ use std::{
 
 use super::{Facts, Queue};
 use crate::{
-    Evidence, Job, Life, Observed, Ours, Plan, Standing, Uid,
+    Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid,
     engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
 };
 use consul_client::SessionId;
@@ -15,7 +15,7 @@ use consul_client::SessionId;
 /// What was there at the last pass, and the evidence as it is when all slots are looked at in each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shadow {
-    seen: Option<Seen>,
+    seen: Option<Arc<Seen>>,
     evidence: Evidence,
 }
 
@@ -63,7 +63,7 @@ impl Shadow {
                 sessions: before.gone != seen.gone,
             }
         });
-        self.seen = Some(seen);
+        self.seen = Some(Arc::new(seen));
         Telling { lookup, changes }
     }
 }
@@ -134,7 +134,7 @@ impl Queue {
     fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Ours> {
         let evidence = &self.held.evidence;
         let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
-        let contenders = reading.into_iter().flat_map(|reading| reading.contenders());
+        let contenders = reading.into_iter().flat_map(Reading::contenders);
         let mut looked_at = facts.ours.iter();
         let ours = contenders.filter_map(|(session, _)| {
             let Some(Owner::Own(identity)) = self.sessions.owners.get(session) else {
