@@ -2,22 +2,15 @@
 //! written to them, is in [`consul_semaphore_workload`].
 
 mod list;
+mod turns;
 mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
-    core::v1::{ObjectReference, Pod},
-};
-use kube::{
-    Api, Client, Resource as _,
-    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
-};
-use tokio::sync::Semaphore;
-
+use self::turns::Turns;
 pub(crate) use self::{
     list::Pages,
+    turns::Urgency,
     watch::{Sighting, watch, watch_pods},
 };
 use crate::{
@@ -27,9 +20,14 @@ use crate::{
 use consul_client::clock::Moment;
 use consul_semaphore::{Job, Uid, plan::Target};
 use consul_semaphore_workload::{Request, TrackedWorkload, WorkloadObject, pods};
-
-/// How many workloads are written to at once, over all semaphores.
-const WRITES: usize = 32;
+use k8s_openapi::api::{
+    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    core::v1::{ObjectReference, Pod},
+};
+use kube::{
+    Api, Client, Resource as _,
+    api::{DeleteParams, ListParams, Patch, PostParams, Preconditions},
+};
 
 /// How many of the pods that are left are named.
 const NAMED: u32 = 10;
@@ -74,6 +72,7 @@ pub(crate) struct WorkloadWrite {
     /// What it was decided on.
     pub(crate) target: Target,
     pub(crate) request: Request,
+    pub(crate) urgency: Urgency,
     /// How long it may take.
     pub(crate) timeout: Duration,
     /// When what allows it ends; it is sent only if it can be answered before.
@@ -83,15 +82,14 @@ pub(crate) struct WorkloadWrite {
 /// The workloads of a cluster.
 pub(crate) struct Workloads {
     client: Client,
-    /// Turns to write.
-    turns: Semaphore,
+    turns: Turns,
 }
 
 impl Workloads {
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            turns: Semaphore::new(WRITES),
+            turns: Turns::default(),
         }
     }
 
@@ -111,11 +109,12 @@ impl Workloads {
             namespace,
             target,
             request,
+            urgency,
             timeout,
             deadline,
         } = write;
         // The process may have slept between the decision and now, also while it waited for its turn.
-        let permit = self.turns.acquire().await;
+        let turn = self.turns.take(&namespace, urgency).await;
         let end = Moment::now() + timeout;
         if deadline.is_some_and(|deadline| end > deadline) {
             return Err(WriteError::TooLate);
@@ -127,7 +126,7 @@ impl Workloads {
             Request::Patch(body) => self.patch(&namespace, &target, body, end).await,
             Request::Delete => self.delete(&namespace, &target, end).await,
         };
-        drop(permit);
+        drop(turn);
         match answer {
             Ok(written) => written,
             Err(error) => Err(self.find_out(&namespace, &target, &error).await),

@@ -13,7 +13,7 @@ use super::{Context, events::Reason};
 use crate::{
     call::CALL_TIMEOUT,
     crash::{self, Point},
-    workload::{WorkloadWrite, WriteError},
+    workload::{Urgency, WorkloadWrite, WriteError},
 };
 use consul_client::clock::Moment;
 use consul_semaphore::{Uid, holding::Setback, plan::Stop};
@@ -80,6 +80,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
     let write = WorkloadWrite {
         namespace: namespace.clone(),
         request: workload::stop(&stop),
+        urgency: Urgency::Suspends,
         target: stop.job,
         timeout: CALL_TIMEOUT,
         deadline: None,

@@ -12,7 +12,7 @@ use crate::{
         keeper::{Session, Span},
     },
     crash::{self, Point},
-    workload::{WorkloadWrite, WriteError},
+    workload::{Urgency, WorkloadWrite, WriteError},
 };
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
@@ -192,6 +192,12 @@ impl Means {
             namespace: namespace.clone(),
             target: write.target().clone(),
             request: request(write),
+            urgency: match write {
+                Write::Suspend(_) => Urgency::Suspends,
+                Write::Start(_) | Write::GiveBack(_) | Write::Rename(_) | Write::Skip(_) => {
+                    Urgency::Usual
+                }
+            },
             timeout,
             deadline,
         };

@@ -7,7 +7,7 @@ use crate::{
     Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE, holding::Setback,
     plan::Transaction,
 };
-use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
+use consul_client::{self as consul, Entry, Listing, clock::Moment};
 
 /// How many keys may have been written here that no listing shows: then the watch has brought nothing for
 /// very long, and the prefix is read beside it.
