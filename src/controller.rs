@@ -6,9 +6,9 @@
 //! is started) → the shell again (its pods are gone, its slot is given back).
 //!
 //! Beside that: `semaphore` is what there is of a `ConsulSemaphore` but its slots (finalizer, status, access to Consul,
-//! the watch of its prefix), `keeper` renews sessions, `events` writes events, `intake`
+//! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake`
 //! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
-//! suspends what runs without a grant. `home` says where in Consul a semaphore lives, and `secret` reads
+//! suspends what runs without a grant. `target` says where in Consul a semaphore lives, and `secret` reads
 //! the token of one that brings its own. `watching` says how the watches of the API server do, and `bench` shows the
 //! index to benchmarks.
 //!
@@ -17,14 +17,14 @@
 mod advisor;
 #[cfg(feature = "bench")]
 pub mod bench;
+mod consul_target;
 mod events;
 mod greeting;
-mod home;
 mod index;
 mod intake;
-mod keeper;
 mod secret;
 mod semaphore;
+mod session_manager;
 mod shell;
 mod ungranted;
 mod watches;
@@ -37,12 +37,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, Config};
 use tokio::{task::JoinSet, time::timeout};
 
-use self::{events::Events, index::Index, keeper::Keeper};
 pub(crate) use self::{
-    home::{place, tenants_node},
+    consul_target::{place, tenants_node},
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
+use self::{events::Events, index::Index, session_manager::SessionManager};
 use crate::{
     admission,
     call::call,
@@ -91,7 +91,7 @@ struct Context {
     fair: Option<Duration>,
     /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
     lease: Option<Duration>,
-    keeper: Keeper,
+    session_manager: SessionManager,
     index: Index,
     events: Events,
     metrics: Metrics,
@@ -141,7 +141,7 @@ pub async fn run(
         } = &settings.scope;
         tracing::info!(%namespaces, %semaphores, "working for a part of it");
     }
-    let keeper = Keeper::new(telemetry.metrics.clone());
+    let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
     let lease = settings.election.waits();
     let election = leader::Election {
@@ -153,13 +153,13 @@ pub async fn run(
         cluster_id: cluster.id.clone(),
         telemetry: telemetry.clone(),
     };
-    let heirs = keeper.clone();
+    let heirs = session_manager.clone();
     let on_change = |standing: &Standing| {
         if matches!(standing, Standing::Standby { leader: Some(_) }) {
             heirs.hand_over();
         }
     };
-    let posting = Posting {
+    let posting = LeaderTask {
         kubernetes,
         cluster,
         consul,
@@ -168,7 +168,7 @@ pub async fn run(
         tenancy: settings.tenancy,
         fair: settings.fair,
         lease,
-        keeper,
+        session_manager,
         events,
         telemetry,
     };
@@ -182,7 +182,7 @@ pub async fn run(
 }
 
 /// What stays over all times of leading. Everything else is read anew each time.
-struct Posting {
+struct LeaderTask {
     kubernetes: Config,
     cluster: Cluster,
     consul: consul::Client,
@@ -191,12 +191,12 @@ struct Posting {
     tenancy: Tenancy,
     fair: Option<Duration>,
     lease: Option<Duration>,
-    keeper: Keeper,
+    session_manager: SessionManager,
     events: Events,
     telemetry: Telemetry,
 }
 
-impl Posting {
+impl LeaderTask {
     /// Works until the process is asked to end, or the lead is lost: then all that was begun is
     /// dropped, and nothing more is written but events of what was done.
     fn work(
@@ -232,19 +232,23 @@ impl Posting {
             tenancy: self.tenancy.clone(),
             fair: self.fair,
             lease: self.lease,
-            keeper: self.keeper.clone(),
+            session_manager: self.session_manager.clone(),
             index: Index::default(),
             events: self.events.clone(),
             metrics,
             traces: self.telemetry.traces.clone(),
         });
-        self.keeper.come_back();
+        self.session_manager.come_back();
         let mut settling = JoinSet::new();
-        settling.spawn(self.keeper.clone().settle_in(keeper::SETTLED));
+        settling.spawn(
+            self.session_manager
+                .clone()
+                .settle_in(session_manager::SETTLED),
+        );
         let stop = async {
             tokio::select! {
                 () = shutdown => {}
-                () = term.over() => self.keeper.leave(),
+                () = term.over() => self.session_manager.leave(),
             }
         };
         let worked = watches::run(context, begun, stop).await;

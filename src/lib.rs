@@ -5,7 +5,7 @@
 //! | room | what it is for | what it must not know |
 //! |---|---|---|
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
-//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the keeper of sessions | |
+//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the session_manager of sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
 //! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other rooms |
@@ -36,8 +36,8 @@ mod connections;
 pub mod controller;
 pub mod crash;
 pub mod leader;
-mod reach;
 mod streamed;
 pub mod telemetry;
+mod watch_scope;
 pub mod web;
 mod workload;

@@ -8,9 +8,9 @@ use std::{
 
 use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
-    AHEAD, Cluster, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, LimitPolicy,
-    Mode, MutexMemory, Observed, OnSlotLost, Ours, Prefix, Reading, Settings, Turns, Uid, decide,
-    lock::SEMAPHORE_FLAGS, reading::Deaths,
+    AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, Job, LimitPolicy, Mode,
+    MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, SessionState, Settings,
+    Turns, Uid, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -41,7 +41,7 @@ pub(crate) struct Facts {
     reading: Reading,
     evidence: Evidence,
     turns: Turns,
-    ours: Vec<Ours>,
+    ours: Vec<OwnContender>,
     sessions: BTreeMap<Uid, SessionId>,
     queue: Queue,
     nothing: Nothing,
@@ -51,7 +51,7 @@ pub(crate) struct Facts {
 #[derive(Default)]
 struct Nothing {
     deaths: Deaths,
-    coolings: Coolings,
+    cooldowns: Cooldowns,
     mutex: MutexMemory,
     jobs: BTreeSet<Uid>,
 }
@@ -86,7 +86,7 @@ impl Facts {
         facts.turns.observe(&facts.reading, NOW);
         let running: Vec<_> = bound.iter().map(AsRef::as_ref).collect();
         let renewed = |_: &SessionId| {
-            Some(Life::Renewed {
+            Some(SessionState::Renewed {
                 sent: NOW,
                 ttl: Duration::from_mins(2),
             })
@@ -145,7 +145,7 @@ impl Facts {
             fenced: true,
             reading: Some(&self.reading),
             deaths: &self.nothing.deaths,
-            coolings: &self.nothing.coolings,
+            cooldowns: &self.nothing.cooldowns,
             mutex: &self.nothing.mutex,
             turns: &self.turns,
             evidence: &self.evidence,
@@ -230,8 +230,8 @@ fn session(job: &Uid) -> SessionId {
     job.as_ref().replace("-4000-", "-5000-").into()
 }
 
-fn ours(settings: &Settings, job: &Arc<Job>) -> Ours {
-    Ours {
+fn ours(settings: &Settings, job: &Arc<Job>) -> OwnContender {
+    OwnContender {
         session: session(&job.uid),
         identity: Arc::new(Identity {
             cluster: settings.cluster.id.as_str().into(),
@@ -247,8 +247,8 @@ fn ours(settings: &Settings, job: &Arc<Job>) -> Ours {
 }
 
 /// The prefix with a contender for each of these, and all of them in `.lock`.
-fn reading(settings: &Settings, ours: &[Ours]) -> Reading {
-    let contender = |ours: &Ours| {
+fn reading(settings: &Settings, ours: &[OwnContender]) -> Reading {
+    let contender = |ours: &OwnContender| {
         let body = ContenderBody::new(
             &settings.cluster,
             &ours.identity,

@@ -20,10 +20,10 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use self::{contenders::Contenders, lists::Lists, marks::Marks};
-use crate::reach::Reach;
+use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Job, Key, Place, Prefix, Standing, Uid,
+    Job, Key, Phase, Place, Prefix, Uid,
     engine::{Changes, QueueRef, SemaphoreRef, Slice},
 };
 use consul_semaphore_workload::TrackedWorkload;
@@ -47,7 +47,7 @@ pub(super) struct Index(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    strays_changed: Notify,
+    unclaimed_changed: Notify,
     ungranted_changed: Notify,
 }
 
@@ -57,7 +57,7 @@ struct State {
     semaphores: HashMap<SemaphoreRef, Semaphore>,
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
-    strays: BTreeSet<Uid>,
+    unclaimed: BTreeSet<Uid>,
     /// The Jobs that run though no grant started them, and ask for a slot.
     ungranted: BTreeSet<Uid>,
     contenders: Contenders,
@@ -121,12 +121,12 @@ impl Index {
     }
 
     /// A list of all Jobs there begins; those that are not in it are gone when it ends.
-    pub(super) fn list_begins(&self, reach: &Reach) {
+    pub(super) fn list_begins(&self, reach: &WatchScope) {
         self.state().lists.begin(reach);
     }
 
     /// The list of all Jobs there is complete.
-    pub(super) fn list_ends(&self, reach: &Reach) {
+    pub(super) fn list_ends(&self, reach: &WatchScope) {
         let mut state = self.state();
         if let Some(listed) = state.lists.end(reach) {
             let there = state.jobs.iter();
@@ -138,7 +138,7 @@ impl Index {
             }
         }
         drop(state);
-        self.0.strays_changed.notify_one();
+        self.0.unclaimed_changed.notify_one();
     }
 
     /// A Job as the watch shows it; `None` if it does not concern the operator (any more).
@@ -183,8 +183,8 @@ impl Index {
     }
 
     fn tell(&self, state: &State, uid: &Uid) {
-        if state.strays.contains(uid) {
-            self.0.strays_changed.notify_one();
+        if state.unclaimed.contains(uid) {
+            self.0.unclaimed_changed.notify_one();
         }
         if state.ungranted.contains(uid) {
             self.0.ungranted_changed.notify_one();
@@ -196,7 +196,7 @@ impl Index {
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, job: &Uid) {
         let mut state = self.state();
         let known = state.jobs.get(job);
-        if known.is_some_and(|kept| kept.job.standing == Standing::Running) {
+        if known.is_some_and(|kept| kept.job.phase == Phase::Running) {
             return;
         }
         for line in state.lines_at(&namespace.into(), lock_key) {
@@ -313,7 +313,7 @@ impl Index {
     }
 
     /// All semaphores that are there have been added.
-    pub(super) fn semaphores_are_known(&self, reach: &Reach) {
+    pub(super) fn semaphores_are_known(&self, reach: &WatchScope) {
         self.state().lists.know_semaphores(reach);
         self.places_changed();
     }
@@ -334,7 +334,7 @@ impl Index {
 
     /// Who has no place, or had none, may have changed.
     fn places_changed(&self) {
-        self.0.strays_changed.notify_one();
+        self.0.unclaimed_changed.notify_one();
         self.0.ungranted_changed.notify_one();
     }
 
@@ -405,7 +405,7 @@ impl Index {
     }
 
     /// Who is in a line, where these Jobs hold slots.
-    pub(super) fn in_line<'a>(
+    pub(super) fn is_queued<'a>(
         &self,
         line: &QueueRef,
         holding: impl Iterator<Item = &'a Uid>,
@@ -417,7 +417,7 @@ impl Index {
         // Holders are many, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
             let job = state.jobs.get(*uid).map(|kept| &kept.job);
-            job.is_some_and(|job| job.in_line() && line.waiting.contains_key(&job.place()))
+            job.is_some_and(|job| job.is_queued() && line.waiting.contains_key(&job.place()))
         };
         let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();
         InLine {
@@ -439,10 +439,10 @@ impl Index {
     }
 
     /// The Jobs that no semaphore looks after, where all semaphores are known.
-    pub(super) fn strays(&self) -> Vec<TrackedWorkload> {
+    pub(super) fn unclaimed(&self) -> Vec<TrackedWorkload> {
         let state = self.state();
-        let strays = state.strays.iter().filter_map(|uid| state.placed(uid));
-        strays.cloned().collect()
+        let unclaimed = state.unclaimed.iter().filter_map(|uid| state.placed(uid));
+        unclaimed.cloned().collect()
     }
 
     /// Some of the Jobs that run though no grant started them, whether a semaphore looks after them or
@@ -463,9 +463,9 @@ impl Index {
         self.state().ungranted.contains(uid)
     }
 
-    /// Waits until there may be other strays.
-    pub(super) async fn strays_changed(&self) {
-        self.0.strays_changed.notified().await;
+    /// Waits until there may be other unclaimed.
+    pub(super) async fn unclaimed_changed(&self) {
+        self.0.unclaimed_changed.notified().await;
     }
 
     /// Waits until there may be other Jobs that run without a grant.

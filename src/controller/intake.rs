@@ -24,33 +24,33 @@ struct Told {
     note: Option<String>,
 }
 
-/// Looks after the strays for ever.
+/// Looks after the unclaimed for ever.
 pub(super) async fn run(context: Arc<Context>) {
     let mut told: HashMap<Uid, Told> = HashMap::new();
     loop {
-        let strays = context.index.strays();
-        let there: HashSet<&Uid> = strays.iter().map(|stray| &stray.job.uid).collect();
+        let unclaimed = context.index.unclaimed();
+        let there: HashSet<&Uid> = unclaimed.iter().map(|workload| &workload.job.uid).collect();
         told.retain(|uid, _| there.contains(uid));
-        let wait = tell(&context, &strays, &mut told);
+        let wait = tell(&context, &unclaimed, &mut told);
         tokio::time::sleep(COALESCE).await;
         tokio::select! {
-            () = context.index.strays_changed() => {}
+            () = context.index.unclaimed_changed() => {}
             () = tokio::time::sleep(wait.unwrap_or(Duration::from_hours(1))) => {}
         }
     }
 }
 
-/// Says about each stray, once, what is to be said. Returns when there will be more to say.
+/// Says about each workload, once, what is to be said. Returns when there will be more to say.
 fn tell(
     context: &Context,
-    strays: &[TrackedWorkload],
+    unclaimed: &[TrackedWorkload],
     told: &mut HashMap<Uid, Told>,
 ) -> Option<Duration> {
     let mut next = None;
-    for stray in strays {
-        let TrackedWorkload { namespace, job, .. } = stray;
-        let lacks_key = context.index.lacks_key(stray);
-        let (reason, note, grace) = explain(stray, lacks_key);
+    for workload in unclaimed {
+        let TrackedWorkload { namespace, job, .. } = workload;
+        let lacks_key = context.index.lacks_key(workload);
+        let (reason, note, grace) = explain(workload, lacks_key);
         let known = told.entry(job.uid.clone()).or_insert_with(|| Told {
             since: Moment::now(),
             note: None,
@@ -72,11 +72,11 @@ fn tell(
     next
 }
 
-/// What is to be said about a stray, and how long to wait before it is said. `lacks_key`: its semaphore
+/// What is to be said about a workload, and how long to wait before it is said. `lacks_key`: its semaphore
 /// is there, and does not know which key it is to wait for.
-fn explain(stray: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
-    if stray.obstacle.is_none()
-        && let Some(granted) = &stray.job.granted
+fn explain(workload: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
+    if workload.obstacle.is_none()
+        && let Some(granted) = &workload.job.granted
     {
         let note = format!(
             "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
@@ -85,8 +85,8 @@ fn explain(stray: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duratio
         );
         return (Reason::NoSemaphore, note, GRACE);
     }
-    let wanted = stray.job.wants.as_deref().unwrap_or_default();
-    match stray.obstacle_in(lacks_key) {
+    let wanted = workload.job.wants.as_deref().unwrap_or_default();
+    match workload.obstacle_in(lacks_key) {
         Some(Obstacle::Malformed(error)) => {
             let note = format!("this Job stays suspended: {error}");
             (Reason::Malformed, note, Duration::ZERO)
@@ -110,7 +110,7 @@ fn explain(stray: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duratio
                 "this Job stays suspended: there is no ConsulSemaphore {wanted} in namespace {}. Make \
                  one of that name there, or correct the annotation {SEMAPHORE}; one of another namespace \
                  can't be used",
-                stray.namespace,
+                workload.namespace,
             );
             (Reason::NoSemaphore, note, GRACE)
         }
@@ -123,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    fn stray(annotations: &Value, managed_by: Option<&str>) -> TrackedWorkload {
+    fn workload(annotations: &Value, managed_by: Option<&str>) -> TrackedWorkload {
         let mut all = json!({ SEMAPHORE: "db" });
         for (name, value) in annotations.as_object().unwrap() {
             all[name] = value.clone();
@@ -141,17 +141,17 @@ mod tests {
     #[test]
     fn an_event_has_the_word_of_the_obstacle() {
         let none = json!({});
-        for stray in [
-            stray(&none, None),
-            stray(&none, Some("example.com/queue")),
-            stray(&json!({ KEY: "a/b" }), None),
-            stray(&json!({ "consul-semaphore.io/priority": "high" }), None),
+        for workload in [
+            workload(&none, None),
+            workload(&none, Some("example.com/queue")),
+            workload(&json!({ KEY: "a/b" }), None),
+            workload(&json!({ "consul-semaphore.io/priority": "high" }), None),
         ] {
-            let (reason, ..) = explain(&stray, true);
-            let obstacle = stray.obstacle_in(true).unwrap();
+            let (reason, ..) = explain(&workload, true);
+            let obstacle = workload.obstacle_in(true).unwrap();
             assert_eq!(format!("{reason:?}"), obstacle.reason(), "{obstacle}");
         }
-        let (reason, ..) = explain(&stray(&none, None), false);
+        let (reason, ..) = explain(&workload(&none, None), false);
         assert_eq!(reason, Reason::NoSemaphore);
     }
 }

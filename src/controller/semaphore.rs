@@ -40,15 +40,16 @@ use self::{
     tenures::Tenures,
 };
 use super::{
-    Context, events,
-    home::Home,
+    Context,
+    consul_target::ConsulTarget,
+    events,
     shell::{Input, Object},
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
 use consul_client::{self as consul, Session};
 use consul_semaphore::{
-    Agreement, Key, Life,
+    Agreement, Key, SessionState,
     engine::{
         Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
         SemaphoreRef, Spec,
@@ -67,7 +68,7 @@ pub(super) struct SemaphoreController {
     /// As it was last seen.
     object: watch::Sender<Arc<ConsulSemaphore>>,
     access: Access,
-    home: Option<Home>,
+    target: Option<ConsulTarget>,
     /// Turns to call Consul.
     turns: Arc<Turns>,
     watching: Option<PrefixWatch>,
@@ -115,7 +116,7 @@ impl SemaphoreController {
     ) -> Self {
         let reference = reference_of(semaphore.as_ref());
         let access = Access::new(&context, &semaphore);
-        let home = access.home(&context, &semaphore);
+        let target = access.target(&context, &semaphore);
         let (object, seen) = watch::channel(semaphore);
         let reporter = Reporter::start(&context, seen);
         let mut this = Self {
@@ -124,7 +125,7 @@ impl SemaphoreController {
             reference,
             object,
             access,
-            home,
+            target,
             turns: Arc::new(Turns::new(TURNS)),
             watching: None,
             reporter,
@@ -172,11 +173,11 @@ impl SemaphoreController {
 
     /// How it may use Consul.
     pub(super) fn consul_access(&self) -> ConsulAccess {
-        self.access.of_home(self.home.as_ref())
+        self.access.of_home(self.target.as_ref())
     }
 
-    pub(super) fn home(&self) -> Option<&Home> {
-        self.home.as_ref()
+    pub(super) fn target(&self) -> Option<&ConsulTarget> {
+        self.target.as_ref()
     }
 
     pub(super) fn turns(&self) -> Arc<Turns> {
@@ -207,7 +208,7 @@ impl SemaphoreController {
         if self.access.is_pending() {
             return None;
         }
-        self.home = self.access.home(&self.context, &self.object.borrow());
+        self.target = self.access.target(&self.context, &self.object.borrow());
         self.watching = None;
         Some(self.consul_access())
     }
@@ -246,7 +247,7 @@ impl SemaphoreController {
 
     /// Watches the prefix, where there is a way to Consul, and has the shell told what it brings.
     pub(super) fn watch(&mut self, semaphore: &Semaphore) {
-        let Some(home) = self.home.as_ref().filter(|_| semaphore.has_begun()) else {
+        let Some(target) = self.target.as_ref().filter(|_| semaphore.has_begun()) else {
             self.watching = None;
             return;
         };
@@ -266,7 +267,7 @@ impl SemaphoreController {
         let folder = settings.prefix.folder();
         let teller = (self.reference.clone(), self.inputs.clone());
         let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&home.consul, &folder, how, teller);
+        let watch = PrefixWatch::start(&target.consul, &folder, how, teller);
         self.watching = Some(watch);
     }
 
@@ -346,7 +347,7 @@ impl SemaphoreController {
             Some(reading) => Shown::new(&reference, queue, reading, tenures),
             None => before.map_or_else(Shown::default, |before| before.shown.clone()),
         };
-        let in_line = status::in_line(&self.context.index, &reference, queue);
+        let is_queued = status::is_queued(&self.context.index, &reference, queue);
         let seen = semaphore.is_seen_by(key);
         let stated = self.access.stated();
         let observed = self.observed(&reference, &stated, semaphore);
@@ -358,11 +359,11 @@ impl SemaphoreController {
                 generation,
                 limit: semaphore.spec().settings.limit,
             },
-            awaits_others: in_line.waiting > 0
+            awaits_others: is_queued.waiting > 0
                 && status::depends_on_others(queue, &conclusion, seen),
             wait: self.watch_wait(queue),
             shown,
-            in_line,
+            is_queued,
             findings,
         };
         self.reported.keys.put(key.clone(), status);
@@ -378,7 +379,7 @@ impl SemaphoreController {
             reference,
             settings: &semaphore.spec().settings,
             access,
-            node: self.home.as_ref().map(|home| &*home.node),
+            node: self.target.as_ref().map(|target| &*target.node),
             index: &self.context.index,
             error: None,
             heard: false,
@@ -395,9 +396,9 @@ impl SemaphoreController {
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue
             .sessions()
-            .filter_map(|session| self.context.keeper.life(session));
+            .filter_map(|session| self.context.session_manager.life(session));
         let ttls = lives.filter_map(|life| match life {
-            Life::Renewed { ttl, .. } => Some(ttl),
+            SessionState::Renewed { ttl, .. } => Some(ttl),
             _ => None,
         });
         let span = queue.settings().span();

@@ -30,7 +30,7 @@ use self::{
     outcome::{Ended, Teller},
     reports::Reports,
 };
-use super::{Context, index::Index, keeper::Session, semaphore::SemaphoreController};
+use super::{Context, index::Index, semaphore::SemaphoreController, session_manager::Session};
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
 use consul_semaphore::{
@@ -421,15 +421,16 @@ impl Shell {
                 }
             }
             Action::Adopt(session) => {
-                if let Some(home) = &means.home {
-                    let keeper = &self.context.keeper;
-                    let adopted = keeper.adopt(&home.consul, session.clone(), means.on_change());
+                if let Some(target) = &means.target {
+                    let session_manager = &self.context.session_manager;
+                    let adopted =
+                        session_manager.adopt(&target.consul, session.clone(), means.on_change());
                     at_work.sessions.insert(session, adopted);
                 }
             }
             Action::Destroy(session) => {
                 if let Some(kept) = at_work.sessions.remove(&session) {
-                    self.context.keeper.destroy(kept.consul(), session);
+                    self.context.session_manager.destroy(kept.consul(), session);
                 }
             }
             Action::Forget(session) => drop(at_work.sessions.remove(&session)),
@@ -443,7 +444,7 @@ impl Shell {
         Some(Means {
             context: self.context.clone(),
             queue: reference.clone(),
-            home: controller.home().cloned(),
+            target: controller.target().cloned(),
             folder: queue.settings().prefix.folder(),
             turns: controller.turns(),
         })
@@ -484,9 +485,11 @@ impl Shell {
             }
             Duty::ListSessions => self.duties.list_sessions(controller),
             Duty::EndSession(session) => {
-                if let Some(home) = controller.home() {
+                if let Some(target) = controller.target() {
                     tracing::info!(%session, semaphore = %reference, "ended a session that nothing stands for");
-                    self.context.keeper.destroy(&home.consul, session);
+                    self.context
+                        .session_manager
+                        .destroy(&target.consul, session);
                 }
             }
             Duty::RecordLimits(limits) => {
@@ -509,7 +512,7 @@ impl Shell {
         };
         let Some(queue) = self.engine.queue_of(id).cloned() else {
             if let Done::Session(Ok((session, kept))) = done {
-                self.context.keeper.destroy(kept.consul(), session);
+                self.context.session_manager.destroy(kept.consul(), session);
             }
             return;
         };
@@ -534,10 +537,10 @@ impl Shell {
     /// Consul may take fewer operations than was known.
     fn note_capacity(&mut self, call: CallId, queue: &QueueRef) {
         let controller = self.semaphores.get(&queue.semaphore);
-        let home = controller.and_then(SemaphoreController::home);
+        let target = controller.and_then(SemaphoreController::target);
         let known = self.engine.queue(queue).and_then(Queue::operations);
-        if let (Some(home), Some(known)) = (home, known) {
-            let capacity = home.consul.transaction_capacity();
+        if let (Some(target), Some(known)) = (target, known) {
+            let capacity = target.consul.transaction_capacity();
             if capacity != known {
                 let context = self.context.clone();
                 let stores = Cluster::of(&context);

@@ -27,8 +27,8 @@ use super::{
     watching::Watching,
 };
 use crate::{
-    reach::Reach,
     telemetry::{Health, Metrics},
+    watch_scope::WatchScope,
     workload,
 };
 use consul_semaphore::engine::SemaphoreRef;
@@ -45,7 +45,7 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 
 /// The watches of one reach, which are about to begin.
 pub(super) struct Begun {
-    reach: Reach,
+    reach: WatchScope,
     jobs: Watching,
     pods: Watching,
     semaphores: Watching,
@@ -54,7 +54,7 @@ pub(super) struct Begun {
 /// The watches that together see these namespaces. From now on the operator is not ready before all was
 /// listed.
 pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
-    let reaches = Reach::over(namespaces).into_iter();
+    let reaches = WatchScope::over(namespaces).into_iter();
     let begun = reaches.map(|reach| {
         let begin = |what| Watching::begin(what, &reach, health, metrics);
         let (jobs, pods, semaphores) = (begin("jobs"), begin("pods"), begin("consulsemaphores"));
@@ -141,7 +141,7 @@ async fn next<K>(
 /// Feeds the Jobs into the index. Only what concerns the operator is kept of them.
 async fn watch_jobs(
     context: Arc<Context>,
-    reach: Reach,
+    reach: WatchScope,
     mut watching: Watching,
     synced: watch::Sender<bool>,
 ) {
@@ -173,7 +173,7 @@ async fn watch_jobs(
 
 /// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
-async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching) {
+async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watching) {
     let mut events = workload::watch_pods(&reach, &context.client);
     while let Some(event) = next(&mut events, &mut watching).await {
         let ended = match event {
@@ -191,7 +191,7 @@ async fn watch_pods(context: Arc<Context>, reach: Reach, mut watching: Watching)
 /// Tells the shell of each semaphore that the operator looks after, once all Jobs are known.
 async fn watch_semaphores(
     context: Arc<Context>,
-    reach: Reach,
+    reach: WatchScope,
     watching: Watching,
     mut jobs_synced: watch::Receiver<bool>,
     inputs: mpsc::Sender<Input>,
@@ -220,7 +220,7 @@ enum LookedAfter {
 
 struct Semaphores {
     context: Arc<Context>,
-    reach: Reach,
+    reach: WatchScope,
     /// All semaphores that there are.
     known: HashMap<SemaphoreRef, LookedAfter>,
     inputs: mpsc::Sender<Input>,

@@ -7,8 +7,8 @@ use tokio::time::sleep;
 
 use crate::{
     call::watch_refusal,
-    reach::Reach,
     telemetry::{Health, Metrics, Part},
+    watch_scope::WatchScope,
 };
 use consul_client::{
     clock::{self, Moment},
@@ -57,7 +57,7 @@ impl Watching {
     /// A watch that begins. The operator is not ready before all was listed.
     pub(super) fn begin(
         what: &'static str,
-        reach: &Reach,
+        reach: &WatchScope,
         health: &Health,
         metrics: &Metrics,
     ) -> Self {
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn before_it_was_listed_it_says_why_it_cannot_be() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &Reach::Cluster, &health, &metrics);
+        let mut jobs = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
         assert_eq!(health.obstacles(), "jobs: not synced yet\n");
         jobs.failed(&refusal(
             403,
@@ -194,7 +194,7 @@ mod tests {
     fn of_several_namespaces_each_has_to_be_listed() {
         let (health, metrics) = (Health::new(), Metrics::new());
         let begin = |namespace: &str| {
-            let reach = Reach::Namespace(namespace.into());
+            let reach = WatchScope::Namespace(namespace.into());
             Watching::begin("jobs", &reach, &health, &metrics)
         };
         let (mut a, mut b) = (begin("a"), begin("b"));
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn afterwards_it_stays_ready_and_says_what_is_wrong() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &Reach::Cluster, &health, &metrics);
+        let mut jobs = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
         jobs.synced();
         jobs.failed(&refusal(403, "forbidden"));
         assert!(health.is_ready());

@@ -6,7 +6,7 @@ use kube::{
     runtime::watcher::{self, Event},
 };
 
-use crate::reach::Reach;
+use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
 use consul_semaphore_workload::{
@@ -44,7 +44,7 @@ impl Sighting {
 
 /// The workloads in reach.
 pub(crate) fn watch(
-    reach: &Reach,
+    reach: &WatchScope,
     client: &Client,
 ) -> impl Stream<Item = watcher::Result<Event<Option<Sighting>>>> + Send + Unpin + use<> {
     let events = reach.watch::<WorkloadObject>(client, watcher::Config::default());
@@ -53,7 +53,7 @@ pub(crate) fn watch(
 
 /// The pods in reach of workloads that hold slots.
 pub(crate) fn watch_pods(
-    reach: &Reach,
+    reach: &WatchScope,
     client: &Client,
 ) -> impl Stream<Item = watcher::Result<Event<Option<OwnPod>>>> + Send + Unpin + use<> {
     let config = watcher::Config::default().labels(pods::OF_ANY);

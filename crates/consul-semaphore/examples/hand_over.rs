@@ -20,8 +20,8 @@ use std::{
 
 use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Cluster, Defence, Granted, Job, Life, LimitPolicy, Mode, OnContention, OnSlotLost, Place,
-    Settings, Standing, Uid,
+    Cluster, Defence, Granted, Job, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
+    SessionState, Settings, Uid,
     engine::{
         Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
     },
@@ -49,7 +49,7 @@ impl Store {
             self.waiting.remove(&before.place());
         }
         self.bound.remove(&uid);
-        if job.in_line() {
+        if job.is_queued() {
             self.waiting.insert(job.place(), uid.clone());
         } else if !job.has_ended() {
             self.bound.insert(uid.clone());
@@ -94,8 +94,8 @@ impl Lookup for Store {
         BTreeSet::new()
     }
 
-    fn life(&self, _session: &SessionId) -> Option<Life> {
-        Some(Life::Renewed {
+    fn life(&self, _session: &SessionId) -> Option<SessionState> {
+        Some(SessionState::Renewed {
             sent: self.now,
             ttl: Duration::from_mins(2),
         })
@@ -292,7 +292,7 @@ impl World {
                     let session = start.slot.session().clone();
                     let key = start.slot.key().to_owned();
                     self.store.change(&start.job.uid, |job| {
-                        job.standing = Standing::Running;
+                        job.phase = Phase::Running;
                         job.granted = Some(Granted::by(&key, session.as_str()));
                         job.reported = Some(session);
                     });
@@ -320,7 +320,7 @@ fn job(number: u64) -> Job {
         priority: 0,
         hold: false,
         since: i64::try_from(number).expect("it fits"),
-        standing: Standing::Idle,
+        phase: Phase::Idle,
         grace: Duration::from_secs(30),
         was_suspended: true,
         granted: None,
@@ -379,7 +379,7 @@ fn world(holders: u32, waiting: u64) -> World {
             let body = serde_json::to_vec(&body).expect("JSON");
             consul.put(&key, body, Some(session.clone()));
             names.insert(session.clone(), identity.session_name());
-            job.standing = Standing::Running;
+            job.phase = Phase::Running;
             job.granted = Some(Granted::by(&key, session.as_str()));
             job.reported = Some(session.clone());
             held.push(format!("\"{session}\":true"));
@@ -420,9 +420,9 @@ fn main() {
     for round in 0..rounds {
         world.store.now = world.store.now + Duration::from_millis(20);
         let uid = job(round.into()).uid;
-        world.store.change(&uid, |job| {
-            job.standing = Standing::Finished { at_rest: true }
-        });
+        world
+            .store
+            .change(&uid, |job| job.phase = Phase::Finished { at_rest: true });
         world.pass("1 pass after end");
         world.settle();
         world.list("8 listed");

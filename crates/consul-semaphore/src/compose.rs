@@ -7,7 +7,7 @@ use self::{mutex::Mutex, semaphore::Semaphore};
 use super::{
     Mode,
     decide::Observed,
-    fate::Ours,
+    fate::OwnContender,
     identity::{Claim, ContenderBody},
     job::{Job, Uid},
     lock::SEMAPHORE_FLAGS,
@@ -124,7 +124,12 @@ impl<'a> Composer<'a> {
     /// A contender's body says from now on until when its slot cools. It is locked again by the session
     /// that has it, so its `LockIndex` stays. Another write of it fails this one: an end that was
     /// written is not put off.
-    pub(super) fn cool(&mut self, ours: &Ours, body: ContenderBody, until: jiff::Timestamp) {
+    pub(super) fn cool(
+        &mut self,
+        ours: &OwnContender,
+        body: ContenderBody,
+        until: jiff::Timestamp,
+    ) {
         let Some(contender) = self.reading.contender(&ours.session) else {
             return;
         };
@@ -145,7 +150,7 @@ impl<'a> Composer<'a> {
             flags: contender.flags,
             session: ours.session.clone(),
         });
-        self.transaction.coolings.push(Cooling {
+        self.transaction.cooldowns.push(Cooling {
             identity: ours.identity.clone(),
             session: ours.session.clone(),
             until,

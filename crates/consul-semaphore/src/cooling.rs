@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{fate::Ours, identity::ContenderBody, job::Standing, reading::Reading};
+use super::{fate::OwnContender, identity::ContenderBody, job::Phase, reading::Reading};
 use crate::LONGEST_COOLDOWN;
 use consul_client::{SessionId, clock::Moment};
 
@@ -35,15 +35,15 @@ impl ContenderBody {
 /// its own clock, which nobody can set. So a clock that jumps changes nothing while the process
 /// lives. After a restart it can have the slot free too early, or too late by one cooldown at most.
 #[derive(Clone, Debug, Default)]
-pub struct Coolings(BTreeMap<SessionId, Moment>);
+pub struct Cooldowns(BTreeMap<SessionId, Moment>);
 
-impl Coolings {
+impl Cooldowns {
     /// Takes note of what this reading says of our contenders, and forgets those that are not there
     /// any more. `time` is the present as the wall clock has it.
     pub fn observe(
         &mut self,
         reading: &Reading,
-        ours: &[Ours],
+        ours: &[OwnContender],
         now: Moment,
         time: jiff::Timestamp,
     ) {
@@ -69,10 +69,15 @@ impl Coolings {
 }
 
 /// When a contender's slot is free, if its end is written.
-fn end_of(reading: &Reading, ours: &Ours, now: Moment, time: jiff::Timestamp) -> Option<Moment> {
-    let standing = ours.job.as_ref().map(|job| job.standing);
+fn end_of(
+    reading: &Reading,
+    ours: &OwnContender,
+    now: Moment,
+    time: jiff::Timestamp,
+) -> Option<Moment> {
+    let phase = ours.job.as_ref().map(|job| job.phase);
     // There can be none: the bodies of all holders need not be read time and again.
-    if let Some(Standing::Running | Standing::Stopping) = standing {
+    if let Some(Phase::Running | Phase::Stopping) = phase {
         return None;
     }
     let contender = reading.contender(&ours.session)?;
@@ -127,10 +132,10 @@ mod tests {
 
     /// When the slot is free by a process that first reads the end then, with its clock at that time.
     fn end(until: Option<jiff::Timestamp>, read: u64, clock: i64) -> Option<Moment> {
-        let mut coolings = Coolings::default();
+        let mut cooldowns = Cooldowns::default();
         let ours = [samples::ours("s", None)];
-        coolings.observe(&reading(&body(until)), &ours, second(read), time(clock));
-        coolings.end(&"s".into())
+        cooldowns.observe(&reading(&body(until)), &ours, second(read), time(clock));
+        cooldowns.end(&"s".into())
     }
 
     #[test]
@@ -151,16 +156,16 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_changes_nothing_while_the_process_lives() {
-        let mut coolings = Coolings::default();
+        let mut cooldowns = Cooldowns::default();
         let ours = [samples::ours("s", None)];
         let reading = reading(&body(Some(time(60))));
-        coolings.observe(&reading, &ours, second(100), time(0));
+        cooldowns.observe(&reading, &ours, second(100), time(0));
         for clock in [9_999, -9_999] {
-            coolings.observe(&reading, &ours, second(101), time(clock));
-            assert_eq!(coolings.end(&"s".into()), Some(second(160)));
+            cooldowns.observe(&reading, &ours, second(101), time(clock));
+            assert_eq!(cooldowns.end(&"s".into()), Some(second(160)));
         }
-        coolings.observe(&reading, &[], second(102), time(2));
-        assert_eq!(coolings.end(&"s".into()), None, "it is gone");
+        cooldowns.observe(&reading, &[], second(102), time(2));
+        assert_eq!(cooldowns.end(&"s".into()), None, "it is gone");
     }
 
     #[test]

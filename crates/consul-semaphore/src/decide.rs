@@ -16,10 +16,10 @@ use std::{
 use self::turn::Others;
 use super::{
     compose::Composer,
-    cooling::Coolings,
+    cooling::Cooldowns,
     evidence::Evidence,
-    fate::{Fate, Ours},
-    job::{Job, Standing, Uid},
+    fate::{Fate, OwnContender},
+    job::{Job, Phase, Uid},
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
@@ -63,7 +63,7 @@ pub struct Observed<'a> {
     /// When dead holders were first seen dead.
     pub deaths: &'a Deaths,
     /// When the slots that cool are free.
-    pub coolings: &'a Coolings,
+    pub cooldowns: &'a Cooldowns,
     /// What is remembered of a mutex.
     pub mutex: &'a MutexMemory,
     /// Whose turn it is among those who wait.
@@ -72,7 +72,7 @@ pub struct Observed<'a> {
     pub evidence: &'a Evidence,
     /// The live contenders of this semaphore that are ours, except those of steady Jobs: to leave them out or not
     /// makes no difference.
-    pub ours: &'a [Ours],
+    pub ours: &'a [OwnContender],
     /// The Jobs that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Job>],
     /// The head of the line, in order: more than can be granted at once, by the limit or by [`AHEAD`],
@@ -163,7 +163,7 @@ impl<'a> Pass<'a> {
         }
         for uid in twice {
             let of_job = ours.iter().filter(|ours| ours.identity.uid == *uid);
-            let mut of_job: Vec<&'a Ours> = of_job.collect();
+            let mut of_job: Vec<&'a OwnContender> = of_job.collect();
             of_job.sort_by_key(|ours| {
                 let named = ours
                     .job
@@ -189,7 +189,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn judge(&mut self, ours: &'a Ours) {
+    fn judge(&mut self, ours: &'a OwnContender) {
         let uid = &ours.identity.uid;
         let settings = self.observed.settings;
         let held = self.reading.holds(&ours.session);
@@ -218,7 +218,7 @@ impl<'a> Pass<'a> {
             self.waiting.insert(uid, &ours.session);
             return;
         }
-        let running = |job: &Arc<Job>| job.standing == Standing::Running;
+        let running = |job: &Arc<Job>| job.phase == Phase::Running;
         if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
             self.waiting.insert(uid, &ours.session);
@@ -243,7 +243,7 @@ impl<'a> Pass<'a> {
             }
             _ if held
                 && self.started_here(job)
-                && job.standing == Standing::Running
+                && job.phase == Phase::Running
                 && job.reported.as_ref() != Some(&session) =>
             {
                 let job = job.into();
@@ -261,7 +261,7 @@ impl<'a> Pass<'a> {
     /// Whether a grant of another lock key is what started the Job, so that this one's never can: the start
     /// of it names a version of the Job that is past, and what runs leaves its template as it is.
     fn has_run_elsewhere(&self, job: &Job) -> bool {
-        job.standing != Standing::Idle && job.granted.is_some() && !self.started_here(job)
+        job.phase != Phase::Idle && job.granted.is_some() && !self.started_here(job)
     }
 
     /// Whether the Job is being written to, or will be by this plan.
@@ -280,7 +280,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn release(&mut self, ours: &Ours) {
+    fn release(&mut self, ours: &OwnContender) {
         self.composer.release(Release {
             identity: ours.identity.clone(),
             session: ours.session.clone(),
@@ -294,7 +294,7 @@ impl<'a> Pass<'a> {
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
         for job in self.observed.bound {
-            let has_pods = matches!(job.standing, Standing::Running | Standing::Stopping);
+            let has_pods = matches!(job.phase, Phase::Running | Phase::Stopping);
             if has_pods && !self.settled.contains(&job.uid) {
                 dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
             }
@@ -454,7 +454,7 @@ impl<'a> Pass<'a> {
         let overtaken = ours.filter_map(|ours| {
             let uid = &ours.identity.uid;
             let shown = self.waiting.get(uid) == Some(&&ours.session);
-            let job = ours.job.as_ref().filter(|job| job.in_line())?;
+            let job = ours.job.as_ref().filter(|job| job.is_queued())?;
             (shown && !next.contains(uid) && !self.is_busy(uid)).then(|| (job.place(), ours))
         });
         let mut overtaken: Vec<_> = overtaken.collect();

@@ -7,7 +7,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    fate::Ours,
+    fate::OwnContender,
     job::{Job, Uid},
     reading::Reading,
     settings::Settings,
@@ -20,7 +20,7 @@ use consul_client::{
 
 /// What is known of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum SessionState {
     /// Its last good renewal was sent then; Consul never ends it before a TTL has passed since.
     Renewed {
         /// When the renewal, or the request that made it, was sent.
@@ -36,7 +36,7 @@ pub enum Life {
     Gone,
 }
 
-impl Life {
+impl SessionState {
     /// Until when it lives for sure; `None` for one of which nothing is known. One without a TTL
     /// lives as long as anybody can tell.
     pub fn end(self) -> Option<Moment> {
@@ -99,13 +99,13 @@ struct Steady {
 /// One of them.
 #[derive(Clone, Debug)]
 struct Holder {
-    ours: Ours,
+    ours: OwnContender,
     held: Held,
     due: Option<Moment>,
 }
 
 impl Holder {
-    fn new(ours: Ours, held: Held, settings: &Settings) -> Self {
+    fn new(ours: OwnContender, held: Held, settings: &Settings) -> Self {
         let mut holder = Self {
             ours,
             held,
@@ -123,7 +123,7 @@ impl Holder {
 
 impl Steady {
     fn insert(&mut self, holder: Holder) {
-        let Ours {
+        let OwnContender {
             session, identity, ..
         } = &holder.ours;
         let uid = identity.uid.clone();
@@ -155,8 +155,8 @@ impl Evidence {
         settings: &Settings,
         running: &[&Job],
         reading: Option<&Reading>,
-        ours: &[Ours],
-        life: impl Fn(&SessionId) -> Option<Life>,
+        ours: &[OwnContender],
+        life: impl Fn(&SessionId) -> Option<SessionState>,
     ) {
         let looked = std::mem::replace(&mut self.looked, now);
         let reading = reading.filter(|reading| reading.is_readable());
@@ -193,7 +193,7 @@ impl Evidence {
                 Some((session, life)) if held.session.as_ref() == Some(session) => life,
                 _ => held.session.as_ref().and_then(&life),
             };
-            if held_by == Some(Life::Gone) {
+            if held_by == Some(SessionState::Gone) {
                 held.lost.get_or_insert(now);
             }
         }
@@ -236,7 +236,7 @@ impl Evidence {
 
     /// Takes the Job of a contender for steady, if the evidence for its slot is new enough to be left alone for a
     /// while.
-    pub(super) fn settle(&mut self, settings: &Settings, ours: &Ours) -> bool {
+    pub(super) fn settle(&mut self, settings: &Settings, ours: &OwnContender) -> bool {
         let uid = &ours.identity.uid;
         let lasts = self.slots.get(uid).zip(ours.job.as_ref());
         let lasts = lasts.is_some_and(|(held, job)| {
@@ -258,8 +258,8 @@ impl Evidence {
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
-        life: impl Fn(&SessionId) -> Option<Life>,
-    ) -> Option<Ours> {
+        life: impl Fn(&SessionId) -> Option<SessionState>,
+    ) -> Option<OwnContender> {
         let Holder { ours, mut held, .. } = self.steady.remove(uid)?;
         held.keep_up(self.shown, life);
         self.slots.insert(uid.clone(), held);
@@ -267,7 +267,10 @@ impl Evidence {
     }
 
     /// All of them are; returns their contenders.
-    pub(super) fn unsettle_all(&mut self, life: impl Fn(&SessionId) -> Option<Life>) -> Vec<Ours> {
+    pub(super) fn unsettle_all(
+        &mut self,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
+    ) -> Vec<OwnContender> {
         let Steady { by_job, .. } = std::mem::take(&mut self.steady);
         let mut unsettled = Vec::with_capacity(by_job.len());
         for (uid, Holder { ours, mut held, .. }) in by_job {
@@ -284,7 +287,7 @@ impl Evidence {
         &mut self,
         now: Moment,
         settings: &Settings,
-        life: impl Fn(&SessionId) -> Option<Life>,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
     ) -> Vec<Uid> {
         let old = now + settings.patience();
         let mut aged = Vec::new();
@@ -315,7 +318,7 @@ impl Evidence {
         &self,
         settings: &Settings,
         job: &Job,
-        life: impl Fn(&SessionId) -> Option<Life>,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
     ) -> Option<Moment> {
         let mut held = self.slots.get(&job.uid)?.clone();
         held.keep_up(self.shown, life);
@@ -347,8 +350,8 @@ impl Held {
         now: Moment,
         job: &Job,
         reading: &Reading,
-        own: Option<(&SessionId, Option<Life>)>,
-        life: impl Fn(&SessionId) -> Option<Life>,
+        own: Option<(&SessionId, Option<SessionState>)>,
+        life: impl Fn(&SessionId) -> Option<SessionState>,
     ) {
         let of_neighbour = || {
             let session = job.held_by().find(|session| reading.holds(session))?;
@@ -356,11 +359,13 @@ impl Held {
             Some((session, Some(known)))
         };
         let (session, renewed, ttl) = match own.or_else(of_neighbour) {
-            Some((session, Some(Life::Renewed { sent, ttl }))) => (session, sent, Some(ttl)),
-            Some((session, Some(Life::Endless))) => (session, reading.sent, None),
+            Some((session, Some(SessionState::Renewed { sent, ttl }))) => {
+                (session, sent, Some(ttl))
+            }
+            Some((session, Some(SessionState::Endless))) => (session, reading.sent, None),
             // It is held, but for how long is not known.
-            Some((_, Some(Life::Unknown) | None)) => return self.lost = None,
-            Some((_, Some(Life::Gone))) => {
+            Some((_, Some(SessionState::Unknown) | None)) => return self.lost = None,
+            Some((_, Some(SessionState::Gone))) => {
                 self.lost.get_or_insert(now);
                 return;
             }
@@ -384,11 +389,11 @@ impl Held {
     }
 
     /// Takes note of the last renewal of the session that holds the slot, which was last shown then.
-    fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<Life>) {
+    fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<SessionState>) {
         let (renewed, ttl) = match self.session.as_ref().and_then(life) {
-            Some(Life::Renewed { sent, ttl }) => (sent, Some(ttl)),
-            Some(Life::Endless) => (shown, None),
-            Some(Life::Unknown | Life::Gone) | None => return,
+            Some(SessionState::Renewed { sent, ttl }) => (sent, Some(ttl)),
+            Some(SessionState::Endless) => (shown, None),
+            Some(SessionState::Unknown | SessionState::Gone) | None => return,
         };
         self.proved = self.proved.max(renewed.min(shown));
         self.ttl = ttl;
@@ -397,18 +402,19 @@ impl Held {
     /// What is known of a session that another operator of this cluster renews, for another
     /// `ConsulSemaphore` at the prefix: it lives in this reading, and its last renewal may be a third
     /// of the TTL older, which is how often sessions are renewed.
-    fn renewed_elsewhere(&self, reading: &Reading) -> Life {
-        self.ttl.map_or(Life::Endless, |ttl| Life::Renewed {
-            sent: reading.sent.before(ttl / 3),
-            ttl,
-        })
+    fn renewed_elsewhere(&self, reading: &Reading) -> SessionState {
+        self.ttl
+            .map_or(SessionState::Endless, |ttl| SessionState::Renewed {
+                sent: reading.sent.before(ttl / 3),
+                ttl,
+            })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Standing, samples};
+    use crate::{Phase, samples};
     use consul_client::{Entry, Listing};
 
     const TTL: u64 = 100;
@@ -459,14 +465,14 @@ mod tests {
     impl Case {
         fn new() -> Self {
             Self {
-                job: samples::job("a", Standing::Running, Some("mine"), Some("mine")),
+                job: samples::job("a", Phase::Running, Some("mine"), Some("mine")),
                 evidence: Evidence::default(),
             }
         }
 
-        fn observe(&mut self, now: u64, reading: Option<&Reading>, life: Life) {
+        fn observe(&mut self, now: u64, reading: Option<&Reading>, life: SessionState) {
             let mut settings = settings();
-            settings.ttl = (life != Life::Endless).then(|| Duration::from_secs(TTL));
+            settings.ttl = (life != SessionState::Endless).then(|| Duration::from_secs(TTL));
             let ours = samples::ours("mine", Some(self.job.clone()));
             let life = |_: &SessionId| Some(life);
             self.evidence
@@ -478,8 +484,8 @@ mod tests {
         }
     }
 
-    fn renewed(sent: u64) -> Life {
-        Life::Renewed {
+    fn renewed(sent: u64) -> SessionState {
+        SessionState::Renewed {
             sent: second(sent),
             ttl: Duration::from_secs(TTL),
         }
@@ -503,8 +509,8 @@ mod tests {
     #[test]
     fn one_that_was_found_running_has_half_of_the_time_to_be_shown() {
         let mut case = Case::new();
-        case.observe(20, None, Life::Unknown);
-        case.observe(30, Some(&reading(30, true)), Life::Unknown);
+        case.observe(20, None, SessionState::Unknown);
+        case.observe(30, Some(&reading(30, true)), SessionState::Unknown);
         assert_eq!(case.deadline(), Some(second(20 + 50)));
         case.observe(40, Some(&reading(30, true)), renewed(35));
         assert_eq!(case.deadline(), Some(second(30 + 70)));
@@ -519,15 +525,15 @@ mod tests {
         assert_eq!(case.deadline(), Some(second(30) + settings().patience()));
         case.observe(36, Some(&reading(36, true)), renewed(35));
         assert_eq!(case.deadline(), Some(second(35 + 70)));
-        case.observe(40, Some(&reading(36, true)), Life::Gone);
+        case.observe(40, Some(&reading(36, true)), SessionState::Gone);
         assert_eq!(case.deadline(), Some(second(40) + settings().patience()));
     }
 
     #[test]
     fn the_session_of_a_neighbour_counts_by_its_renewals_too() {
         let settings = settings();
-        let job = samples::job("a", Standing::Running, Some("mine"), Some("mine"));
-        let observe = |life: Option<Life>| {
+        let job = samples::job("a", Phase::Running, Some("mine"), Some("mine"));
+        let observe = |life: Option<SessionState>| {
             let mut evidence = Evidence::default();
             let reading = reading(40, true);
             let known = |_: &SessionId| life;
@@ -542,9 +548,9 @@ mod tests {
             Some(second(40).before(third) + Duration::from_secs(70))
         );
         // Nobody knows yet: as one that was found running.
-        assert_eq!(observe(Some(Life::Unknown)), Some(second(41 + 50)));
+        assert_eq!(observe(Some(SessionState::Unknown)), Some(second(41 + 50)));
         let lost = second(41) + settings.patience();
-        assert_eq!(observe(Some(Life::Gone)), Some(lost));
+        assert_eq!(observe(Some(SessionState::Gone)), Some(lost));
     }
 
     #[test]
@@ -608,10 +614,10 @@ mod tests {
     #[test]
     fn without_a_ttl_only_consuls_word_counts() {
         let mut case = Case::new();
-        case.observe(20, Some(&reading(20, true)), Life::Endless);
-        case.observe(9_999, None, Life::Endless);
+        case.observe(20, Some(&reading(20, true)), SessionState::Endless);
+        case.observe(9_999, None, SessionState::Endless);
         assert_eq!(case.deadline(), None);
-        case.observe(9_999, Some(&reading(9_999, false)), Life::Endless);
+        case.observe(9_999, Some(&reading(9_999, false)), SessionState::Endless);
         assert_eq!(case.deadline(), Some(second(9_999) + settings().patience()));
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::{
     identity::Identity,
-    job::{Job, Standing},
+    job::{Job, Phase},
 };
 use consul_client::SessionId;
 
 /// A live contender of ours: its session belongs to our node and bears the name of this Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ours {
+pub struct OwnContender {
     /// The session, and the name of the contender key.
     pub session: SessionId,
     /// Whom the session was made for.
@@ -42,7 +42,7 @@ pub enum Fate {
     Release,
 }
 
-impl Ours {
+impl OwnContender {
     /// What becomes of this contender. `held` says whether it holds a slot, and `may_start`
     /// whether its Job can still be started in it.
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
@@ -55,24 +55,24 @@ impl Ours {
             // Whether it was started can't be seen any more.
             return gone(Fate::Cool);
         };
-        match job.standing {
-            Standing::Running | Standing::Stopping => Fate::Keep,
+        match job.phase {
+            Phase::Running | Phase::Stopping => Fate::Keep,
             // A terminal condition is proof by itself.
-            Standing::Finished { at_rest: true } => Fate::Cool,
-            Standing::Finished { at_rest: false } => gone(Fate::Cool),
-            Standing::Deleting if job.granted.is_some() => gone(Fate::Cool),
-            Standing::Deleting => gone(Fate::Release),
+            Phase::Finished { at_rest: true } => Fate::Cool,
+            Phase::Finished { at_rest: false } => gone(Fate::Cool),
+            Phase::Deleting if job.granted.is_some() => gone(Fate::Cool),
+            Phase::Deleting => gone(Fate::Release),
             // Its user suspended it, whichever session it had its slot by then.
-            Standing::Idle if job.granted.is_some() && !job.lost() => {
+            Phase::Idle if job.granted.is_some() && !job.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }
             // The PATCH that comes before a release has been done: it leaves the session in the
             // annotation, and no grant.
-            Standing::Idle if job.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
-            Standing::Idle if !held && may_start => Fate::Wait,
-            Standing::Idle if !held => Fate::Release,
-            Standing::Idle if may_start => Fate::Start,
-            Standing::Idle => gone(Fate::GiveBack { hold: false }),
+            Phase::Idle if job.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
+            Phase::Idle if !held && may_start => Fate::Wait,
+            Phase::Idle if !held => Fate::Release,
+            Phase::Idle if may_start => Fate::Start,
+            Phase::Idle => gone(Fate::GiveBack { hold: false }),
         }
     }
 
@@ -80,7 +80,7 @@ impl Ours {
     /// to decide about it while the contender holds its slot.
     pub(super) fn runs_as_granted(&self, lock_key: &str) -> bool {
         self.job.as_ref().is_some_and(|job| {
-            job.standing == Standing::Running
+            job.phase == Phase::Running
                 && job.started_at(lock_key)
                 && job.started_by(&self.session)
                 && job.reported.as_ref() == Some(&self.session)
@@ -99,16 +99,16 @@ mod tests {
     use super::*;
     use crate::samples;
 
-    /// (standing, granted by, annotation, held, may start) and what follows without and with proof.
+    /// (phase, granted by, annotation, held, may start) and what follows without and with proof.
     #[test]
     fn the_table() {
         use Fate::{Cool, GiveBack, Keep, Release, Start, Wait};
-        use Standing::{Deleting, Finished, Idle, Running, Stopping};
+        use Phase::{Deleting, Finished, Idle, Running, Stopping};
         const MINE: Option<&str> = Some("mine");
         const OLD: Option<&str> = Some("old");
         let put_on_hold = GiveBack { hold: true };
         let give_back = GiveBack { hold: false };
-        for (standing, granted, reported, held, may_start, unproved, proved) in [
+        for (phase, granted, reported, held, may_start, unproved, proved) in [
             (Running, MINE, MINE, true, true, Keep, Keep),
             (Stopping, MINE, MINE, true, true, Keep, Keep),
             (
@@ -150,10 +150,10 @@ mod tests {
             (Idle, None, None, false, true, Wait, Wait),
             (Idle, None, None, false, false, Release, Release),
         ] {
-            let job = samples::job("a", standing, granted, reported);
+            let job = samples::job("a", phase, granted, reported);
             let case = format!("{job:?}, held {held}, may start {may_start}");
             for (pods_gone, expected) in [(false, unproved), (true, proved)] {
-                let ours = Ours {
+                let ours = OwnContender {
                     pods_gone,
                     ..samples::ours("mine", Some(job.clone()))
                 };
@@ -176,7 +176,7 @@ mod tests {
         let ours = samples::ours("mine", None);
         assert_eq!(ours.fate(true, false), Fate::Keep);
         assert_eq!(
-            Ours {
+            OwnContender {
                 pods_gone: true,
                 ..ours
             }

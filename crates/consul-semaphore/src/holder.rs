@@ -68,7 +68,7 @@ pub use self::{
     workload::{SessionSettings, Settings},
 };
 use crate::{
-    Granted, Job, Reading, Standing,
+    Granted, Job, Phase, Reading,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
@@ -195,7 +195,7 @@ impl Holder {
     /// The work has begun in this slot.
     pub fn started(&mut self, slot: &Slot) {
         self.change(|job| {
-            job.standing = Standing::Running;
+            job.phase = Phase::Running;
             job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
             job.reported = Some(slot.session().clone());
         });
@@ -216,10 +216,10 @@ impl Holder {
     /// The work has ended, or will not begin: [`Self::release`] gives back what there is.
     pub fn finished(&mut self) {
         self.change(|job| {
-            job.standing = if job.granted.is_some() {
-                Standing::Finished { at_rest: true }
+            job.phase = if job.granted.is_some() {
+                Phase::Finished { at_rest: true }
             } else {
-                Standing::Deleting
+                Phase::Deleting
             };
         });
         self.given_up = Moment::now() + RELEASE;
@@ -247,9 +247,9 @@ impl Holder {
 
     /// When the slot is free, if it cools.
     pub fn cools_until(&self) -> Option<Moment> {
-        let coolings = self.queue()?.coolings();
+        let cooldowns = self.queue()?.cooldowns();
         let sessions = self.workload.sessions.keys();
-        sessions.filter_map(|session| coolings.end(session)).max()
+        sessions.filter_map(|session| cooldowns.end(session)).max()
     }
 
     /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key ends by itself.)
@@ -416,9 +416,9 @@ impl Holder {
 
     /// Has the work started or stopped by whoever has it; `None` says that it has no answer yet.
     fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
-        let wanted = match (write, self.workload.job.standing) {
-            (Write::Start(start), Standing::Idle) => Wanted::Start(start.slot),
-            (Write::Suspend(suspend), Standing::Running) => Wanted::Stop(suspend.why),
+        let wanted = match (write, self.workload.job.phase) {
+            (Write::Start(start), Phase::Idle) => Wanted::Start(start.slot),
+            (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
             // It has ended meanwhile.
             (Write::Suspend(_), _) => return Some(Written::Done),
             (Write::Rename(rename), _) => {
@@ -432,8 +432,7 @@ impl Holder {
             (Write::GiveBack(_) | Write::Skip(_), _) => Wanted::Nothing,
         };
         if let Wanted::Stop(_) = wanted {
-            self.workload
-                .change(|job| job.standing = Standing::Stopping);
+            self.workload.change(|job| job.phase = Phase::Stopping);
         }
         self.wanted = Some((id, wanted));
         None

@@ -30,7 +30,7 @@ impl fmt::Display for Uid {
 
 /// What a Job is doing, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Phase {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
     Idle,
     /// Suspended, but its status does not show yet that all is at rest; or unsuspended by someone,
@@ -146,7 +146,7 @@ pub struct Job {
     /// it has had a slot before.
     pub since: i64,
     /// What it is doing.
-    pub standing: Standing,
+    pub phase: Phase,
     /// How long its pods may take to end once they are asked to.
     pub grace: Duration,
     /// Whether it has been suspended at some time.
@@ -172,17 +172,14 @@ impl Job {
     }
 
     /// Whether it can be granted a slot of the semaphore that it asks for.
-    pub fn in_line(&self) -> bool {
+    pub fn is_queued(&self) -> bool {
         let free = self.granted.is_none() || self.lost();
-        self.standing == Standing::Idle && !self.hold && self.wants.is_some() && free
+        self.phase == Phase::Idle && !self.hold && self.wants.is_some() && free
     }
 
     /// Whether it is at its end, or is being deleted.
     pub fn has_ended(&self) -> bool {
-        matches!(
-            self.standing,
-            Standing::Finished { .. } | Standing::Deleting
-        )
+        matches!(self.phase, Phase::Finished { .. } | Phase::Deleting)
     }
 
     /// Whether this operator suspended it because its slot was lost.
@@ -250,7 +247,7 @@ mod tests {
         let at = |version: &str| Job {
             version: version.into(),
             seen: second(5),
-            ..samples::job("a", Standing::Idle, None, None)
+            ..samples::job("a", Phase::Idle, None, None)
         };
         let known = at("100");
         for (version, asked, expected) in [

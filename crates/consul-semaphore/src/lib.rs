@@ -47,12 +47,12 @@ pub mod settings;
 pub mod turns;
 mod verbatim;
 
-pub use cooling::Coolings;
+pub use cooling::Cooldowns;
 pub use decide::{AHEAD, OVERTAKEN, Observed, decide};
-pub use evidence::{Evidence, Life};
-pub use fate::Ours;
+pub use evidence::{Evidence, SessionState};
+pub use fate::OwnContender;
 pub use identity::{Claim, Cluster, ContenderBody, Identity};
-pub use job::{CronJob, Granted, Job, Place, Standing, Uid, lock_key_of, lock_key_parts};
+pub use job::{CronJob, Granted, Job, Phase, Place, Uid, lock_key_of, lock_key_parts};
 pub use key::{InvalidKey, Key};
 pub use limit::{Agreement, Defence};
 pub use lock::Lock;

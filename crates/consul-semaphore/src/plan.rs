@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     identity::{ContenderBody, Identity},
-    job::{CronJob, Job, Standing, Uid},
+    job::{CronJob, Job, Phase, Uid},
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
@@ -148,7 +148,7 @@ pub struct Stop {
 impl Stop {
     /// The order, if the Job is one of them.
     pub fn of(job: &Job) -> Option<Self> {
-        let runs = job.standing == Standing::Running && job.granted.is_none();
+        let runs = job.phase == Phase::Running && job.granted.is_none();
         runs.then(|| Self {
             job: job.into(),
             // Its user unsuspended it, which puts it in line again. One that was made running and on
@@ -293,7 +293,7 @@ pub struct Transaction {
     /// What it gives back.
     pub releases: Vec<Release>,
     /// What it has begin to cool.
-    pub coolings: Vec<Cooling>,
+    pub cooldowns: Vec<Cooling>,
     /// The dead holders that it drops.
     pub prunes: Vec<SessionId>,
     /// The limit that it writes, if that is not the one that was there.

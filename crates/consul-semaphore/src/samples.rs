@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     LimitPolicy, Mode, OnSlotLost,
-    fate::Ours,
+    fate::OwnContender,
     identity::{Cluster, Identity},
-    job::{Granted, Job, Standing, Uid},
+    job::{Granted, Job, Phase, Uid},
     lock::SEMAPHORE_FLAGS,
     settings::Settings,
     turns::WINDOW,
@@ -29,12 +29,7 @@ pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
     }
 }
 
-pub(super) fn job(
-    name: &str,
-    standing: Standing,
-    granted: Option<&str>,
-    reported: Option<&str>,
-) -> Job {
+pub(super) fn job(name: &str, phase: Phase, granted: Option<&str>, reported: Option<&str>) -> Job {
     Job {
         name: name.into(),
         uid: Uid::from(name),
@@ -47,7 +42,7 @@ pub(super) fn job(
         priority: 0,
         hold: false,
         since: 0,
-        standing,
+        phase,
         grace: Duration::from_secs(30),
         was_suspended: true,
         granted: granted.map(|session| Granted {
@@ -64,8 +59,8 @@ pub(super) fn time(seconds: u64) -> jiff::Timestamp {
     jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)
 }
 
-pub(super) fn ours(session: &str, job: Option<Job>) -> Ours {
-    Ours {
+pub(super) fn ours(session: &str, job: Option<Job>) -> OwnContender {
+    OwnContender {
         session: session.into(),
         identity: Arc::new(Identity {
             cluster: "c".into(),

@@ -111,7 +111,7 @@ impl Settings {
     /// Whether this Job can be started in a slot of this semaphore that it has.
     pub fn may_start(&self, job: &Job) -> bool {
         !self.terminating
-            && job.in_line()
+            && job.is_queued()
             && job.wants.as_deref() == Some(self.name.as_str())
             && (self.key.is_none() || self.key == job.key)
     }

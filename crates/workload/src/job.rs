@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use consul_semaphore::{CronJob, Granted, Standing};
+use consul_semaphore::{CronJob, Granted, Phase};
 use consul_semaphore_api::annotations;
 use k8s_openapi::api::batch::v1 as batch;
 
@@ -100,17 +100,17 @@ pub(crate) fn manager(job: &batch::Job) -> Option<String> {
 }
 
 /// What a Job is doing, whether it asks for a slot or not.
-pub fn standing(job: &batch::Job) -> Standing {
+pub fn phase(job: &batch::Job) -> Phase {
     let status = job.status.as_ref();
     let pods = status.map_or(0, |status| {
         let active = status.active.unwrap_or(0);
         active.saturating_add(status.terminating.unwrap_or(0))
     });
     if has_ended(job) {
-        return Standing::Finished { at_rest: pods == 0 };
+        return Phase::Finished { at_rest: pods == 0 };
     }
     if job.metadata.deletion_timestamp.is_some() {
-        return Standing::Deleting;
+        return Phase::Deleting;
     }
     if !job
         .spec
@@ -122,17 +122,17 @@ pub fn standing(job: &batch::Job) -> Standing {
         // again now, its status would say still that it is at rest, while pods are being made: it
         // would be granted a slot, and those pods would go on without the sequencer.
         return if is(job, "Suspended") && granted(job).is_none() {
-            Standing::Stopping
+            Phase::Stopping
         } else {
-            Standing::Running
+            Phase::Running
         };
     }
     // The template of a Job can be changed once its start time is cleared.
     let started = status.is_some_and(|status| status.start_time.is_some());
     if is(job, "Suspended") && pods == 0 && !started {
-        Standing::Idle
+        Phase::Idle
     } else {
-        Standing::Stopping
+        Phase::Stopping
     }
 }
 

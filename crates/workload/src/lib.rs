@@ -20,7 +20,7 @@ mod request;
 mod tracked;
 
 pub use advice::advice;
-pub use job::standing;
+pub use job::phase;
 pub use obstacle::Obstacle;
 pub use request::{Request, request, stop};
 pub use tracked::TrackedWorkload;

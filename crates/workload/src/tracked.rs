@@ -70,7 +70,7 @@ impl TrackedWorkload {
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
             since: job::since(object, reported.is_some()),
-            standing: job::standing(object),
+            phase: job::phase(object),
             grace: job::grace(object),
             was_suspended: job::was_suspended(object),
             granted,

@@ -12,8 +12,8 @@ use super::{ALIVE, holder, named};
 use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, Coolings, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
-    Ours, Plan, Reading, Settings, Standing, Turns, Uid, decide,
+    Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
+    OwnContender, Phase, Plan, Reading, Settings, Turns, Uid, decide,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
@@ -28,7 +28,7 @@ pub(super) struct Place {
     applied: Vec<u32>,
     defence: Defence,
     /// Our live contenders.
-    ours: Vec<Ours>,
+    ours: Vec<OwnContender>,
     /// The Jobs that run in its slots, or have.
     bound: Vec<Arc<Job>>,
     /// A session for each Job in line.
@@ -53,12 +53,13 @@ impl Place {
                 && (settings.key.is_none() || settings.key == job.key)
         };
         let mut line: Vec<Arc<Job>> = jobs()
-            .filter(|job| job.in_line() && asks(job))
+            .filter(|job| job.is_queued() && asks(job))
             .cloned()
             .collect();
         line.sort_by_key(|job| job.place());
-        let over = |job: &Job| matches!(job.standing, Standing::Finished { .. });
-        let bound = jobs().filter(|job| job.started_at(&lock_key) && !job.in_line() && !over(job));
+        let over = |job: &Job| matches!(job.phase, Phase::Finished { .. });
+        let bound =
+            jobs().filter(|job| job.started_at(&lock_key) && !job.is_queued() && !over(job));
         let bound: Vec<Arc<Job>> = bound.cloned().collect();
         let by_uid: BTreeMap<&Uid, &Arc<Job>> = jobs().map(|job| (&job.uid, job)).collect();
 
@@ -75,7 +76,7 @@ impl Place {
             let job = by_uid.get(&identity.uid);
             if reading.contender(&session.id).is_some() {
                 ahead.remove(&identity.uid);
-                ours.push(Ours {
+                ours.push(OwnContender {
                     session: session.id.clone(),
                     job: job.copied().cloned(),
                     identity: Arc::new(identity),
@@ -101,11 +102,11 @@ impl Place {
     pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
         let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
         let mut turns = Turns::new(self.settings.fair);
-        let mut coolings = Coolings::default();
+        let mut cooldowns = Cooldowns::default();
         deaths.observe(&self.reading, now);
         mutex.observe(&self.reading, now);
         turns.observe(&self.reading, now);
-        coolings.observe(&self.reading, &self.ours, now, time);
+        cooldowns.observe(&self.reading, &self.ours, now, time);
         let none = BTreeSet::new();
         decide(&Observed {
             now,
@@ -116,7 +117,7 @@ impl Place {
             fenced: true,
             reading: Some(&self.reading),
             deaths: &deaths,
-            coolings: &coolings,
+            cooldowns: &cooldowns,
             mutex: &mutex,
             turns: &turns,
             evidence: &Evidence::default(),

@@ -255,7 +255,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
     let named_so = jobs.iter().map(|workload| &workload.job);
     let named_so =
-        named_so.filter(|job| job.in_line() && job.wants.as_deref() == Some(&*settings.name));
+        named_so.filter(|job| job.is_queued() && job.wants.as_deref() == Some(&*settings.name));
     let wanted = named_so.filter_map(|job| job.key.clone());
     let folder = settings.prefix.folder();
     let there = listing.entries.iter().filter_map(|entry| {

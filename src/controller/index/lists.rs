@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::reach::Reach;
+use crate::watch_scope::WatchScope;
 use consul_client::clock::Moment;
 use consul_semaphore::Uid;
 
@@ -14,20 +14,20 @@ use consul_semaphore::Uid;
 #[derive(Default)]
 pub(super) struct Lists {
     /// While Jobs are listed anew: since when, and those that were seen.
-    jobs: HashMap<Reach, (Moment, BTreeSet<Uid>)>,
+    jobs: HashMap<WatchScope, (Moment, BTreeSet<Uid>)>,
     /// Where all semaphores are known: until then, that one is missing means nothing.
-    semaphores: HashSet<Reach>,
+    semaphores: HashSet<WatchScope>,
 }
 
 impl Lists {
     /// A list of all Jobs there begins.
-    pub(super) fn begin(&mut self, reach: &Reach) {
+    pub(super) fn begin(&mut self, reach: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
         self.jobs.insert(reach.clone(), list);
     }
 
     /// That list is complete; what was in it.
-    pub(super) fn end(&mut self, reach: &Reach) -> Option<BTreeSet<Uid>> {
+    pub(super) fn end(&mut self, reach: &WatchScope) -> Option<BTreeSet<Uid>> {
         let (_, listed) = self.jobs.remove(reach)?;
         Some(listed)
     }
@@ -41,13 +41,13 @@ impl Lists {
     }
 
     /// All semaphores there have been listed.
-    pub(super) fn know_semaphores(&mut self, reach: &Reach) {
+    pub(super) fn know_semaphores(&mut self, reach: &WatchScope) {
         self.semaphores.insert(reach.clone());
     }
 
     /// Whether all semaphores of a namespace are known.
     pub(super) fn knows_semaphores(&self, namespace: &Arc<str>) -> bool {
-        let own = Reach::Namespace(namespace.clone());
-        self.semaphores.contains(&Reach::Cluster) || self.semaphores.contains(&own)
+        let own = WatchScope::Namespace(namespace.clone());
+        self.semaphores.contains(&WatchScope::Cluster) || self.semaphores.contains(&own)
     }
 }

@@ -1,10 +1,10 @@
-//! The place of each Job: its line there, or among the strays.
+//! The place of each Job: its line there, or among the unclaimed.
 
 use std::sync::Arc;
 
 use super::{Line, QueueRef, Semaphore, SemaphoreRef, State};
 use consul_client::clock::Moment;
-use consul_semaphore::{Key, Prefix, Standing, Uid, lock_key_parts, plan::Stop};
+use consul_semaphore::{Key, Phase, Prefix, Uid, lock_key_parts, plan::Stop};
 use consul_semaphore_workload::TrackedWorkload;
 
 impl State {
@@ -23,7 +23,7 @@ impl State {
         }
         if let Some(known) = self.jobs.get(&uid) {
             new_in_line =
-                !known.job.in_line() || self.looks_after(known) != self.looks_after(&kept);
+                !known.job.is_queued() || self.looks_after(known) != self.looks_after(&kept);
             self.withdraw(&uid);
         }
         self.arrange(&kept, announce && new_in_line);
@@ -40,7 +40,7 @@ impl State {
         let Some(kept) = self.jobs.get(uid) else {
             return;
         };
-        self.strays.remove(uid);
+        self.unclaimed.remove(uid);
         self.ungranted.remove(uid);
         let kept = kept.clone();
         self.mark_concerned(&kept);
@@ -73,13 +73,13 @@ impl State {
         let known = |by: &QueueRef| self.semaphores.contains_key(&by.semaphore);
         let Some(reference) = looks_after.filter(known) else {
             if !job.has_ended() {
-                self.strays.insert(uid.clone());
+                self.unclaimed.insert(uid.clone());
             }
             return;
         };
         let asks = job.wants.as_ref() == Some(&reference.semaphore.name)
             && (reference.key.is_none() || reference.key == job.key);
-        if job.in_line() && asks {
+        if job.is_queued() && asks {
             if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
                 semaphore.queue.insert(job.place(), uid.clone());
             }
@@ -94,7 +94,7 @@ impl State {
                 line.newcomers.insert(uid.clone());
             }
         } else if job.granted.is_some()
-            && !matches!(job.standing, Standing::Finished { .. })
+            && !matches!(job.phase, Phase::Finished { .. })
             && let Some(line) = self.line_for(&reference)
         {
             line.bound.insert(uid.clone());
@@ -195,7 +195,7 @@ impl State {
             let uid = &kept.job.uid;
             self.ungranted.remove(uid);
             let known = self.lists.knows_semaphores(&kept.namespace);
-            let waited_for_it = self.strays.remove(uid) && known;
+            let waited_for_it = self.unclaimed.remove(uid) && known;
             self.arrange(&kept, waited_for_it);
         }
     }

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use super::*;
 use consul_client::clock::Moment;
 use consul_semaphore::OnContention;
-use consul_semaphore::{Granted, Standing};
+use consul_semaphore::{Granted, Phase};
 use consul_semaphore_api::annotations::AnnotationError;
 use consul_semaphore_workload::Obstacle;
 
@@ -39,7 +39,7 @@ fn add_others(index: &Index, name: &str, prefix: &str, keyed: bool) {
 /// An index of a cluster whose semaphores are known.
 fn empty() -> Index {
     let index = Index::default();
-    index.semaphores_are_known(&Reach::Cluster);
+    index.semaphores_are_known(&WatchScope::Cluster);
     index
 }
 
@@ -59,7 +59,7 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
             priority: 0,
             hold: false,
             since: 0,
-            standing: Standing::Idle,
+            phase: Phase::Idle,
             grace: Duration::from_secs(30),
             was_suspended: true,
             granted: None,
@@ -142,7 +142,7 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
     let runs = |version: &str| {
         kept("a", |kept| {
             job(kept).version = version.into();
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
@@ -224,7 +224,7 @@ fn a_change_moves_a_job_and_marks_the_queue() {
         &index,
         kept("a", |kept| {
             job(kept).version = "11".into();
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
@@ -249,19 +249,19 @@ fn one_that_holds_a_slot_does_not_wait() {
     put(&index, kept("b", |_| {}));
     // Of the last one nothing is known.
     let held = ["a", "gone"].map(Uid::from);
-    let in_line = || {
-        let in_line = index.in_line(&line("db"), held.iter());
-        (in_line.waiting, in_line.starting)
+    let is_queued = || {
+        let is_queued = index.is_queued(&line("db"), held.iter());
+        (is_queued.waiting, is_queued.starting)
     };
-    assert_eq!(in_line(), (1, vec!["a".into()]));
+    assert_eq!(is_queued(), (1, vec!["a".into()]));
     put(
         &index,
         kept("a", |kept| {
             job(kept).version = "11".into();
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
         }),
     );
-    assert_eq!(in_line(), (1, Vec::new()));
+    assert_eq!(is_queued(), (1, Vec::new()));
 }
 
 #[test]
@@ -295,9 +295,9 @@ fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
     index.reread(&uid, Some(held("50", 2)));
     assert_eq!(version(), "50");
     // So is an item of a list that began later.
-    index.list_begins(&Reach::Cluster);
+    index.list_begins(&WatchScope::Cluster);
     put(&index, held("40", 3));
-    index.list_ends(&Reach::Cluster);
+    index.list_ends(&WatchScope::Cluster);
     assert_eq!(version(), "40");
 }
 
@@ -318,23 +318,23 @@ fn what_a_new_list_does_not_have_is_gone() {
     let index = with_db();
     put(&index, kept("a", |_| {}));
     put(&index, kept("b", |_| {}));
-    index.list_begins(&Reach::Cluster);
+    index.list_begins(&WatchScope::Cluster);
     put(&index, kept("b", |_| {}));
     // An answer that comes in between is not part of the list.
     index.written(
         &"a".into(),
         Some(kept("a", |kept| job(kept).version = "12".into())),
     );
-    index.list_ends(&Reach::Cluster);
+    index.list_ends(&WatchScope::Cluster);
     assert_eq!(names(&index.line(&line("db"))), ["b"]);
 }
 
 #[test]
 fn newcomers_are_told_once_and_not_after_a_list() {
     let index = with_db();
-    index.list_begins(&Reach::Cluster);
+    index.list_begins(&WatchScope::Cluster);
     put(&index, kept("old", |_| {}));
-    index.list_ends(&Reach::Cluster);
+    index.list_ends(&WatchScope::Cluster);
     put(&index, kept("new", |_| {}));
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
@@ -349,7 +349,7 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
     add(&index, "other", "other", false);
     let started = |kept: &mut TrackedWorkload| {
         job(kept).wants = Some("other".into());
-        job(kept).standing = Standing::Running;
+        job(kept).phase = Phase::Running;
         job(kept).granted = Some(Granted {
             lock_key: "db/.lock".into(),
             session: "s".into(),
@@ -383,7 +383,7 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
         &index,
         kept("a", |kept| {
             job(kept).wants = Some("twin".into());
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
@@ -400,16 +400,16 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
     put(&index, kept("waits", |_| {}));
     put(
         &index,
-        kept("runs", |kept| job(kept).standing = Standing::Running),
+        kept("runs", |kept| job(kept).phase = Phase::Running),
     );
-    let strays = index.strays();
-    assert_eq!(names_of(&strays), ["runs", "waits"]);
+    let unclaimed = index.unclaimed();
+    assert_eq!(names_of(&unclaimed), ["runs", "waits"]);
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
     add(&index, "db", "db", false);
-    assert!(index.strays().is_empty());
+    assert!(index.unclaimed().is_empty());
     assert_eq!(names(&index.line(&line("db"))), ["waits"]);
     index.remove_semaphore(&reference("db"));
-    assert_eq!(index.strays().len(), 2);
+    assert_eq!(index.unclaimed().len(), 2);
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn a_job_that_cannot_be_in_line_is_a_stray() {
         &index,
         kept("malformed", |kept| {
             job(kept).wants = None;
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
         }),
     );
@@ -427,12 +427,12 @@ fn a_job_that_cannot_be_in_line_is_a_stray() {
         &index,
         kept("managed", |kept| {
             job(kept).wants = None;
-            job(kept).standing = Standing::Running;
+            job(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
         }),
     );
-    let strays = index.strays();
-    assert_eq!(names_of(&strays), ["malformed", "managed"]);
+    let unclaimed = index.unclaimed();
+    assert_eq!(names_of(&unclaimed), ["malformed", "managed"]);
     assert_eq!(names_of(&ungranted(&index)), ["malformed"]);
 }
 
@@ -453,7 +453,7 @@ fn finished_jobs_cost_nothing() {
     put(
         &index,
         kept("a", |kept| {
-            job(kept).standing = Standing::Finished { at_rest: true };
+            job(kept).phase = Phase::Finished { at_rest: true };
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
@@ -468,10 +468,7 @@ fn finished_jobs_cost_nothing() {
 #[test]
 fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_there_or_not() {
     let index = with_db();
-    put(
-        &index,
-        kept("a", |kept| job(kept).standing = Standing::Running),
-    );
+    put(&index, kept("a", |kept| job(kept).phase = Phase::Running));
     assert!(
         index
             .0
@@ -490,20 +487,20 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
 #[test]
 fn a_pod_that_ends_while_its_job_runs_marks_nothing() {
     let index = with_db();
-    let started = |standing| {
+    let started = |phase| {
         move |kept: &mut TrackedWorkload| {
-            job(kept).standing = standing;
+            job(kept).phase = phase;
             job(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
         }
     };
-    put(&index, kept("a", started(Standing::Running)));
+    put(&index, kept("a", started(Phase::Running)));
     assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(!marked(&index));
-    put(&index, kept("a", started(Standing::Stopping)));
+    put(&index, kept("a", started(Phase::Stopping)));
     assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(marked(&index));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::controller::{
     Context,
-    home::Home,
+    consul_target::ConsulTarget,
     secret::{SecretToken, TokenChanges},
     watches::reference_of,
 };
@@ -83,7 +83,11 @@ impl Access {
     }
 
     /// The way to Consul, if there is one.
-    pub(super) fn home(&self, context: &Context, semaphore: &ConsulSemaphore) -> Option<Home> {
+    pub(super) fn target(
+        &self,
+        context: &Context,
+        semaphore: &ConsulSemaphore,
+    ) -> Option<ConsulTarget> {
         match &self.kind {
             Kind::Own => Some(context.own_home(semaphore)),
             Kind::Barred(_) => None,
@@ -119,11 +123,11 @@ impl Access {
     }
 
     /// As the engine is told of it, where this is the way to Consul.
-    pub(super) fn of_home(&self, home: Option<&Home>) -> ConsulAccess {
+    pub(super) fn of_home(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
         let since = self.since;
-        match (home, &self.kind) {
-            (Some(home), _) => ConsulAccess::Granted {
-                operations: home.consul.transaction_capacity(),
+        match (target, &self.kind) {
+            (Some(target), _) => ConsulAccess::Granted {
+                operations: target.consul.transaction_capacity(),
             },
             (None, Kind::Barred(_)) => ConsulAccess::Refused { since },
             (None, Kind::Own | Kind::Secret { .. }) => ConsulAccess::Pending { since },

@@ -263,7 +263,7 @@ impl<'a> Observed<'a> {
         let Some((limit, held)) = self.lock().and_then(slots) else {
             return self.unknown(ConditionType::SlotsAvailable);
         };
-        let strays = held.iter().filter(|session| !session.is_genuine()).count();
+        let unclaimed = held.iter().filter(|session| !session.is_genuine()).count();
         let (held, limit) = (number(held.len()), number(limit));
         let now = Moment::now();
         if held < limit && self.queue.is_some_and(|queue| queue.is_delayed(now)) {
@@ -287,8 +287,8 @@ impl<'a> Observed<'a> {
                 message.push_str(&more);
             }
         }
-        if strays > 0 {
-            let more = format!(", {strays} of them by entries in Holders that are no sessions");
+        if unclaimed > 0 {
+            let more = format!(", {unclaimed} of them by entries in Holders that are no sessions");
             message.push_str(&more);
         }
         Finding::new(ConditionType::SlotsAvailable, free, reason, message)
@@ -300,7 +300,7 @@ impl<'a> Observed<'a> {
 
     /// How many slots cool.
     fn cooling(&self) -> usize {
-        self.queue.map_or(0, |queue| queue.coolings().count())
+        self.queue.map_or(0, |queue| queue.cooldowns().count())
     }
 
     /// What can't be said while `.lock` can't be read.

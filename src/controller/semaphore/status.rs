@@ -94,7 +94,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
 }
 
 /// Who is queued now, also if a slot was granted by the last pass.
-pub(super) fn in_line(index: &Index, reference: &QueueRef, queue: &Queue) -> InLine {
+pub(super) fn is_queued(index: &Index, reference: &QueueRef, queue: &Queue) -> InLine {
     let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
         // One without a contender is dead, and its Job may wait for another slot.
@@ -105,7 +105,7 @@ pub(super) fn in_line(index: &Index, reference: &QueueRef, queue: &Queue) -> InL
         Some(Owner::Own(identity)) => Some(&identity.uid),
         _ => None,
     });
-    index.in_line(reference, own)
+    index.is_queued(reference, own)
 }
 
 /// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it
@@ -140,7 +140,7 @@ pub(super) struct SpecOf {
 pub(super) struct KeyStatus {
     pub(super) spec: SpecOf,
     pub(super) shown: Shown,
-    pub(super) in_line: InLine,
+    pub(super) is_queued: InLine,
     pub(super) findings: Vec<Finding>,
     /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
@@ -203,7 +203,7 @@ impl Keys {
         let mut totals = Totals::default();
         let mut limits = BTreeSet::new();
         for key in self.0.values() {
-            let (shown, InLine { waiting, starting }) = (&key.shown, &key.in_line);
+            let (shown, InLine { waiting, starting }) = (&key.shown, &key.is_queued);
             totals.held += shown.held;
             totals.held_here += shown.held_here;
             totals.waiting += waiting;
@@ -269,7 +269,7 @@ pub(super) fn each_key_has_its_limit(limit: u32, full: usize) -> Finding {
 /// The keys by what their conditions say.
 struct Together<'a> {
     keys: &'a BTreeMap<Option<Key>, KeyStatus>,
-    found: BTreeMap<(ConditionType, Standing, Reason), BTreeSet<&'a Option<Key>>>,
+    found: BTreeMap<(ConditionType, Phase, Reason), BTreeSet<&'a Option<Key>>>,
 }
 
 impl<'a> Together<'a> {
@@ -299,7 +299,7 @@ impl<'a> Together<'a> {
 
     /// False only if it is so for all keys: what stops one stops no other.
     fn ready(&self) -> Finding {
-        let bad = self.count_of(ConditionType::Ready, Standing::False);
+        let bad = self.count_of(ConditionType::Ready, Phase::False);
         if bad == 0 || bad == self.keys.len() {
             return self.worst(ConditionType::Ready, "slots are granted and released");
         }
@@ -317,16 +317,16 @@ impl<'a> Together<'a> {
         let mut found = self.of_type(type_);
         let some = found.next();
         // A key that has just come to be used says nothing against the others.
-        let starting = |what: &(ConditionType, Standing, Reason)| {
-            what.1 == Standing::Unknown && what.2 == Reason::Starting
+        let starting = |what: &(ConditionType, Phase, Reason)| {
+            what.1 == Phase::Unknown && what.2 == Reason::Starting
         };
         let worst = match some {
             Some((what, _)) if starting(what) => found.next().or(some),
             // Of those that are well, the one with something to say.
-            Some(((_, Standing::True, _), _)) => self.of_type(type_).last(),
+            Some(((_, Phase::True, _), _)) => self.of_type(type_).last(),
             some => some,
         };
-        let Some(((_, standing, reason), keys)) = worst else {
+        let Some(((_, phase, reason), keys)) = worst else {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
         let first = keys.first().and_then(|key| self.keys.get(*key));
@@ -334,9 +334,9 @@ impl<'a> Together<'a> {
         let Some(finding) = findings.find(|finding| finding.type_ == type_) else {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
-        let message = match standing {
-            Standing::True if !fine.is_empty() => fine.to_owned(),
-            Standing::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
+        let message = match phase {
+            Phase::True if !fine.is_empty() => fine.to_owned(),
+            Phase::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
                 format!("{}: {}", named(keys), finding.message)
             }
             _ => finding.message.clone(),
@@ -350,10 +350,10 @@ impl<'a> Together<'a> {
     /// That all slots of one key are held says nothing about others.
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
-        let full = (type_, Standing::False, Reason::AllSlotsHeld);
-        let running = (type_, Standing::False, Reason::RunningWithoutSlot);
+        let full = (type_, Phase::False, Reason::AllSlotsHeld);
+        let running = (type_, Phase::False, Reason::RunningWithoutSlot);
         if self.found.contains_key(&running)
-            || self.count_of(type_, Standing::Unknown) == self.keys.len()
+            || self.count_of(type_, Phase::Unknown) == self.keys.len()
         {
             let mut others = self.of_type(type_).filter(|(what, _)| **what != full);
             if let Some((_, keys)) = others.next()
@@ -374,32 +374,27 @@ impl<'a> Together<'a> {
     fn of_type(
         &self,
         type_: ConditionType,
-    ) -> impl Iterator<
-        Item = (
-            &(ConditionType, Standing, Reason),
-            &BTreeSet<&'a Option<Key>>,
-        ),
-    > {
+    ) -> impl Iterator<Item = (&(ConditionType, Phase, Reason), &BTreeSet<&'a Option<Key>>)> {
         let found = self.found.iter();
         found.filter(move |((of, ..), _)| *of == type_)
     }
 
-    fn count_of(&self, type_: ConditionType, standing: Standing) -> usize {
+    fn count_of(&self, type_: ConditionType, phase: Phase) -> usize {
         let found = self.of_type(type_);
-        let found = found.filter(|((_, is, _), _)| *is == standing);
+        let found = found.filter(|((_, is, _), _)| *is == phase);
         found.map(|(_, keys)| keys.len()).sum()
     }
 }
 
 /// A condition's status, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Standing {
+enum Phase {
     False,
     Unknown,
     True,
 }
 
-impl From<ConditionStatus> for Standing {
+impl From<ConditionStatus> for Phase {
     fn from(status: ConditionStatus) -> Self {
         match status {
             ConditionStatus::False => Self::False,

@@ -8,8 +8,8 @@ use tokio::{sync::Semaphore, time::timeout};
 use crate::{
     controller::{
         Context,
-        home::Home,
-        keeper::{Session, Span},
+        consul_target::ConsulTarget,
+        session_manager::{Session, Span},
     },
     crash::{self, Point},
     workload::{Urgency, WorkloadWrite, WriteError},
@@ -31,7 +31,7 @@ pub(super) struct Means {
     pub(super) context: Arc<Context>,
     pub(super) queue: QueueRef,
     /// Where in Consul the queue is; `None` while there is no way there.
-    pub(super) home: Option<Home>,
+    pub(super) target: Option<ConsulTarget>,
     /// All keys below the prefix begin with this.
     pub(super) folder: String,
     /// Turns to call Consul, which all queues of a semaphore share.
@@ -84,8 +84,10 @@ impl Means {
                 Answer::Access(self.context.workloads.may_write(self.namespace()).await)
             }
             Call::Read { not_after } => Answer::Listing(
-                self.in_turn(not_after, async |home| home.consul.list(&self.folder).await)
-                    .await,
+                self.in_turn(not_after, async |target| {
+                    target.consul.list(&self.folder).await
+                })
+                .await,
             ),
             Call::Transact {
                 transaction,
@@ -95,11 +97,11 @@ impl Means {
                 sessions,
                 not_after,
             } => Answer::Resolved(
-                self.in_turn(not_after, async |home| resolve(home, &sessions).await)
+                self.in_turn(not_after, async |target| resolve(target, &sessions).await)
                     .await,
             ),
             Call::Describe(session) => Answer::Described(
-                self.in_turn(None, async |home| home.consul.session(&session).await)
+                self.in_turn(None, async |target| target.consul.session(&session).await)
                     .await,
             ),
         };
@@ -111,15 +113,15 @@ impl Means {
     async fn in_turn<T>(
         &self,
         not_after: Option<Moment>,
-        call: impl AsyncFnOnce(&Home) -> Result<T, consul::Error>,
+        call: impl AsyncFnOnce(&ConsulTarget) -> Result<T, consul::Error>,
     ) -> Result<T, consul::Error> {
-        let Some(home) = &self.home else {
+        let Some(target) = &self.target else {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
         // Turns are never closed.
         let _turn = self.turns.acquire().await;
         let Some(not_after) = not_after else {
-            return call(home).await;
+            return call(target).await;
         };
         let left = not_after.since(Moment::now());
         if left.is_zero() {
@@ -131,7 +133,7 @@ impl Means {
                 undecided: true,
             })
         };
-        timeout(left, call(home)).await.unwrap_or_else(given_up)
+        timeout(left, call(target)).await.unwrap_or_else(given_up)
     }
 
     async fn transact(&self, transaction: &Transaction, not_after: Option<Moment>) -> Answer {
@@ -140,9 +142,9 @@ impl Means {
         }
         let mut sent = Moment::now();
         let result = self
-            .in_turn(not_after, async |home| {
+            .in_turn(not_after, async |target| {
                 sent = Moment::now();
-                home.consul.transaction(&transaction.operations).await
+                target.consul.transaction(&transaction.operations).await
             })
             .await;
         if result.is_ok() {
@@ -156,7 +158,7 @@ impl Means {
         for (point, reached) in [
             (Point::LimitWritten, transaction.limit.is_some()),
             (Point::Pruned, !transaction.prunes.is_empty()),
-            (Point::Cooling, !transaction.coolings.is_empty()),
+            (Point::Cooling, !transaction.cooldowns.is_empty()),
             (Point::Released, !transaction.releases.is_empty()),
             (Point::Granted, grants.iter().any(|grant| grant.starts)),
             (Point::Regranted, grants.iter().any(|grant| !grant.starts)),
@@ -172,11 +174,13 @@ impl Means {
         name: String,
         span: Span,
     ) -> Result<(SessionId, Session), consul::Error> {
-        let Some(home) = &self.home else {
+        let Some(target) = &self.target else {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
-        let keeper = &self.context.keeper;
-        let made = keeper.create(home, name, span, self.on_change()).await?;
+        let session_manager = &self.context.session_manager;
+        let made = session_manager
+            .create(target, name, span, self.on_change())
+            .await?;
         crash::reach(Point::SessionMade, self.namespace()).await;
         Ok(made)
     }
@@ -223,27 +227,27 @@ fn point_after(write: &Write) -> Option<Point> {
 /// Those of these sessions that are there and belong to our node: only they can be ours, and only they can be
 /// told apart by their names. There may be thousands, of all semaphores.
 async fn resolve(
-    home: &Home,
+    target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
     if sessions.len() <= ASKED_APART {
-        match one_by_one(home, sessions).await {
+        match one_by_one(target, sessions).await {
             // One of them is of another node, which nobody has to let us read.
             Err(consul::Error::Denied(_)) => {}
             named => return named,
         }
     }
-    home.consul.node_sessions(&home.node).await
+    target.consul.node_sessions(&target.node).await
 }
 
 async fn one_by_one(
-    home: &Home,
+    target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
     let mut named = Vec::new();
     for id in sessions {
-        let session = home.consul.session(id).await?;
-        named.extend(session.filter(|session| *session.node == *home.node));
+        let session = target.consul.session(id).await?;
+        named.extend(session.filter(|session| *session.node == *target.node));
     }
     Ok(named)
 }

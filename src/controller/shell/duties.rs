@@ -52,13 +52,13 @@ impl Duties {
 
     /// Asks which sessions our node has.
     pub(super) fn list_sessions(&mut self, of: &SemaphoreController) {
-        let home = of.home().cloned();
+        let target = of.target().cloned();
         self.begin(of, async {
-            let Some(home) = home else {
+            let Some(target) = target else {
                 let why = "there is no way to Consul".into();
                 return DutyDone::Sessions(Err(consul::Error::NotSent(why)));
             };
-            DutyDone::Sessions(home.consul.node_sessions(&home.node).await)
+            DutyDone::Sessions(target.consul.node_sessions(&target.node).await)
         });
     }
 

@@ -2,24 +2,24 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::controller::{Context, index::Index, keeper::Keeper};
+use crate::controller::{Context, index::Index, session_manager::SessionManager};
 use consul_client::SessionId;
 use consul_semaphore::{
-    Job, Key, Life, Uid,
+    Job, Key, SessionState, Uid,
     engine::{Changes, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
 };
 
 /// What the engine looks up, for all queues.
 pub(super) struct Cluster<'a> {
     index: &'a Index,
-    keeper: &'a Keeper,
+    session_manager: &'a SessionManager,
 }
 
 impl<'a> Cluster<'a> {
     pub(super) fn of(context: &'a Context) -> Self {
         Self {
             index: &context.index,
-            keeper: &context.keeper,
+            session_manager: &context.session_manager,
         }
     }
 }
@@ -33,7 +33,7 @@ impl Stores for Cluster<'_> {
     fn of<'a>(&'a self, queue: &'a QueueRef) -> OfQueue<'a> {
         OfQueue {
             index: self.index,
-            keeper: self.keeper,
+            session_manager: self.session_manager,
             queue,
         }
     }
@@ -51,14 +51,14 @@ impl Stores for Cluster<'_> {
     }
 
     fn keeps(&self, session: &SessionId) -> bool {
-        self.keeper.keeps(session)
+        self.session_manager.keeps(session)
     }
 }
 
 /// What the engine looks up for a queue.
 pub(super) struct OfQueue<'a> {
     index: &'a Index,
-    keeper: &'a Keeper,
+    session_manager: &'a SessionManager,
     queue: &'a QueueRef,
 }
 
@@ -79,8 +79,8 @@ impl Lookup for OfQueue<'_> {
         self.index.touched(self.queue)
     }
 
-    fn life(&self, session: &SessionId) -> Option<Life> {
-        self.keeper.life(session)
+    fn life(&self, session: &SessionId) -> Option<SessionState> {
+        self.session_manager.life(session)
     }
 
     fn changes(&self) -> Option<Changes> {

@@ -1,22 +1,22 @@
 //! The slots of Jobs that are done: they stay held for a while.
 
 use super::Pass;
-use crate::{fate::Ours, identity::ContenderBody};
+use crate::{fate::OwnContender, identity::ContenderBody};
 use consul_client::SessionId;
 
 impl<'a> Pass<'a> {
     /// Whether the end of this contender's cooldown is written: its Job is never started again in
     /// that slot.
     pub(super) fn cools(&self, session: &SessionId) -> bool {
-        self.observed.coolings.end(session).is_some()
+        self.observed.cooldowns.end(session).is_some()
     }
 
     /// The Job has run and is done: its slot is released when it has cooled for as long as the grant
     /// said, counted from when the Job is first seen done.
-    pub(super) fn cool(&mut self, ours: &'a Ours) {
+    pub(super) fn cool(&mut self, ours: &'a OwnContender) {
         // While the lock can't be read, it may hold one all the same.
         let may_hold = self.reading.holds(&ours.session) || !self.reading.is_readable();
-        match self.observed.coolings.end(&ours.session) {
+        match self.observed.cooldowns.end(&ours.session) {
             Some(end) if may_hold && end > self.observed.now => self.wake_at(end),
             None if may_hold && let Some((body, until)) = self.cooldown_of(ours) => {
                 self.composer.cool(ours, body, until);
@@ -27,7 +27,7 @@ impl<'a> Pass<'a> {
 
     /// What the grant said of the cooldown, and until when that is from now on; `None` if it said
     /// nothing.
-    fn cooldown_of(&self, ours: &Ours) -> Option<(ContenderBody, jiff::Timestamp)> {
+    fn cooldown_of(&self, ours: &OwnContender) -> Option<(ContenderBody, jiff::Timestamp)> {
         let contender = self.reading.contender(&ours.session)?;
         let body = ContenderBody::read(&contender.value)?;
         let cooldown = body.cooldown();

@@ -3,7 +3,7 @@
 use super::{Observed, Pass, grant};
 use crate::{
     OnSlotLost,
-    job::{Job, Standing},
+    job::{Job, Phase},
     lock::Lock,
     plan::{GiveBack, Plan, Suspend, Suspended},
 };
@@ -14,7 +14,7 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
     plan.deadline = observed.evidence.first_steady();
     let lock_key = observed.settings.prefix.lock_key();
     let running = observed.bound.iter().filter(|job| {
-        job.standing == Standing::Running
+        job.phase == Phase::Running
             && job.started_at(&lock_key)
             && !observed.busy.contains(&job.uid)
     });
@@ -48,11 +48,11 @@ impl<'a> Pass<'a> {
             if job.held_by().any(|session| self.reading.holds(session)) {
                 continue;
             }
-            match job.standing {
+            match job.phase {
                 // What Consul said before the Job was seen running proves nothing against it.
-                Standing::Running if job.seen > self.reading.sent => self.plan.reread = true,
-                Standing::Running => lost.push(job),
-                Standing::Idle if !self.observed.settings.may_start(job) => {
+                Phase::Running if job.seen > self.reading.sent => self.plan.reread = true,
+                Phase::Running => lost.push(job),
+                Phase::Idle if !self.observed.settings.may_start(job) => {
                     self.forget_grant(job);
                 }
                 _ => {}
@@ -120,7 +120,7 @@ impl<'a> Pass<'a> {
     pub(super) fn reserve_for_pods(&mut self) {
         let dead = self.reading.dead_holders();
         for job in self.observed.bound {
-            let has_pods = matches!(job.standing, Standing::Running | Standing::Stopping);
+            let has_pods = matches!(job.phase, Phase::Running | Phase::Stopping);
             if !has_pods || !self.started_here(job) {
                 continue;
             }

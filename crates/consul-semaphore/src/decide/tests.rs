@@ -31,11 +31,11 @@ struct Facts {
     fenced: bool,
     entries: Vec<Entry>,
     deaths: Deaths,
-    coolings: Coolings,
+    cooldowns: Cooldowns,
     mutex: MutexMemory,
     turns: Turns,
     evidence: Evidence,
-    ours: Vec<Ours>,
+    ours: Vec<OwnContender>,
     bound: Vec<Arc<Job>>,
     line: Vec<Arc<Job>>,
     sessions: BTreeMap<Uid, SessionId>,
@@ -62,7 +62,7 @@ impl Facts {
             fenced: true,
             entries: Vec::new(),
             deaths: Deaths::default(),
-            coolings: Coolings::default(),
+            cooldowns: Cooldowns::default(),
             mutex: MutexMemory::default(),
             turns: Turns::default(),
             evidence: Evidence::default(),
@@ -133,7 +133,7 @@ impl Facts {
     fn read_coolings(&mut self) -> &mut Self {
         let reading = self.reading();
         let (now, time) = (second(NOW), samples::time(NOW));
-        self.coolings.observe(&reading, &self.ours, now, time);
+        self.cooldowns.observe(&reading, &self.ours, now, time);
         self
     }
 
@@ -181,7 +181,7 @@ impl Facts {
             fenced: self.fenced,
             reading,
             deaths: &self.deaths,
-            coolings: &self.coolings,
+            cooldowns: &self.cooldowns,
             mutex: &self.mutex,
             turns: &self.turns,
             evidence: &self.evidence,
@@ -200,7 +200,7 @@ impl Facts {
 
 /// A Job that was never started.
 fn waiting(name: &str) -> Job {
-    samples::job(name, Standing::Idle, None, None)
+    samples::job(name, Phase::Idle, None, None)
 }
 
 /// A Job that is not to wait.
@@ -213,18 +213,18 @@ fn impatient(name: &str) -> Job {
 
 /// A Job that ran in the slot of this session, and is done.
 fn done(name: &str, session: &str) -> Job {
-    let standing = Standing::Finished { at_rest: true };
-    samples::job(name, standing, Some(session), Some(session))
+    let phase = Phase::Finished { at_rest: true };
+    samples::job(name, phase, Some(session), Some(session))
 }
 
 /// A Job that runs, started in the slot of this session.
 fn running(name: &str, session: &str) -> Job {
-    samples::job(name, Standing::Running, Some(session), Some(session))
+    samples::job(name, Phase::Running, Some(session), Some(session))
 }
 
 /// A Job that was started in the slot of this session and is suspended, with no pod left.
 fn stopped(name: &str, session: &str) -> Job {
-    samples::job(name, Standing::Idle, Some(session), Some(session))
+    samples::job(name, Phase::Idle, Some(session), Some(session))
 }
 
 fn granted(plan: &Plan) -> Vec<&str> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Observed, Pass};
-use crate::{Lock, Standing};
+use crate::{Lock, Phase};
 
 /// How long a key's `.lock` that nobody uses is left to whoever made it: a `ConsulSemaphore` of its own, which
 /// would make it again at once, or a program that is about to take a slot.
@@ -54,7 +54,7 @@ impl Pass<'_> {
     /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
     pub(super) fn finish(&mut self) {
         let bound = self.observed.bound.iter().any(|job| {
-            matches!(job.standing, Standing::Running | Standing::Stopping) && self.started_here(job)
+            matches!(job.phase, Phase::Running | Phase::Stopping) && self.started_here(job)
         });
         let any_holds =
             !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Withheld, sessions::Sessions,
 };
-use crate::{Evidence, Identity, Job, Ours, Reading, Settings, Uid, reading::Changed};
+use crate::{Evidence, Identity, Job, OwnContender, Reading, Settings, Uid, reading::Changed};
 use consul_client::SessionId;
 
 /// What a pass looks at.
@@ -89,7 +89,7 @@ impl Active {
         let Some(ours) = evidence.unsettle(uid, |session| lookup.life(session)) else {
             return;
         };
-        let Ours {
+        let OwnContender {
             session,
             identity,
             job,
@@ -180,7 +180,7 @@ impl Active {
     /// Leaves those alone from now on about whom there is nothing to decide.
     pub(super) fn settle(
         &mut self,
-        ours: &mut Vec<Ours>,
+        ours: &mut Vec<OwnContender>,
         held: &mut Held,
         reading: &Reading,
         settings: &Settings,
@@ -197,7 +197,7 @@ impl Active {
             let uid = &own.identity.uid;
             let is_steady = own.runs_as_granted(&lock_key)
                 && reading.holds(&own.session)
-                && held.coolings.end(&own.session).is_none()
+                && held.cooldowns.end(&own.session).is_none()
                 && !withheld.busy.contains(uid)
                 && !twice.contains(uid)
                 && self.bound.get(uid) == own.job.as_ref();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::{AHEAD, Job, Life, Uid};
+use crate::{AHEAD, Job, SessionState, Uid};
 use consul_client::SessionId;
 
 /// How many more of those in the queue are looked at than need be: as many may come in before those that
@@ -20,7 +20,7 @@ pub trait Lookup {
     /// The workloads of which a pod has ended since this was last asked.
     fn touched(&self) -> BTreeSet<Uid>;
     /// What is known of a session that is renewed by this process, for whichever queue.
-    fn life(&self, session: &SessionId) -> Option<Life>;
+    fn life(&self, session: &SessionId) -> Option<SessionState>;
 
     /// What may have changed since this was last asked, of the workloads that this queue started or has contenders of,
     /// and of the sessions that are renewed for it; `None`: anything. Who can tell saves the engine a look at

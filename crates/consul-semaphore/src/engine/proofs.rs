@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Now;
-use crate::{Identity, Job, Ours, Standing, holding::Setback};
+use crate::{Identity, Job, OwnContender, Phase, holding::Setback};
 use consul_client::{SessionId, clock::Moment, id::IdMap};
 
 /// How long it is believed that pods are left while nothing is heard of them.
@@ -65,7 +65,7 @@ impl Proof {
         self.taken >= self.counts && self.pods.as_ref().is_ok_and(Vec::is_empty)
     }
 
-    fn is_current(&self, ours: &Ours, now: Moment) -> bool {
+    fn is_current(&self, ours: &OwnContender, now: Moment) -> bool {
         let version = ours.job.as_ref().map(|job| &job.version);
         self.of.as_ref() == version && self.due().is_none_or(|due| due > now)
     }
@@ -135,11 +135,11 @@ impl Proofs {
 
     /// Notes since when workloads are known to have been started, which may have been a moment before. Of one
     /// that is gone before it was seen started, that is now.
-    pub(super) fn note_starts(&mut self, ours: &[Ours], now: Moment) {
+    pub(super) fn note_starts(&mut self, ours: &[OwnContender], now: Moment) {
         for contender in ours {
             let session = &contender.session;
             let started = contender.job.as_ref().is_none_or(|job| {
-                job.standing == Standing::Deleting || job.held_by().any(|held| held == session)
+                job.phase == Phase::Deleting || job.held_by().any(|held| held == session)
             });
             if started && !self.starts.contains_key(session) {
                 self.starts.insert(session.clone(), now);
@@ -148,7 +148,7 @@ impl Proofs {
     }
 
     /// Takes a proof into account, or says what to ask.
-    pub(super) fn apply(&mut self, contender: &mut Ours, now: Moment) -> Option<Question> {
+    pub(super) fn apply(&mut self, contender: &mut OwnContender, now: Moment) -> Option<Question> {
         let session = &contender.session;
         match self.brought.get(session) {
             Some(proof) if proof.is_current(contender, now) => {
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    fn ask(proofs: &mut Proofs, contender: &Ours, now: Now) -> Option<Question> {
+    fn ask(proofs: &mut Proofs, contender: &OwnContender, now: Now) -> Option<Question> {
         proofs.apply(&mut contender.clone(), now.moment)
     }
 

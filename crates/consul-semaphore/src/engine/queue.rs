@@ -28,8 +28,8 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, ContenderBody, Coolings, Defence, Evidence, Identity, Job, Life, Lock, Ours, Plan,
-    Reading, Settings, Standing, Turns, Uid, decide,
+    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Job, Lock, OwnContender,
+    Phase, Plan, Reading, SessionState, Settings, Turns, Uid, decide,
     evidence::{LATE, tenure},
     plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
 };
@@ -111,7 +111,7 @@ struct Limits {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held {
     pub(crate) evidence: Evidence,
-    pub(crate) coolings: Coolings,
+    pub(crate) cooldowns: Cooldowns,
     pub(crate) proofs: Proofs,
     /// The running workloads of which it was said that they go on without a slot.
     unheld: BTreeSet<Uid>,
@@ -167,8 +167,8 @@ impl Queue {
     }
 
     /// When the slots of workloads that are done are free.
-    pub fn coolings(&self) -> &Coolings {
-        &self.held.coolings
+    pub fn cooldowns(&self) -> &Cooldowns {
+        &self.held.cooldowns
     }
 
     /// The sessions that are renewed for it.
@@ -469,9 +469,9 @@ impl Queue {
                 self.calls.report(outcome);
             }
         }
-        let coolings = transaction.coolings.iter().cloned().map(Outcome::Cools);
+        let cooldowns = transaction.cooldowns.iter().cloned().map(Outcome::Cools);
         let prunes = transaction.prunes.iter().cloned().map(Outcome::Pruned);
-        for outcome in coolings.chain(prunes) {
+        for outcome in cooldowns.chain(prunes) {
             self.calls.report(outcome);
         }
         if let Some(limit) = transaction.limit {
@@ -581,7 +581,7 @@ impl Queue {
         }
         self.writes.refusals.retain(|uid| {
             let job = lookup.workload(uid);
-            job.is_some_and(|job| !matches!(job.standing, Standing::Finished { .. }))
+            job.is_some_and(|job| !matches!(job.phase, Phase::Finished { .. }))
         });
     }
 
@@ -673,8 +673,8 @@ impl Queue {
             self.describe_holders(now);
             ours = self.ours(&withheld, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
-                let coolings = &mut self.held.coolings;
-                coolings.observe(reading, &ours, now.moment, now.time);
+                let cooldowns = &mut self.held.cooldowns;
+                cooldowns.observe(reading, &ours, now.moment, now.time);
             }
         }
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
@@ -790,9 +790,8 @@ impl Queue {
         let job = lookup.workload(&identity.uid);
         let started_by_it = |job: &Arc<Job>| job.held_by().any(|by| *by == session);
         let held = named || job.as_ref().is_some_and(started_by_it);
-        let lost = |job: &Arc<Job>| {
-            job.lost() || matches!(job.standing, Standing::Running | Standing::Stopping)
-        };
+        let lost =
+            |job: &Arc<Job>| job.lost() || matches!(job.phase, Phase::Running | Phase::Stopping);
         if !held || job.as_ref().is_some_and(lost) {
             return;
         }
@@ -825,18 +824,18 @@ impl Queue {
 
     /// Our contenders that are to be looked at, each with its workload, and with a proof where what happens to it
     /// depends on one.
-    fn ours(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> Vec<Ours> {
+    fn ours(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
         };
         let contenders = self.active.contenders.iter();
-        let ours = contenders.map(|(session, identity)| Ours {
+        let ours = contenders.map(|(session, identity)| OwnContender {
             session: session.clone(),
             identity: identity.clone(),
             job: lookup.contends(&identity.uid, true),
             pods_gone: false,
         });
-        let mut ours: Vec<Ours> = ours.collect();
+        let mut ours: Vec<OwnContender> = ours.collect();
         let Held {
             proofs, evidence, ..
         } = &mut self.held;
@@ -870,8 +869,8 @@ impl Queue {
     }
 
     /// How many of those in the queue this pass looks at.
-    fn head(&self, ours: &[Ours], withheld: &Withheld) -> usize {
-        let waiting = |ours: &&Ours| ours.job.as_ref().is_some_and(|job| job.in_line());
+    fn head(&self, ours: &[OwnContender], withheld: &Withheld) -> usize {
+        let waiting = |ours: &&OwnContender| ours.job.as_ref().is_some_and(|job| job.is_queued());
         let passed =
             ours.iter().filter(waiting).count() + withheld.busy.len() + withheld.barred.len();
         head(self.settings.limit, self.operations.unwrap_or(0), passed)
@@ -890,9 +889,15 @@ impl Queue {
     }
 
     /// Brings the evidence for the slots of running workloads up to date.
-    fn update_evidence(&mut self, now: Now, certain: bool, ours: &[Ours], lookup: &impl Lookup) {
+    fn update_evidence(
+        &mut self,
+        now: Now,
+        certain: bool,
+        ours: &[OwnContender],
+        lookup: &impl Lookup,
+    ) {
         let lock_key = self.settings.prefix.lock_key();
-        let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
+        let runs = |job: &&Job| job.phase == Phase::Running && job.started_at(&lock_key);
         let bound = self.active.bound.values();
         let running: Vec<&Job> = bound.map(AsRef::as_ref).filter(runs).collect();
         let reading = self.knowledge.reading.as_ref().filter(|_| certain);
@@ -970,9 +975,9 @@ impl Queue {
         let reading = self.knowledge.reading.as_ref();
         let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));
         let lives = match self.sessions.life(start.slot.session(), lookup) {
-            Some(Life::Renewed { sent, ttl }) => enough(sent, ttl),
-            Some(Life::Endless) => Some(Moment::END),
-            Some(Life::Unknown | Life::Gone) | None => None,
+            Some(SessionState::Renewed { sent, ttl }) => enough(sent, ttl),
+            Some(SessionState::Endless) => Some(Moment::END),
+            Some(SessionState::Unknown | SessionState::Gone) | None => None,
         };
         match (seen, lives) {
             (Some(seen), Some(lives)) => self.write(Write::Start(start), Some(seen.min(lives))),
@@ -1107,7 +1112,7 @@ impl Queue {
         }
         let ahead: BTreeSet<_> = self.sessions.ahead.values().collect();
         let lives = |session: &SessionId| {
-            let end = lookup.life(session).and_then(Life::end);
+            let end = lookup.life(session).and_then(SessionState::end);
             end.is_some_and(|end| end > facts.now.moment)
         };
         let mut kept = self.sessions.kept.iter();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Lookup;
-use crate::{Identity, Life, Reading, Uid, reading::Changed};
+use crate::{Identity, Reading, SessionState, Uid, reading::Changed};
 use consul_client::{
     SessionId,
     id::{IdMap, IdSet},
@@ -45,16 +45,16 @@ impl Sessions {
     }
 
     /// What is known of a session that is renewed for this queue.
-    pub(super) fn life(&self, session: &SessionId, lookup: &impl Lookup) -> Option<Life> {
+    pub(super) fn life(&self, session: &SessionId, lookup: &impl Lookup) -> Option<SessionState> {
         let kept = self.kept.contains(session);
-        kept.then(|| lookup.life(session).unwrap_or(Life::Unknown))
+        kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
     /// Forgets those made ahead of which Consul says that they are gone; returns them.
     pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
         let mut dead = Vec::new();
         self.ahead.retain(|_, session| {
-            let gone = lookup.life(session) == Some(Life::Gone);
+            let gone = lookup.life(session) == Some(SessionState::Gone);
             let lives = self.kept.contains(session) && !gone;
             if !lives && self.kept.remove(session) {
                 dead.push(session.clone());
@@ -73,7 +73,7 @@ impl Sessions {
         lookup: &impl Lookup,
     ) -> bool {
         self.outlived.retain(|session| self.kept.contains(session));
-        let is_gone = |session: &&SessionId| self.life(session, lookup) == Some(Life::Gone);
+        let is_gone = |session: &&SessionId| self.life(session, lookup) == Some(SessionState::Gone);
         let contenders = reading.changed_contenders().map(|(session, _)| session);
         let others = gone.iter().filter(|id| reading.contender(id).is_some());
         let gone: Vec<SessionId> = contenders.chain(others).filter(is_gone).cloned().collect();
@@ -136,7 +136,7 @@ impl Sessions {
     /// Those of which Consul says that they are gone.
     pub(super) fn gone(&self, lookup: &impl Lookup) -> Vec<SessionId> {
         let kept = self.kept.iter();
-        kept.filter(|session| lookup.life(session) == Some(Life::Gone))
+        kept.filter(|session| lookup.life(session) == Some(SessionState::Gone))
             .cloned()
             .collect()
     }

@@ -4,7 +4,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use super::*;
 use crate::{
-    Granted, Job, Life, Settings, Standing, Uid, model::consul::Consul, plan::Start, samples,
+    Granted, Job, Phase, SessionState, Settings, Uid, model::consul::Consul, plan::Start, samples,
 };
 
 /// What the engine looks up: the workloads of each queue.
@@ -57,9 +57,13 @@ impl OfQueue<'_> {
 
 impl Lookup for OfQueue<'_> {
     fn slice(&self, head: usize) -> Slice {
-        let waiting = self.jobs().filter(|job| job.in_line());
+        let waiting = self.jobs().filter(|job| job.is_queued());
         Slice {
-            bound: self.jobs().filter(|job| !job.in_line()).cloned().collect(),
+            bound: self
+                .jobs()
+                .filter(|job| !job.is_queued())
+                .cloned()
+                .collect(),
             waiting: waiting.take(head).cloned().collect(),
         }
     }
@@ -77,8 +81,8 @@ impl Lookup for OfQueue<'_> {
         BTreeSet::new()
     }
 
-    fn life(&self, _session: &SessionId) -> Option<Life> {
-        Some(Life::Endless)
+    fn life(&self, _session: &SessionId) -> Option<SessionState> {
+        Some(SessionState::Endless)
     }
 }
 
@@ -153,7 +157,7 @@ impl World {
     fn job(&mut self, name: &str, of: &QueueRef) {
         let job = Job {
             key: of.key.clone(),
-            ..samples::job(name, Standing::Idle, None, None)
+            ..samples::job(name, Phase::Idle, None, None)
         };
         let jobs = self.store.jobs.entry(of.clone()).or_default();
         jobs.push(Arc::new(job));
@@ -231,7 +235,7 @@ impl World {
         let mut jobs = self.store.jobs.values_mut().flatten();
         let job = jobs.find(|job| job.uid == start.job.uid).unwrap();
         let job = Arc::make_mut(job);
-        job.standing = Standing::Running;
+        job.phase = Phase::Running;
         let session = start.slot.session();
         job.granted = Some(Granted::by(start.slot.key(), session.as_str()));
         job.reported = Some(session.clone());
@@ -371,7 +375,7 @@ fn the_finalizer_goes_when_nothing_is_left() {
     assert!(world.consul.get("p/.lock").is_some(), "a Job runs");
 
     let job = Arc::make_mut(&mut world.store.jobs.values_mut().next().unwrap()[0]);
-    job.standing = Standing::Finished { at_rest: true };
+    job.phase = Phase::Finished { at_rest: true };
     let now = world.now();
     world.engine.touched(&queue("db", None), now, &world.store);
     world.settle();
@@ -508,7 +512,7 @@ fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
     // It gives its slot back, and hears nothing of that: so it says no more than that it wants 4.
     world.hung.insert(b.clone());
     let job = &mut world.store.jobs.get_mut(&b).unwrap()[0];
-    Arc::make_mut(job).standing = Standing::Finished { at_rest: true };
+    Arc::make_mut(job).phase = Phase::Finished { at_rest: true };
     world.put(spec(4, true), true, GRANTED);
     world.settle();
     assert!(world.engine.queue(&b).unwrap().is_blocked());

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    Life,
+    SessionState,
     engine::{Answer, CallId},
     holding::Renewal,
     plan::Transaction,
@@ -20,7 +20,7 @@ pub(super) enum Done {
     /// As the engine is to hear it.
     Answer(Answer),
     /// A session was made, of which so much is known.
-    Session(Result<(SessionId, Life), consul::Error>),
+    Session(Result<(SessionId, SessionState), consul::Error>),
 }
 
 /// What is under way.
@@ -97,14 +97,17 @@ impl Calls {
         };
         self.under_way.spawn(async move {
             let sent = Moment::now();
-            let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
+            let life = ttl.map_or(SessionState::Endless, |ttl| SessionState::Renewed {
+                sent,
+                ttl,
+            });
             let made = consul.create_session_on_node(&request).await;
             (id, Done::Session(made.map(|session| (session, life))))
         });
     }
 
     /// Renews a session from now on.
-    pub(super) fn renew(&self, session: SessionId, life: Life) -> Renewal {
+    pub(super) fn renew(&self, session: SessionId, life: SessionState) -> Renewal {
         let changed = self.changed.clone();
         let on_change = Arc::new(move || changed.notify_one());
         Renewal::start(self.consul.clone(), session, life, on_change)

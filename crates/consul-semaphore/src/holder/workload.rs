@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    Cluster, Job, Key, Life, LimitPolicy, Mode, OnContention, OnSlotLost, Prefix, Reading,
-    Standing, Uid,
+    Cluster, Job, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
+    SessionState, Uid,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -131,7 +131,7 @@ impl Workload {
             priority: settings.priority,
             hold: false,
             since: clock::time().as_second(),
-            standing: Standing::Idle,
+            phase: Phase::Idle,
             grace: settings.grace + LATE,
             was_suspended: false,
             granted: None,
@@ -153,7 +153,7 @@ impl Workload {
 
     /// What there is of it: nothing is left of the work of who leaves.
     pub(super) fn proof(&self) -> Answer {
-        let left = self.job.standing != Standing::Deleting;
+        let left = self.job.phase != Phase::Deleting;
         let left = left.then(|| "the program".to_owned());
         Answer::Proof(Ok((Some(self.job.clone()), left.into_iter().collect())))
     }
@@ -167,7 +167,7 @@ impl Workload {
     pub(super) fn forget(&mut self, session: &SessionId) -> bool {
         self.sessions.remove(session).is_some_and(|renewal| {
             renewal.stop();
-            renewal.life() != Life::Gone
+            renewal.life() != SessionState::Gone
         })
     }
 }
@@ -196,11 +196,11 @@ impl Stores for Workload {
 
 impl Lookup for &Workload {
     fn slice(&self, _head: usize) -> Slice {
-        let ended = matches!(self.job.standing, Standing::Finished { .. });
+        let ended = matches!(self.job.phase, Phase::Finished { .. });
         let only_if = |there: bool| there.then(|| self.job.clone()).into_iter().collect();
         Slice {
             bound: only_if(self.job.granted.is_some() && !ended),
-            waiting: only_if(self.job.in_line()),
+            waiting: only_if(self.job.is_queued()),
         }
     }
 
@@ -216,7 +216,7 @@ impl Lookup for &Workload {
         BTreeSet::new()
     }
 
-    fn life(&self, session: &SessionId) -> Option<Life> {
+    fn life(&self, session: &SessionId) -> Option<SessionState> {
         self.sessions.get(session).map(Renewal::life)
     }
 }

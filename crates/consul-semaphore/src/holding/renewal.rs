@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use tokio::{task::AbortHandle, time::sleep};
 
-use crate::Life;
+use crate::SessionState;
 use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
 /// The longest pause between tries to renew a session of which nothing is known: short beside the
@@ -26,7 +26,7 @@ pub struct Renewal {
 impl Renewal {
     /// Starts to renew a session of which `life` is known; one of which nothing is known at once.
     /// `on_change` is called when something about the session changes.
-    pub fn start(consul: Client, id: SessionId, life: Life, on_change: OnChange) -> Self {
+    pub fn start(consul: Client, id: SessionId, life: SessionState, on_change: OnChange) -> Self {
         let life = KnownLife::new(life);
         let renewer = Renewer {
             consul,
@@ -39,7 +39,7 @@ impl Renewal {
     }
 
     /// What is known of the session.
-    pub fn life(&self) -> Life {
+    pub fn life(&self) -> SessionState {
         self.life.get()
     }
 
@@ -61,11 +61,11 @@ impl Renewal {
 
 /// What is known of a session that is renewed; clones share it.
 #[derive(Clone, Debug)]
-pub struct KnownLife(Arc<Mutex<Life>>);
+pub struct KnownLife(Arc<Mutex<SessionState>>);
 
 impl KnownLife {
     /// What is known at first.
-    pub fn new(life: Life) -> Self {
+    pub fn new(life: SessionState) -> Self {
         Self(Arc::new(Mutex::new(life)))
     }
 
@@ -75,12 +75,12 @@ impl KnownLife {
     }
 
     /// What is known now.
-    pub fn get(&self) -> Life {
+    pub fn get(&self) -> SessionState {
         *self.0.lock()
     }
 
     /// Replaces it, and returns what was known before.
-    fn replace(&self, life: Life) -> Life {
+    fn replace(&self, life: SessionState) -> SessionState {
         let mut known = self.0.lock();
         std::mem::replace(&mut known, life)
     }
@@ -99,15 +99,15 @@ impl Renewer {
     async fn run(self) {
         loop {
             match self.life.get() {
-                Life::Unknown => {}
+                SessionState::Unknown => {}
                 // A third of the TTL, at the most, with jitter so that sessions made together
                 // spread out. It counts from when the last renewal was sent, as the TTL does: an
                 // answer that came late leaves that much less.
-                Life::Renewed { sent, ttl } => {
+                SessionState::Renewed { sent, ttl } => {
                     let due = sent + (ttl / 3).mul_f64(fastrand::f64().mul_add(0.1, 0.9));
                     sleep(due.since(Moment::now())).await;
                 }
-                Life::Endless | Life::Gone => return,
+                SessionState::Endless | SessionState::Gone => return,
             }
             self.renew().await;
         }
@@ -116,7 +116,7 @@ impl Renewer {
     /// Sends renewals until one is answered.
     async fn renew(&self) {
         let longest = match self.life.get() {
-            Life::Renewed { ttl, .. } => ttl / 6,
+            SessionState::Renewed { ttl, .. } => ttl / 6,
             _ => UNKNOWN_PAUSE,
         };
         let mut backoff = backoff(longest);
@@ -126,11 +126,11 @@ impl Renewer {
                 // day's spec where it was adopted.
                 Ok(Renewed { session, sent }) => {
                     return self.set(match session.ttl {
-                        Some(ttl) => Life::Renewed { sent, ttl },
-                        None => Life::Endless,
+                        Some(ttl) => SessionState::Renewed { sent, ttl },
+                        None => SessionState::Endless,
                     });
                 }
-                Err(consul::Error::Gone) => return self.set(Life::Gone),
+                Err(consul::Error::Gone) => return self.set(SessionState::Gone),
                 Err(error) => {
                     tracing::debug!(session = %self.id, %error, "the session can't be renewed yet");
                 }
@@ -148,9 +148,9 @@ impl Renewer {
         }
     }
 
-    fn set(&self, life: Life) {
+    fn set(&self, life: SessionState) {
         let before = self.life.replace(life);
-        if before == Life::Unknown || life == Life::Gone {
+        if before == SessionState::Unknown || life == SessionState::Gone {
             (self.on_change)();
         }
     }
@@ -188,11 +188,11 @@ mod tests {
         let renewal = Renewal::start(
             consul.unwrap(),
             "s".into(),
-            Life::Renewed { sent, ttl },
+            SessionState::Renewed { sent, ttl },
             Arc::new(|| {}),
         );
         let renewed = async {
-            while !matches!(renewal.life(), Life::Renewed { sent: now, .. } if now > sent) {
+            while !matches!(renewal.life(), SessionState::Renewed { sent: now, .. } if now > sent) {
                 sleep(Duration::from_millis(5)).await;
             }
         };

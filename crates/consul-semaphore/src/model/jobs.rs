@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, Job, OnContention, Standing, Uid};
+use crate::{Granted, Job, OnContention, Phase, Uid};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to.
@@ -268,7 +268,7 @@ impl Jobs {
             priority: object.priority,
             hold: object.hold,
             since: object.since(),
-            standing: self.standing(object),
+            phase: self.phase(object),
             grace: Duration::from_secs(GRACE.unsigned_abs()),
             was_suspended: object.suspended.is_some() || object.ran,
             granted: object.granted.clone(),
@@ -276,16 +276,16 @@ impl Jobs {
         })
     }
 
-    fn standing(&self, object: &Object) -> Standing {
+    fn phase(&self, object: &Object) -> Phase {
         let at_rest = !self.has_pods(&object.uid);
         match object {
-            Object { deleting: true, .. } => Standing::Deleting,
-            Object { finished: true, .. } => Standing::Finished { at_rest },
-            Object { suspend: false, .. } => Standing::Running,
+            Object { deleting: true, .. } => Phase::Deleting,
+            Object { finished: true, .. } => Phase::Finished { at_rest },
+            Object { suspend: false, .. } => Phase::Running,
             Object {
                 suspended: Some(_), ..
-            } if at_rest => Standing::Idle,
-            _ => Standing::Stopping,
+            } if at_rest => Phase::Idle,
+            _ => Phase::Stopping,
         }
     }
 

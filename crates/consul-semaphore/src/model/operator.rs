@@ -27,7 +27,7 @@ use super::{
     requests::{self, Patch},
 };
 use crate::{
-    Identity, Job, Life, Plan, Turns, Uid,
+    Identity, Job, Plan, SessionState, Turns, Uid,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
         Queue, QueueRef, SemaphoreRef, Spec, Write, Written,
@@ -385,8 +385,8 @@ impl Operator {
             (session.clone(), life)
         });
         lives
-            .filter(|(_, life)| *life != Some(Life::Unknown))
-            .map(|(session, life)| (session, life == Some(Life::Gone)))
+            .filter(|(_, life)| *life != Some(SessionState::Unknown))
+            .map(|(session, life)| (session, life == Some(SessionState::Gone)))
             .collect()
     }
 

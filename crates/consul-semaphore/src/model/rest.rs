@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{jobs::Object, operator::Operator, outside::Outside, sight::Body};
-use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Plan, Standing, Uid};
+use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Uid};
 
 /// What must be true while calls hang, once all else is done: nobody waits for them but the Jobs that they are
 /// about. One that is being written to may have pods, for which a slot is kept.
@@ -36,11 +36,11 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
     let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
 
     for uid in sight.contenders.values().flatten() {
-        let standing = job(uid).map(|job| job.standing);
-        let waits = standing == Some(Standing::Idle) && !holding.contains(uid);
+        let phase = job(uid).map(|job| job.phase);
+        let waits = phase == Some(Phase::Idle) && !holding.contains(uid);
         assert!(
-            standing == Some(Standing::Running) || waits,
-            "{uid} is {standing:?} and has a contender"
+            phase == Some(Phase::Running) || waits,
+            "{uid} is {phase:?} and has a contender"
         );
     }
     for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
@@ -85,7 +85,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         });
         let idle = held < body.limit() && startable.count() > 0;
         assert!(!idle || settings.paused, "a slot is idle");
-        let waiting = |uid: &&Uid| job(uid).is_some_and(|job| job.standing == Standing::Idle);
+        let waiting = |uid: &&Uid| job(uid).is_some_and(|job| job.phase == Phase::Idle);
         let contenders = sight.contenders.iter();
         let without_slot = contenders.filter(|(session, _)| !body.holds(session));
         let shown = without_slot

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    Job, Observed, Plan, Standing, Uid,
+    Job, Observed, Phase, Plan, Uid,
     plan::{Grant, Transaction},
 };
 use consul_client::Op;
@@ -130,7 +130,7 @@ fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
         ours.identity.uid == job.uid && held
     });
-    here && job.standing == Standing::Running && !held && !observed.busy.contains(&job.uid)
+    here && job.phase == Phase::Running && !held && !observed.busy.contains(&job.uid)
 }
 
 /// The body of `.lock` that a transaction writes, or what stands for it in a mutex.

@@ -1,9 +1,9 @@
 //! `hold`, `unhold` and `bump`: a Job's place in line, by its annotations.
 
 use consul_client::clock::Moment;
-use consul_semaphore::Standing;
+use consul_semaphore::Phase;
 use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE};
-use consul_semaphore_workload::{Obstacle, TrackedWorkload, WorkloadObject, standing};
+use consul_semaphore_workload::{Obstacle, TrackedWorkload, WorkloadObject, phase};
 use serde_json::{Value, json};
 
 use crate::{cluster::Cluster, failure::Failure, terminal};
@@ -65,13 +65,13 @@ fn step(job: &WorkloadObject, change: Change) -> Result<Step, Failure> {
         let message = format!("the Job {name} {is}, and waits for nothing");
         Err(Failure::impossible(message))
     };
-    let later = match standing(job) {
-        Standing::Finished { .. } => return refuse("is done"),
-        Standing::Deleting => return refuse("is being deleted"),
-        Standing::Running => {
+    let later = match phase(job) {
+        Phase::Finished { .. } => return refuse("is done"),
+        Phase::Deleting => return refuse("is being deleted"),
+        Phase::Running => {
             ". It runs, and runs on: this counts when it is in line again. To stop it, suspend it"
         }
-        Standing::Idle | Standing::Stopping => "",
+        Phase::Idle | Phase::Stopping => "",
     };
     let annotation = match change {
         Change::Hold | Change::Unhold => HOLD,

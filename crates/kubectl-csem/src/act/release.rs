@@ -13,7 +13,7 @@ use consul_client::{
 use consul_semaphore::{ContenderBody, Identity, Prefix, Reading, identity::NONE};
 use consul_semaphore::{Key, Mode};
 use consul_semaphore_api::ConsulSemaphore;
-use consul_semaphore_workload::standing;
+use consul_semaphore_workload::phase;
 
 use crate::{
     cluster::Cluster,
@@ -306,7 +306,7 @@ async fn holder(
     Ok(Holder::Job {
         namespace: claim.namespace,
         name: claim.job,
-        standing: standing(&found),
+        phase: phase(&found),
         on_slot_lost,
     })
 }

@@ -2,7 +2,7 @@
 
 use clap::Arg;
 use consul_client::clock::Moment;
-use consul_semaphore::Standing;
+use consul_semaphore::Phase;
 use consul_semaphore_workload::TrackedWorkload;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams};
@@ -105,7 +105,7 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
 /// Whether the command on the line does something about a Job as it is.
 fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
     let job = &workload.job;
-    let over = matches!(job.standing, Standing::Finished { .. } | Standing::Deleting);
+    let over = matches!(job.phase, Phase::Finished { .. } | Phase::Deleting);
     let suits = match next.command.as_str() {
         "hold" => !job.hold,
         "unhold" => job.hold || workload.obstacle.is_some(),

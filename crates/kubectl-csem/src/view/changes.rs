@@ -24,7 +24,7 @@ pub(crate) struct Seen {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Summary {
-    standing: String,
+    phase: String,
     /// By their sessions.
     holders: BTreeMap<String, String>,
     queue: Vec<String>,
@@ -48,8 +48,8 @@ impl Seen {
         let mut lines = Vec::new();
         for (name, now) in &self.semaphores {
             let known = before.semaphores.get(name);
-            if known.is_none_or(|known| known.standing != now.standing) {
-                lines.push(format!("{name} {}", now.standing));
+            if known.is_none_or(|known| known.phase != now.phase) {
+                lines.push(format!("{name} {}", now.phase));
             }
             if details {
                 let known = known.cloned().unwrap_or_default();
@@ -103,9 +103,9 @@ fn summary(item: &Item) -> (String, Summary) {
             created: _,
             why,
         } => {
-            let standing = format!("can't be read: {why}");
+            let phase = format!("can't be read: {why}");
             let summary = Summary {
-                standing,
+                phase,
                 ..Summary::default()
             };
             return (format!("{namespace}/{name}"), summary);
@@ -119,7 +119,7 @@ fn summary(item: &Item) -> (String, Summary) {
     );
     let reported = status(semaphore);
     let ready = condition(semaphore, ConditionType::Ready);
-    let standing = format!(
+    let phase = format!(
         "held {}/{} waiting {} Ready={} {}",
         reported.held,
         reported.limit.unwrap_or(semaphore.spec.limit),
@@ -131,7 +131,7 @@ fn summary(item: &Item) -> (String, Summary) {
     let holders =
         holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
     let summary = Summary {
-        standing,
+        phase,
         holders: holders.collect(),
         queue: reported
             .queue

@@ -53,7 +53,7 @@ pub(crate) fn outdated(semaphore: &ConsulSemaphore) -> Option<i64> {
 }
 
 /// The word of a condition, with its tone.
-pub(crate) fn standing(condition: Option<&Condition>) -> Span {
+pub(crate) fn phase(condition: Option<&Condition>) -> Span {
     let word = condition.map_or("Unknown", |condition| condition.status.as_str());
     let tone = match word {
         "True" => Tone::Good,

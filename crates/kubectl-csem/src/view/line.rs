@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use consul_semaphore::Standing;
+use consul_semaphore::Phase;
 use consul_semaphore_api::{ConsulSemaphore, annotations::HOLD, waiting};
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
@@ -97,7 +97,7 @@ pub(crate) fn line(
             .filter(|workload| !listed.contains(&*workload.job.name))
     };
     let mut rest: Vec<&TrackedWorkload> = unlisted()
-        .filter(|workload| workload.job.in_line() && workload.obstacle_in(keyed).is_none())
+        .filter(|workload| workload.job.is_queued() && workload.obstacle_in(keyed).is_none())
         .collect();
     rest.sort_by_cached_key(|workload| workload.job.place());
     rest.truncate(behind);
@@ -152,10 +152,10 @@ fn why<'a>(
 
 /// Why a Job is not in line; `None` for one that has begun, or is done.
 fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Option<Outside> {
-    let stopping = match workload.job.standing {
-        Standing::Idle => false,
-        Standing::Stopping => true,
-        Standing::Running | Standing::Finished { .. } | Standing::Deleting => return None,
+    let stopping = match workload.job.phase {
+        Phase::Idle => false,
+        Phase::Stopping => true,
+        Phase::Running | Phase::Finished { .. } | Phase::Deleting => return None,
     };
     let (reason, message) = if let Some(obstacle) = workload.obstacle_in(keyed) {
         (obstacle.reason().to_owned(), obstacle.to_string())

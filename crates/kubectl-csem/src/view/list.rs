@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::{
     age::age,
-    item::{Item, condition, outdated, standing, status},
+    item::{Item, condition, outdated, phase, status},
     table::Table,
     text::{Span, Text, Tone},
 };
@@ -101,7 +101,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
         limit(semaphore),
         figure(reported.held),
         figure(reported.waiting),
-        standing(ready),
+        phase(ready),
         Span::new(tone, reason),
         Span::plain(next),
         Span::plain(age(created, now)),
@@ -130,7 +130,7 @@ fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
         unknown(),
         unknown(),
         unknown(),
-        standing(None),
+        phase(None),
         Span::new(Tone::Bad, "Unreadable"),
         unknown(),
         Span::plain(age),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use consul_semaphore::Standing;
+use consul_semaphore::Phase;
 use consul_semaphore::{Mode, OnSlotLost};
 
 /// What is known of a holder.
@@ -26,7 +26,7 @@ pub(crate) enum Holder {
     Job {
         namespace: String,
         name: String,
-        standing: Standing,
+        phase: Phase,
         /// If that can be read.
         on_slot_lost: Option<OnSlotLost>,
     },
@@ -74,9 +74,9 @@ fn fate(holder: &Holder) -> String {
         Holder::Job {
             namespace,
             name,
-            standing,
+            phase,
             on_slot_lost,
-        } => fate_of_job(namespace, name, *standing, *on_slot_lost),
+        } => fate_of_job(namespace, name, *phase, *on_slot_lost),
         Holder::Elsewhere { cluster, job } => format!(
             "It is held for the Job {job} of the cluster {cluster}, which is not here: it is of another \
              cluster, or was deleted. Pods of it may run. If they do, and their operator works, the \
@@ -103,12 +103,12 @@ fn fate(holder: &Holder) -> String {
 fn fate_of_job(
     namespace: &str,
     name: &str,
-    standing: Standing,
+    phase: Phase,
     on_slot_lost: Option<OnSlotLost>,
 ) -> String {
     let unguarded = "pods of it may still be ending, and would not be guarded any more";
-    match standing {
-        Standing::Running => {
+    match phase {
+        Phase::Running => {
             let then = match on_slot_lost {
                 None => {
                     "It has a slot again, or is suspended, or runs on, as the onSlotLost of its ConsulSemaphore \
@@ -131,21 +131,21 @@ fn fate_of_job(
                  delete it instead: kubectl delete job {name} -n {namespace}"
             )
         }
-        Standing::Finished { at_rest: true } => format!(
+        Phase::Finished { at_rest: true } => format!(
             "The Job {name} of this cluster is done: if its slot cools, that ends now, and others who \
              rely on the cooldown don't know."
         ),
-        Standing::Finished { at_rest: false } => {
+        Phase::Finished { at_rest: false } => {
             format!("The Job {name} of this cluster is done, but {unguarded}.")
         }
-        Standing::Deleting => {
+        Phase::Deleting => {
             format!("The Job {name} of this cluster is being deleted: {unguarded}.")
         }
-        Standing::Stopping => format!(
+        Phase::Stopping => format!(
             "The Job {name} of this cluster is being suspended or started, and is neither running nor done: \
              {unguarded}."
         ),
-        Standing::Idle => format!(
+        Phase::Idle => format!(
             "The Job {name} of this cluster is suspended and has no pods: it is just being started, and has \
              a slot again or goes back into the line, or it gives the slot back."
         ),
@@ -167,11 +167,11 @@ mod tests {
         })
     }
 
-    fn job(standing: Standing, on_slot_lost: OnSlotLost) -> Holder {
+    fn job(phase: Phase, on_slot_lost: OnSlotLost) -> Holder {
         Holder::Job {
             namespace: "batch".to_owned(),
             name: "migrate-1".to_owned(),
-            standing,
+            phase,
             on_slot_lost: Some(on_slot_lost),
         }
     }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_becomes_of_a_running_job_is_up_to_the_spec() {
-        let of = |on_slot_lost| told(job(Standing::Running, on_slot_lost), Mode::Semaphore);
+        let of = |on_slot_lost| told(job(Phase::Running, on_slot_lost), Mode::Semaphore);
         let delete = "kubectl delete job migrate-1 -n batch";
         says(
             &of(OnSlotLost::Reacquire),
@@ -200,28 +200,28 @@ mod tests {
 
     #[test]
     fn one_that_does_not_run_is_told_apart() {
-        let done = Standing::Finished { at_rest: true };
+        let done = Phase::Finished { at_rest: true };
         says(
             &told(job(done, OnSlotLost::Suspend), Mode::Semaphore),
             &["is done", "cools"],
         );
-        for (standing, words) in [
+        for (phase, words) in [
             (
-                Standing::Finished { at_rest: false },
+                Phase::Finished { at_rest: false },
                 "is done, but pods of it may still be ending",
             ),
             (
-                Standing::Deleting,
+                Phase::Deleting,
                 "is being deleted: pods of it may still be ending",
             ),
             (
-                Standing::Stopping,
+                Phase::Stopping,
                 "neither running nor done: pods of it may still be ending",
             ),
-            (Standing::Idle, "is suspended and has no pods"),
+            (Phase::Idle, "is suspended and has no pods"),
         ] {
             says(
-                &told(job(standing, OnSlotLost::Suspend), Mode::Semaphore),
+                &told(job(phase, OnSlotLost::Suspend), Mode::Semaphore),
                 &[words],
             );
         }

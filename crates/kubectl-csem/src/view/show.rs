@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use super::{
     age::{age, until},
     holder::Who,
-    item::{condition, count, outdated, standing, status},
+    item::{condition, count, outdated, phase, status},
     line::{Line as Queue, Outside, Place},
     list::limit,
     table::Table,
@@ -119,7 +119,7 @@ fn condition_line(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<L
     if plain && type_ != ConditionType::SlotsAvailable {
         return None;
     }
-    let mut word = standing(Some(condition));
+    let mut word = phase(Some(condition));
     if plain {
         // That all slots are held is nothing bad.
         word = Span::plain(&condition.status);

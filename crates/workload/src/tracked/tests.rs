@@ -1,4 +1,4 @@
-use consul_semaphore::{Granted, Standing};
+use consul_semaphore::{Granted, Phase};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -81,8 +81,8 @@ fn a_waiting_job() {
     let workload = read(waiting(|_| {})).unwrap();
     assert_eq!(workload.obstacle, None);
     assert_eq!(workload.job.wants.as_deref(), Some("db"));
-    assert_eq!(workload.job.standing, Standing::Idle);
-    assert!(workload.job.in_line());
+    assert_eq!(workload.job.phase, Phase::Idle);
+    assert!(workload.job.is_queued());
     // 2026-01-01T00:00:10Z
     assert_eq!(workload.job.since, 1_767_225_610);
 }
@@ -126,33 +126,33 @@ fn a_job_that_is_not_to_wait_knows_its_cron_job() {
 fn standings() {
     let condition = |type_: &str| json!([{ "type": type_, "status": "True" }]);
     for (field, value, expected) in [
-        ("/status", json!({}), Standing::Stopping),
-        ("/status/active", json!(1), Standing::Stopping),
-        ("/status/terminating", json!(1), Standing::Stopping),
+        ("/status", json!({}), Phase::Stopping),
+        ("/status/active", json!(1), Phase::Stopping),
+        ("/status/terminating", json!(1), Phase::Stopping),
         (
             "/status/startTime",
             json!("2026-01-01T00:00:10Z"),
-            Standing::Stopping,
+            Phase::Stopping,
         ),
         (
             "/status/conditions",
             condition("Complete"),
-            Standing::Finished { at_rest: true },
+            Phase::Finished { at_rest: true },
         ),
         (
             "/status/conditions",
             condition("Failed"),
-            Standing::Finished { at_rest: true },
+            Phase::Finished { at_rest: true },
         ),
         (
             "/status/conditions",
             condition("SuccessCriteriaMet"),
-            Standing::Stopping,
+            Phase::Stopping,
         ),
         (
             "/metadata/deletionTimestamp",
             json!("2026-01-01T00:00:10Z"),
-            Standing::Deleting,
+            Phase::Deleting,
         ),
     ] {
         let job = waiting(|job| {
@@ -164,7 +164,7 @@ fn standings() {
             };
             parent[name] = value.clone();
         });
-        assert_eq!(read(job).unwrap().job.standing, expected, "{field} {value}");
+        assert_eq!(read(job).unwrap().job.phase, expected, "{field} {value}");
     }
 }
 
@@ -175,16 +175,13 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
             job["spec"]["suspend"] = json!(false);
             change(job);
         });
-        read(job).unwrap().job.standing
+        read(job).unwrap().job.phase
     };
-    assert_eq!(unsuspended(|_| {}), Standing::Stopping);
+    assert_eq!(unsuspended(|_| {}), Phase::Stopping);
     let shown = unsuspended(|job| job["status"]["conditions"][0]["status"] = json!("False"));
-    assert_eq!(shown, Standing::Running);
+    assert_eq!(shown, Phase::Running);
     // Made running, it never was at rest; started by a grant, it is at rest no more.
-    assert_eq!(
-        unsuspended(|job| job["status"] = json!({})),
-        Standing::Running
-    );
+    assert_eq!(unsuspended(|job| job["status"] = json!({})), Phase::Running);
     let granted = unsuspended(|job| {
         job["spec"]["template"]["metadata"]["annotations"] = json!({
             "consul-semaphore.io/granted-to": "u",
@@ -192,7 +189,7 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
             "consul-semaphore.io/session": "s",
         });
     });
-    assert_eq!(granted, Standing::Running);
+    assert_eq!(granted, Phase::Running);
 }
 
 #[test]
@@ -235,7 +232,7 @@ fn one_of_another_manager_is_not_in_line() {
             matches!(workload.obstacle, Some(Obstacle::Managed(_))),
             "{field}"
         );
-        assert!(!workload.job.in_line());
+        assert!(!workload.job.is_queued());
         assert_eq!(workload.semaphore.as_deref(), Some("db"), "{field}");
     }
     let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
@@ -249,7 +246,7 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     });
     let workload = read(job).unwrap();
     assert!(matches!(workload.obstacle, Some(Obstacle::Malformed(_))));
-    assert!(!workload.job.in_line());
+    assert!(!workload.job.is_queued());
     assert_eq!(workload.semaphore.as_deref(), Some("db"));
 }
 
@@ -332,6 +329,6 @@ fn what_a_job_does_is_read_whatever_it_asks_for() {
         job["metadata"]["annotations"] = json!({});
         job["status"]["conditions"] = json!([{ "type": "Complete", "status": "True" }]);
     });
-    let standing = job::standing(&serde_json::from_value(done).unwrap());
-    assert_eq!(standing, Standing::Finished { at_rest: true });
+    let phase = job::phase(&serde_json::from_value(done).unwrap());
+    assert_eq!(phase, Phase::Finished { at_rest: true });
 }

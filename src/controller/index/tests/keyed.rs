@@ -9,7 +9,7 @@ fn keyed(name: &str, key: &str, change: impl FnOnce(&mut TrackedWorkload)) -> Tr
 }
 
 fn started(kept: &mut TrackedWorkload, lock_key: &str) {
-    job(kept).standing = Standing::Running;
+    job(kept).phase = Phase::Running;
     job(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
@@ -78,7 +78,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     // Suspended because its slot was lost: that key lets it go first.
     let lost = |kept: &mut TrackedWorkload| {
         started(kept, "p/k1/.lock");
-        job(kept).standing = Standing::Idle;
+        job(kept).phase = Phase::Idle;
     };
     put(&index, keyed("a", "k2", lost));
     assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
@@ -92,13 +92,13 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     add(&index, "db", "p", true);
     let without = kept("a", |_| {});
     put(&index, without.clone());
-    assert_eq!(names_of(&index.strays()), ["a"]);
+    assert_eq!(names_of(&index.unclaimed()), ["a"]);
     assert!(index.lacks_key(&without));
     put(
         &index,
         keyed("a", "k1", |kept| job(kept).version = "11".into()),
     );
-    assert!(index.strays().is_empty());
+    assert!(index.unclaimed().is_empty());
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
     let plain = keyed("b", "k1", |kept| job(kept).wants = Some("plain".into()));

@@ -8,7 +8,7 @@ fn kept_in(namespace: &str, name: &str) -> TrackedWorkload {
 }
 
 fn running(kept: &mut TrackedWorkload) {
-    job(kept).standing = Standing::Running;
+    job(kept).phase = Phase::Running;
 }
 
 fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
@@ -20,7 +20,7 @@ fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
 
 /// Whether nothing is done about any Job.
 fn leaves_all_alone(index: &Index) -> bool {
-    index.strays().is_empty() && ungranted(index).is_empty()
+    index.unclaimed().is_empty() && ungranted(index).is_empty()
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_semaphore_changes_hands_with_all_its_jobs() {
     add_others(&index, "db", "db", false);
     index.remove_semaphore(&reference("db"));
     assert_eq!(
-        names_of(&index.strays()),
+        names_of(&index.unclaimed()),
         ["runs", "started", "waits"],
         "nobody's"
     );
@@ -128,7 +128,7 @@ fn a_semaphore_changes_hands_with_all_its_jobs() {
 #[test]
 fn a_list_of_one_namespace_says_nothing_of_another() {
     let index = empty();
-    let [a, b] = ["a", "b"].map(|name| Reach::Namespace(name.into()));
+    let [a, b] = ["a", "b"].map(|name| WatchScope::Namespace(name.into()));
     index.list_begins(&a);
     index.list_begins(&b);
     put(&index, kept_in("a", "one"));
@@ -150,16 +150,16 @@ fn a_job_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
     put(&index, kept_in("a", "one"));
     put(&index, kept_in("b", "two"));
     assert!(leaves_all_alone(&index));
-    index.semaphores_are_known(&Reach::Namespace("a".into()));
-    assert_eq!(names_of(&index.strays()), ["one"]);
-    index.semaphores_are_known(&Reach::Namespace("b".into()));
-    assert_eq!(names_of(&index.strays()), ["one", "two"]);
+    index.semaphores_are_known(&WatchScope::Namespace("a".into()));
+    assert_eq!(names_of(&index.unclaimed()), ["one"]);
+    index.semaphores_are_known(&WatchScope::Namespace("b".into()));
+    assert_eq!(names_of(&index.unclaimed()), ["one", "two"]);
 }
 
 #[test]
 fn who_comes_in_line_while_another_namespace_is_listed_is_told() {
     let index = with_db();
-    index.list_begins(&Reach::Namespace("elsewhere".into()));
+    index.list_begins(&WatchScope::Namespace("elsewhere".into()));
     put(&index, kept("new", |_| {}));
     assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
 }

@@ -30,7 +30,7 @@ fn the_end_is_written_when_the_job_is_done_and_nobody_has_the_slot() {
     assert_eq!(written.cools_until, Some(samples::time(NOW + 60)));
     assert_eq!(written.cooldown, 60);
     let transaction = plan.transaction.unwrap();
-    assert_eq!(transaction.coolings[0].until, samples::time(NOW + 60));
+    assert_eq!(transaction.cooldowns[0].until, samples::time(NOW + 60));
     let check = Op::CheckIndex {
         key: "p/sa".into(),
         index: 5,
@@ -88,8 +88,8 @@ fn a_job_that_is_gone_has_its_slot_cool_once_its_pods_are() {
 
 #[test]
 fn what_was_never_started_or_is_given_back_does_not_cool() {
-    let deleting = samples::job("a", Standing::Deleting, None, None);
-    let told = samples::job("a", Standing::Idle, None, Some("sa"));
+    let deleting = samples::job("a", Phase::Deleting, None, None);
+    let told = samples::job("a", Phase::Idle, None, Some("sa"));
     for job in [deleting, told] {
         let mut facts = facts();
         facts.ours[0].job = Some(job.into());

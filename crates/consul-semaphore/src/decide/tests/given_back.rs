@@ -17,7 +17,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     };
     assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
 
-    let told = samples::job("a", Standing::Idle, None, Some("sa"));
+    let told = samples::job("a", Phase::Idle, None, Some("sa"));
     facts.ours.clear();
     facts.ours("sa", &told, true);
     facts.line = vec![told.into(), waiting("b").into()];
@@ -40,7 +40,7 @@ fn one_that_cannot_even_be_told_blocks_nobody_either() {
 #[test]
 fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
     // It ran, lost its slot and was granted another one: its pods may be there, whatever its status says.
-    let job = samples::job("a", Standing::Idle, Some("old"), None);
+    let job = samples::job("a", Phase::Idle, Some("old"), None);
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &job, false).line(&[job]);
     facts.barred.insert("a".into());
@@ -90,7 +90,7 @@ fn a_job_on_hold_keeps_no_grant_whose_session_died() {
     for reported in [Some("sa"), None] {
         let on_hold = Job {
             hold: true,
-            ..samples::job("a", Standing::Idle, Some("sa"), reported)
+            ..samples::job("a", Phase::Idle, Some("sa"), reported)
         };
         let mut facts = Facts::new(1, &[]);
         facts.bound(on_hold);

@@ -23,7 +23,7 @@ fn waiting_for_k(name: &str) -> Job {
 }
 
 fn done() -> Job {
-    let ended = Standing::Finished { at_rest: true };
+    let ended = Phase::Finished { at_rest: true };
     samples::job("a", ended, Some("sa"), Some("sa"))
 }
 
@@ -191,25 +191,23 @@ fn what_others_left_rests_before_it_goes() {
 /// Its key was changed while it was granted this slot and not yet started in it.
 #[test]
 fn a_job_that_runs_by_another_grant_keeps_no_slot_here() {
-    let elsewhere = |standing| {
-        let mut job = samples::job("a", standing, Some("other"), Some("other"));
+    let elsewhere = |phase| {
+        let mut job = samples::job("a", phase, Some("other"), Some("other"));
         job.granted = Some(Granted::by("p/other/other", "other"));
         job
     };
-    let ended = Standing::Finished { at_rest: false };
-    for standing in [Standing::Running, Standing::Stopping, ended] {
+    let ended = Phase::Finished { at_rest: false };
+    for phase in [Phase::Running, Phase::Stopping, ended] {
         let mut facts = unused(1);
-        facts
-            .lock(1, &["sa"])
-            .ours("sa", &elsewhere(standing), false);
+        facts.lock(1, &["sa"]).ours("sa", &elsewhere(phase), false);
         facts.cooldown("sa", 60, None);
-        assert_eq!(released(&facts.decide()), ["sa"], "{standing:?}");
+        assert_eq!(released(&facts.decide()), ["sa"], "{phase:?}");
     }
     // That other one lets go of it first.
     let mut facts = unused(1);
     facts
         .lock(1, &["sa"])
-        .ours("sa", &elsewhere(Standing::Idle), false);
+        .ours("sa", &elsewhere(Phase::Idle), false);
     assert_eq!(released(&facts.decide()), [""; 0]);
 }
 

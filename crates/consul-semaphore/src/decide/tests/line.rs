@@ -20,7 +20,7 @@ fn as_many_as_fit_are_granted_at_once() {
 fn a_hand_over_is_one_transaction() {
     let done = samples::job(
         "a",
-        Standing::Finished { at_rest: true },
+        Phase::Finished { at_rest: true },
         Some("sa"),
         Some("sa"),
     );
@@ -66,7 +66,7 @@ fn sessions_are_made_for_those_next_in_line_and_for_nobody_else() {
 #[test]
 fn a_job_that_the_operator_suspended_waits_first_in_line() {
     // Somebody took its session out of Holders; its contender lives.
-    let lost = samples::job("b", Standing::Idle, Some("sb"), None);
+    let lost = samples::job("b", Phase::Idle, Some("sb"), None);
     let mut facts = Facts::new(1, &[]);
     facts
         .ours("sb", &lost, false)

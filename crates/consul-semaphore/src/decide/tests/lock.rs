@@ -44,7 +44,7 @@ fn a_limit_is_forgotten_only_when_no_write_of_it_can_come_any_more() {
 fn a_foreign_limit_stops_grants_and_nothing_else() {
     let done = samples::job(
         "a",
-        Standing::Finished { at_rest: true },
+        Phase::Finished { at_rest: true },
         Some("sa"),
         Some("sa"),
     );
@@ -61,7 +61,7 @@ fn a_foreign_limit_stops_grants_and_nothing_else() {
 fn what_is_not_understood_is_left_alone() {
     let done = samples::job(
         "a",
-        Standing::Finished { at_rest: true },
+        Phase::Finished { at_rest: true },
         Some("sa"),
         Some("sa"),
     );

@@ -1,7 +1,7 @@
 //! Running Jobs that lose their slot.
 
 use super::*;
-use crate::{Life, OnSlotLost, plan::Suspended};
+use crate::{OnSlotLost, SessionState, plan::Suspended};
 
 #[test]
 fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
@@ -19,7 +19,7 @@ fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
 #[test]
 fn a_job_that_lost_its_slot_twice_has_it_again() {
     // Its template names the first session, its annotation the second.
-    let twice = samples::job("a", Standing::Running, Some("first"), Some("second"));
+    let twice = samples::job("a", Phase::Running, Some("first"), Some("second"));
     let mut facts = Facts::new(1, &["second"]);
     facts.bound(twice).session("a", "third");
     let plan = facts.decide();
@@ -58,7 +58,7 @@ fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
     running_on.bound(running("a", "sa")).session("a", "new");
     assert_eq!(first(&running_on), delete, "swapped");
     let mut suspended = freed();
-    suspended.line(&[samples::job("a", Standing::Idle, Some("sa"), None)]);
+    suspended.line(&[samples::job("a", Phase::Idle, Some("sa"), None)]);
     assert_eq!(first(&suspended), delete, "pruned");
 }
 
@@ -128,7 +128,7 @@ fn evidence(facts: &Facts, proved: u64) -> Evidence {
     let running: Vec<&Job> = facts.bound.iter().map(AsRef::as_ref).collect();
     let mut reading = facts.reading();
     reading.sent = second(proved);
-    let life = Life::Renewed {
+    let life = SessionState::Renewed {
         sent: second(proved),
         ttl: Duration::from_secs(10),
     };
@@ -205,31 +205,27 @@ fn one_that_is_always_to_be_suspended_does_not_have_its_slot_again() {
 fn the_dead_holder_of_a_job_that_is_stopping_counts_until_its_pods_are_gone() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.lock_delay = Duration::ZERO;
-    let standing = |standing| samples::job("a", standing, Some("sa"), None);
-    facts.bound(standing(Standing::Stopping));
+    let phase = |phase| samples::job("a", phase, Some("sa"), None);
+    facts.bound(phase(Phase::Stopping));
     assert_eq!(facts.decide().transaction, None);
-    facts.bound = vec![standing(Standing::Idle).into()];
+    facts.bound = vec![phase(Phase::Idle).into()];
     let plan = facts.decide();
     assert_eq!(plan.transaction.unwrap().prunes, ["sa".into()]);
 }
 
 #[test]
 fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
-    for (standing, reported) in [
-        (Standing::Running, Some("sa")),
-        (Standing::Stopping, None),
-        (Standing::Idle, None),
+    for (phase, reported) in [
+        (Phase::Running, Some("sa")),
+        (Phase::Stopping, None),
+        (Phase::Idle, None),
     ] {
         let mut facts = Facts::new(1, &[]);
         facts.settings.on_slot_lost = OnSlotLost::Suspend;
-        facts.bound(samples::job("a", standing, Some("sa"), reported));
+        facts.bound(samples::job("a", phase, Some("sa"), reported));
         facts.line(&[waiting("b")]).session("b", "sb");
-        let next = (standing == Standing::Idle).then_some("b");
-        assert_eq!(
-            granted(&facts.decide()),
-            Vec::from_iter(next),
-            "{standing:?}"
-        );
+        let next = (phase == Phase::Idle).then_some("b");
+        assert_eq!(granted(&facts.decide()), Vec::from_iter(next), "{phase:?}");
     }
 }
 

@@ -40,7 +40,7 @@ fn held_for(job: &Job) -> Facts {
 }
 
 fn done(name: &str, session: &str) -> Job {
-    let finished = Standing::Finished { at_rest: true };
+    let finished = Phase::Finished { at_rest: true };
     samples::job(name, finished, Some(session), Some(session))
 }
 
@@ -204,7 +204,7 @@ fn a_running_job_whose_mutex_rests_is_suspended_or_goes_on() {
 #[test]
 fn pods_of_a_job_that_lost_the_mutex_keep_it_from_the_next() {
     let mut facts = mutex();
-    let stopping = samples::job("a", Standing::Stopping, Some("sa"), None);
+    let stopping = samples::job("a", Phase::Stopping, Some("sa"), None);
     facts
         .bound(stopping)
         .line(&[waiting("b")])

@@ -122,8 +122,8 @@ fn of_two_for_one_slot_one_runs_and_the_other_is_deleted_afterwards() {
 
 #[test]
 fn one_that_had_a_slot_waits_like_any_other() {
-    let mut lost = samples::job("a", Standing::Idle, Some("sa"), None);
-    let mut told = samples::job("b", Standing::Idle, None, Some("sb"));
+    let mut lost = samples::job("a", Phase::Idle, Some("sa"), None);
+    let mut told = samples::job("b", Phase::Idle, None, Some("sb"));
     let mut facts = taken();
     for job in [&mut lost, &mut told] {
         job.on_contention = OnContention::Skip;

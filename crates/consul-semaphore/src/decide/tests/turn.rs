@@ -116,7 +116,7 @@ fn whoever_does_not_take_its_turn_is_passed_over() {
 fn a_slot_is_given_back_alone_while_somebody_elsewhere_comes_first() {
     let done = samples::job(
         "a",
-        Standing::Finished { at_rest: true },
+        Phase::Finished { at_rest: true },
         Some("sa"),
         Some("sa"),
     );

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Queue;
 use crate::{
-    Job, Observed, Ours, Standing,
+    Job, Observed, OwnContender, Phase,
     engine::{knowledge::Memory, message::Now, refusals::Withheld},
 };
 
@@ -14,7 +14,7 @@ pub(super) struct Facts {
     /// Whether Consul's entries are known, whose they are, and that no write is under way.
     pub(super) certain: bool,
     /// Our contenders and the workloads that were started here, but for those that are steady.
-    pub(super) ours: Vec<Ours>,
+    pub(super) ours: Vec<OwnContender>,
     pub(super) bound: Vec<Arc<Job>>,
     /// How many are steady.
     pub(super) steady: usize,
@@ -41,7 +41,7 @@ impl Facts {
             mutex,
             turns,
             evidence: &queue.held.evidence,
-            coolings: &queue.held.coolings,
+            cooldowns: &queue.held.cooldowns,
             ours: &self.ours,
             bound: &self.bound,
             line: &self.waiting,
@@ -62,7 +62,7 @@ impl Facts {
     pub(super) fn any_runs(&self) -> bool {
         let mut bound = self.bound.iter();
         let has_pods = |job: &Arc<Job>| {
-            job.granted.is_some() && matches!(job.standing, Standing::Running | Standing::Stopping)
+            job.granted.is_some() && matches!(job.phase, Phase::Running | Phase::Stopping)
         };
         self.steady > 0 || bound.any(has_pods)
     }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Facts, Queue};
 use crate::{
-    Evidence, Job, Life, Observed, Ours, Plan, Reading, Standing, Uid,
+    Evidence, Job, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid,
     engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
 };
 use consul_client::SessionId;
@@ -91,7 +91,7 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
         self.lookup.touched()
     }
 
-    fn life(&self, session: &SessionId) -> Option<Life> {
+    fn life(&self, session: &SessionId) -> Option<SessionState> {
         self.lookup.life(session)
     }
 
@@ -131,7 +131,7 @@ impl Queue {
     }
 
     /// Those that are not looked at are steady.
-    fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Ours> {
+    fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<OwnContender> {
         let evidence = &self.held.evidence;
         let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
         let contenders = reading.into_iter().flat_map(Reading::contenders);
@@ -141,7 +141,7 @@ impl Queue {
                 return None;
             };
             if evidence.steady_by(session) == Some(&identity.uid) {
-                return Some(Ours {
+                return Some(OwnContender {
                     session: session.clone(),
                     identity: identity.clone(),
                     job: lookup.contends(&identity.uid, true),
@@ -175,7 +175,7 @@ impl Queue {
 
     fn check_evidence(&mut self, all: &Facts, lookup: &impl Lookup) {
         let lock_key = self.settings.prefix.lock_key();
-        let runs = |job: &&Job| job.standing == Standing::Running && job.started_at(&lock_key);
+        let runs = |job: &&Job| job.phase == Phase::Running && job.started_at(&lock_key);
         let running: Vec<&Job> = all.bound.iter().map(AsRef::as_ref).filter(runs).collect();
         let reading = self.knowledge.reading.as_ref().filter(|_| all.certain);
         let (now, settings, shadow) = (all.now.moment, &self.settings, &mut self.shadow.evidence);

@@ -5,7 +5,7 @@ use consul_client::{Behavior, Listing};
 /// One running workload, and when its session was last renewed.
 struct Store {
     job: Arc<Job>,
-    life: Life,
+    life: SessionState,
 }
 
 impl Lookup for Store {
@@ -28,7 +28,7 @@ impl Lookup for Store {
         BTreeSet::new()
     }
 
-    fn life(&self, _session: &SessionId) -> Option<Life> {
+    fn life(&self, _session: &SessionId) -> Option<SessionState> {
         Some(self.life)
     }
 }
@@ -72,9 +72,9 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
         ttl: Some(ttl),
         ..samples::settings(1)
     };
-    let job = Arc::new(samples::job("a", Standing::Running, Some("s"), Some("s")));
+    let job = Arc::new(samples::job("a", Phase::Running, Some("s"), Some("s")));
     let start = Moment::from_boot(Duration::from_secs(1000));
-    let life = |sent| Life::Renewed { sent, ttl };
+    let life = |sent| SessionState::Renewed { sent, ttl };
     let mut store = Store {
         job: job.clone(),
         life: life(start),

@@ -68,7 +68,7 @@ impl Operator {
                     canon.index(&settings.prefix.contender_key(&session), index);
                 }
             }
-            let cools = queue.held.coolings.end(&session);
+            let cools = queue.held.cooldowns.end(&session);
             canon.word(&cools.map(|end| end <= now));
         }
         let reading = queue.reading();
@@ -92,12 +92,12 @@ fn trace_job(job: &Job, reading: Option<&Reading>, outside: &Outside, canon: &mu
     canon.word(&reading.is_some_and(|reading| job.seen > reading.sent));
     let Job {
         hold,
-        standing,
+        phase,
         granted,
         reported,
         ..
     } = job;
-    canon.word(&(hold, format!("{standing:?}")));
+    canon.word(&(hold, format!("{phase:?}")));
     canon.some_session(granted.as_ref().map(|granted| &granted.session));
     canon.some_session(reported.as_ref());
 }
@@ -184,7 +184,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         operations,
         grants,
         releases,
-        coolings,
+        cooldowns,
         prunes,
         limit,
         enforced,
@@ -227,7 +227,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         canon.session(&release.session);
         canon.word(&release.held);
     }
-    for cooling in coolings {
+    for cooling in cooldowns {
         canon.session(&cooling.session);
     }
     for session in prunes {

@@ -7,7 +7,7 @@ use std::{
 
 use super::Flaw;
 use crate::{
-    AHEAD, Job, Key, Life, Standing, Uid,
+    AHEAD, Job, Key, Phase, SessionState, Uid,
     engine::{Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     model::outside::Outside,
 };
@@ -44,7 +44,7 @@ impl View<'_> {
         let name = self.outside.settings.name.as_str();
         let jobs = self.store.jobs.iter().cloned();
         let mut waiting: Vec<_> = jobs
-            .filter(|job| job.in_line() && job.wants.as_deref() == Some(name))
+            .filter(|job| job.is_queued() && job.wants.as_deref() == Some(name))
             .collect();
         waiting.sort_by_key(|job| job.place());
         waiting
@@ -60,7 +60,7 @@ impl View<'_> {
             return Some(job);
         }
         let job = Job {
-            standing: Standing::Stopping,
+            phase: Phase::Stopping,
             ..(*job).clone()
         };
         Some(Arc::new(job))
@@ -96,7 +96,7 @@ impl Lookup for &View<'_> {
     fn slice(&self, head: usize) -> Slice {
         let lock_key = self.outside.settings.prefix.lock_key();
         let unseen = |job: &Job| {
-            let on_hold = job.hold && job.standing == Standing::Idle;
+            let on_hold = job.hold && job.phase == Phase::Idle;
             on_hold && self.flaw == Some(Flaw::KeepsGrantOnHold)
         };
         let jobs = self.store.jobs.iter().cloned();
@@ -125,7 +125,7 @@ impl Lookup for &View<'_> {
         contenders.into_values().flatten().collect()
     }
 
-    fn life(&self, session: &SessionId) -> Option<Life> {
+    fn life(&self, session: &SessionId) -> Option<SessionState> {
         if !self.store.kept.contains(session) {
             return None;
         }
@@ -133,15 +133,15 @@ impl Lookup for &View<'_> {
         let alive = outside.consul.is_alive(session);
         let Some(ttl) = outside.settings.ttl.filter(|_| outside.timed) else {
             return Some(if alive || outside.is_away() {
-                Life::Endless
+                SessionState::Endless
             } else {
-                Life::Gone
+                SessionState::Gone
             });
         };
         Some(match self.store.renewals.get(session) {
-            Some(Some(sent)) => Life::Renewed { sent: *sent, ttl },
-            Some(None) => Life::Gone,
-            None => Life::Unknown,
+            Some(Some(sent)) => SessionState::Renewed { sent: *sent, ttl },
+            Some(None) => SessionState::Gone,
+            None => SessionState::Unknown,
         })
     }
 }

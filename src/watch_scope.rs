@@ -21,14 +21,14 @@ use consul_semaphore_api::scope::Namespaces;
 
 /// How far a watch reaches. One of the whole cluster needs a `ClusterRole`, one of a namespace a `Role` there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Reach {
+pub(crate) enum WatchScope {
     /// Over all namespaces.
     Cluster,
     /// Over this one.
     Namespace(Arc<str>),
 }
 
-impl Reach {
+impl WatchScope {
     /// The reaches of the watches that together see these namespaces.
     pub(crate) fn over(namespaces: &Namespaces) -> Vec<Self> {
         match namespaces {

@@ -8,7 +8,7 @@ use consul_semaphore_api::ConsulSemaphore;
 
 /// A part of Consul, with a token to go there.
 #[derive(Clone, Debug)]
-pub(super) struct Home {
+pub(super) struct ConsulTarget {
     /// A client with that token, of that part.
     pub(super) consul: Client,
     /// Which part it is.
@@ -17,30 +17,34 @@ pub(super) struct Home {
     pub(super) node: Arc<str>,
 }
 
-impl AsRef<Client> for Home {
+impl AsRef<Client> for ConsulTarget {
     fn as_ref(&self) -> &Client {
         &self.consul
     }
 }
 
 impl Context {
-    /// The home of a semaphore that is gone to with the operator's own token.
-    pub(super) fn own_home(&self, semaphore: &ConsulSemaphore) -> Home {
+    /// The target of a semaphore that is gone to with the operator's own token.
+    pub(super) fn own_home(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
         let place = place(semaphore);
-        Home {
+        ConsulTarget {
             consul: self.consul.scoped(place.clone()),
             place,
             node: self.node.clone(),
         }
     }
 
-    /// The home of a semaphore that brings this token. A session's ACL matches the name of its node,
+    /// The target of a semaphore that brings this token. A session's ACL matches the name of its node,
     /// so the node has the namespace in its name: tenants can't end each other's sessions, and what
     /// they call theirs proves nothing to anybody else.
-    pub(super) fn tenants_home(&self, semaphore: &ConsulSemaphore, token: TokenCell) -> Home {
+    pub(super) fn tenants_home(
+        &self,
+        semaphore: &ConsulSemaphore,
+        token: TokenCell,
+    ) -> ConsulTarget {
         let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
         let own = self.own_home(semaphore);
-        Home {
+        ConsulTarget {
             consul: own.consul.with_token(token),
             node: tenants_node(&self.node, namespace).into(),
             ..own

@@ -1,4 +1,4 @@
-//! The keeper of sessions: makes them, renews them, and ends them.
+//! The session_manager of sessions: makes them, renews them, and ends them.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
-    controller::{AFTERWARDS, home::Home},
+    controller::{AFTERWARDS, consul_target::ConsulTarget},
     crash::{self, Point},
     telemetry::Metrics,
 };
@@ -19,7 +19,7 @@ use consul_client::{
     self as consul, Client, ExternalNode, NewSession, Scope, SessionId, clock::Moment,
 };
 use consul_semaphore::{
-    Life,
+    SessionState,
     holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
@@ -31,7 +31,7 @@ pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
 /// Makes, renews and ends the sessions of this operator; clones share one.
 #[derive(Clone)]
-pub(super) struct Keeper(Arc<Shared>);
+pub(super) struct SessionManager(Arc<Shared>);
 
 struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
@@ -73,7 +73,7 @@ pub(super) struct Session {
     renewal: Renewal,
     /// Whether it is renewed on when the lead is lost.
     matters: bool,
-    keeper: Keeper,
+    session_manager: SessionManager,
 }
 
 impl Session {
@@ -90,19 +90,19 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let mut left = self.keeper.left();
+        let mut left = self.session_manager.left();
         if left.leaving && self.matters {
             left.renewing.insert(self.id.clone(), self.renewal.handle());
         } else {
             self.renewal.stop();
         }
         drop(left);
-        self.keeper
+        self.session_manager
             .forget_session(&self.id, &self.renewal.known_life());
     }
 }
 
-impl Keeper {
+impl SessionManager {
     pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
@@ -147,42 +147,45 @@ impl Keeper {
         }
     }
 
-    /// Makes a session of this name, on the node of this home, and keeps it. `on_change` is called when
+    /// Makes a session of this name, on the node of this target, and keeps it. `on_change` is called when
     /// something about the session changes.
     pub(super) async fn create(
         &self,
-        home: &Home,
+        target: &ConsulTarget,
         name: String,
         Span { ttl, lock_delay }: Span,
         on_change: OnChange,
     ) -> Result<(SessionId, Session), consul::Error> {
         let request = NewSession {
             name,
-            node: Some(home.node.as_ref().into()),
+            node: Some(target.node.as_ref().into()),
             ttl,
             lock_delay,
         };
-        self.register(home).await?;
+        self.register(target).await?;
         let create = || async {
             let sent = Moment::now();
-            let id = home.consul.create_session(&request).await?;
+            let id = target.consul.create_session(&request).await?;
             Ok((id, sent))
         };
         let mut created = in_turn(create).await;
         if matches!(created, Err(consul::Error::MissingNode)) {
-            self.forget_node(home);
-            self.register(home).await?;
+            self.forget_node(target);
+            self.register(target).await?;
             created = in_turn(create).await;
         }
         let (id, sent) = created?;
-        let life = ttl.map_or(Life::Endless, |ttl| Life::Renewed { sent, ttl });
-        let session = self.keep(&home.consul, id.clone(), life, on_change);
+        let life = ttl.map_or(SessionState::Endless, |ttl| SessionState::Renewed {
+            sent,
+            ttl,
+        });
+        let session = self.keep(&target.consul, id.clone(), life, on_change);
         Ok((id, session))
     }
 
     /// Keeps a session that was found: its first renewal is sent at once.
     pub(super) fn adopt(&self, consul: &Client, id: SessionId, on_change: OnChange) -> Session {
-        self.keep(consul, id, Life::Unknown, on_change)
+        self.keep(consul, id, SessionState::Unknown, on_change)
     }
 
     /// Ends a session that nothing depends on any more. It goes on in the background; a session
@@ -202,7 +205,13 @@ impl Keeper {
         });
     }
 
-    fn keep(&self, consul: &Client, id: SessionId, life: Life, on_change: OnChange) -> Session {
+    fn keep(
+        &self,
+        consul: &Client,
+        id: SessionId,
+        life: SessionState,
+        on_change: OnChange,
+    ) -> Session {
         self.take_back(&id);
         let renewal = Renewal::start(consul.clone(), id.clone(), life, on_change);
         self.note_session(&id, renewal.known_life());
@@ -211,28 +220,28 @@ impl Keeper {
             consul: consul.clone(),
             renewal,
             matters: true,
-            keeper: self.clone(),
+            session_manager: self.clone(),
         }
     }
 
     /// Registers the node where it was not registered yet.
-    async fn register(&self, home: &Home) -> Result<(), consul::Error> {
-        let here = (home.place.clone(), home.node.clone());
+    async fn register(&self, target: &ConsulTarget) -> Result<(), consul::Error> {
+        let here = (target.place.clone(), target.node.clone());
         if self.registered(|registered| registered.contains(&here)) {
             return Ok(());
         }
         let node = ExternalNode {
-            name: home.node.as_ref().into(),
+            name: target.node.as_ref().into(),
             address: ADDRESS.into(),
         };
-        in_turn(|| home.consul.register_node(&node)).await?;
+        in_turn(|| target.consul.register_node(&node)).await?;
         crash::reach(Point::NodeRegistered, "").await;
         self.registered(|registered| registered.insert(here));
         Ok(())
     }
 
-    fn forget_node(&self, home: &Home) {
-        let here = (home.place.clone(), home.node.clone());
+    fn forget_node(&self, target: &ConsulTarget) {
+        let here = (target.place.clone(), target.node.clone());
         self.registered(|registered| registered.remove(&here));
     }
 
@@ -246,7 +255,7 @@ impl Keeper {
     }
 
     /// What is known of a session that somebody here keeps, for whichever semaphore.
-    pub(super) fn life(&self, id: &SessionId) -> Option<Life> {
+    pub(super) fn life(&self, id: &SessionId) -> Option<SessionState> {
         let kept = self.kept();
         Some(kept.get(id)?.last()?.get())
     }
@@ -298,28 +307,31 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_left_and_is_not_adopted_expires() {
-        let keeper = Keeper::new(Metrics::default());
+        let session_manager = SessionManager::new(Metrics::default());
         let renewing = tokio::spawn(std::future::pending::<()>());
         let handle = renewing.abort_handle();
-        keeper.left().renewing.insert("s".into(), handle);
-        keeper.clone().settle_in(Duration::ZERO).await;
+        session_manager.left().renewing.insert("s".into(), handle);
+        session_manager.clone().settle_in(Duration::ZERO).await;
         assert!(renewing.await.unwrap_err().is_cancelled());
-        assert!(keeper.left().renewing.is_empty());
+        assert!(session_manager.left().renewing.is_empty());
     }
 
     #[test]
     fn a_session_is_kept_until_the_last_who_keeps_it_is_gone() {
-        let keeper = Keeper::new(Metrics::default());
+        let session_manager = SessionManager::new(Metrics::default());
         let id = "s".into();
-        let (before, after) = (KnownLife::new(Life::Unknown), KnownLife::new(Life::Endless));
-        assert_eq!(keeper.life(&id), None);
-        keeper.note_session(&id, before.clone());
-        keeper.note_session(&id, after.clone());
-        keeper.forget_session(&id, &before);
-        assert!(keeper.keeps(&id), "another one has taken it over");
-        assert_eq!(keeper.life(&id), Some(Life::Endless));
-        keeper.forget_session(&id, &after);
-        assert!(!keeper.keeps(&id));
+        let (before, after) = (
+            KnownLife::new(SessionState::Unknown),
+            KnownLife::new(SessionState::Endless),
+        );
+        assert_eq!(session_manager.life(&id), None);
+        session_manager.note_session(&id, before.clone());
+        session_manager.note_session(&id, after.clone());
+        session_manager.forget_session(&id, &before);
+        assert!(session_manager.keeps(&id), "another one has taken it over");
+        assert_eq!(session_manager.life(&id), Some(SessionState::Endless));
+        session_manager.forget_session(&id, &after);
+        assert!(!session_manager.keeps(&id));
     }
 
     #[tokio::test]
@@ -341,9 +353,9 @@ mod tests {
             ..consul::Config::default()
         })
         .unwrap();
-        let keeper = Keeper::new(Metrics::default());
+        let session_manager = SessionManager::new(Metrics::default());
         for number in 0..1000 {
-            keeper.destroy(&consul, format!("gone-{number}").as_str().into());
+            session_manager.destroy(&consul, format!("gone-{number}").as_str().into());
         }
         let under_way = async {
             while server.received_requests().await.unwrap().is_empty() {
@@ -353,9 +365,12 @@ mod tests {
         let deadline = Duration::from_mins(1);
         tokio::time::timeout(deadline, under_way).await.unwrap();
         let id = SessionId::from("s");
-        let _session = keeper.adopt(&consul, id.clone(), Arc::new(|| {}));
+        let _session = session_manager.adopt(&consul, id.clone(), Arc::new(|| {}));
         let renewed = async {
-            while !matches!(keeper.life(&id), Some(Life::Renewed { .. })) {
+            while !matches!(
+                session_manager.life(&id),
+                Some(SessionState::Renewed { .. })
+            ) {
                 sleep(Duration::from_millis(5)).await;
             }
         };
