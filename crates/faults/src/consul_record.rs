@@ -354,8 +354,12 @@ mod tests {
 
     #[tokio::test]
     async fn while_it_is_closed_nobody_writes_a_lock_for_the_first_time_either() {
+        // It chooses the process's TLS provider.
+        let _consul = testbed::Consul::at("127.0.0.1:1", None).unwrap();
         let file = format!("closed-{}.jsonl", std::process::id());
-        let timeline = Timeline::open(&std::env::temp_dir().join(file)).unwrap();
+        let file = std::env::temp_dir().join(file);
+        let timeline = Timeline::open(&file).unwrap();
+        std::fs::remove_file(file).unwrap();
         let reader = ConsulReader::at(Vec::new(), None).unwrap();
         let book = LockBook::of_clusters(reader, Vec::new());
         let call = Call::new(Method::PUT, "/v1/kv/p/.lock", "");
