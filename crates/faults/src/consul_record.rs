@@ -16,7 +16,7 @@ use futures::future::try_join_all;
 use reqwest::header::{HeaderMap, HeaderValue};
 use serde_json::Value;
 use testbed::{Call, Etcd};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
     record::{Body, What, Writer},
@@ -37,6 +37,8 @@ struct Inner {
     /// The clusters whose Jobs are judged: each has a clock and a timeline of its own.
     clusters: Vec<(Etcd, Timeline)>,
     locks: Mutex<BTreeMap<String, Arc<Mutex<Known>>>>,
+    /// Held for reading by each write to a `.lock`.
+    open: Arc<RwLock<()>>,
 }
 
 /// What is known of one `.lock`.
@@ -51,7 +53,7 @@ struct Known {
 
 /// All `.lock`s while nobody writes to them.
 pub(crate) struct Closed {
-    locks: Vec<(OwnedMutexGuard<Known>, String)>,
+    _nobody: OwnedRwLockWriteGuard<()>,
     /// Each etcd's revision at its beginning.
     before: Vec<u64>,
 }
@@ -80,6 +82,7 @@ impl LockBook {
             consul,
             clusters,
             locks: Mutex::default(),
+            open: Arc::default(),
         }))
     }
 
@@ -106,6 +109,7 @@ impl LockBook {
             self.note(told, &answer, begun);
             return Ok(answer);
         }
+        let _open = self.0.open.read().await;
         // Before its turn: the writer knows nothing that is newer.
         let before = self.revisions().await?;
         let mut guards = Vec::new();
@@ -195,21 +199,22 @@ impl LockBook {
         try_join_all(revisions).await.context("etcd")
     }
 
-    /// Has all who write to a `.lock` wait, once what is under way is written down.
+    /// Has all who write to a `.lock` wait, once what is under way is written down: also to one that
+    /// nobody has written to before.
     pub(crate) async fn close(&self) -> Result<Closed> {
-        let prefixes: Vec<_> = self.0.locks.lock().await.keys().cloned().collect();
-        let mut locks = Vec::new();
-        for prefix in prefixes {
-            locks.push((self.guard(&prefix).await, prefix));
-        }
-        let before = self.revisions().await?;
-        Ok(Closed { locks, before })
+        let nobody = self.0.open.clone().write_owned().await;
+        Ok(Closed {
+            _nobody: nobody,
+            before: self.revisions().await?,
+        })
     }
 
     /// Writes down what the campaign itself has done to `.lock`s while nobody wrote to them.
     pub(crate) async fn open(&self, closed: Closed) -> Result<()> {
         let after = self.revisions().await?;
-        for (mut known, prefix) in closed.locks {
+        let prefixes: Vec<_> = self.0.locks.lock().await.keys().cloned().collect();
+        for prefix in prefixes {
+            let mut known = self.guard(&prefix).await;
             let body = self.read(&prefix).await;
             if !known.is(&body) {
                 let revisions = (closed.before.as_slice(), after.as_slice());
@@ -341,9 +346,29 @@ fn understand(entry: &Value) -> Body {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
+    use futures::FutureExt as _;
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test]
+    async fn while_it_is_closed_nobody_writes_a_lock_for_the_first_time_either() {
+        // It chooses the process's TLS provider.
+        let _consul = testbed::Consul::at("127.0.0.1:1", None).unwrap();
+        let file = format!("closed-{}.jsonl", std::process::id());
+        let file = std::env::temp_dir().join(file);
+        let timeline = Timeline::open(&file).unwrap();
+        std::fs::remove_file(file).unwrap();
+        let reader = ConsulReader::at(Vec::new(), None).unwrap();
+        let book = LockBook::of_clusters(reader, Vec::new());
+        let call = Call::new(Method::PUT, "/v1/kv/p/.lock", "");
+        let closed = book.close().await.unwrap();
+        let sent = async { panic!("it gets through") };
+        let write = book.write(Writer::Foreign, &timeline, &call, sent);
+        assert!(write.now_or_never().is_none());
+        drop(closed);
+    }
 
     #[test]
     fn an_answer_that_took_long_was_not_awaited_by_all() {
