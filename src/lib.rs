@@ -2,16 +2,16 @@
 //!
 //! # The map
 //!
-//! | room | what it is for | what it must not know |
+//! | module | what it is for | what it must not know |
 //! |---|---|---|
 //! | [`admission`] | whether the admission policies are in force, and what to do if not | what the operator does |
-//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; the session_manager of sessions | |
+//! | [`controller`] | Kubernetes: streams in; observe, decide, apply, report; sessions | |
 //! | [`check`] | what works and what does not, line by line: it reads, and leaves nothing behind | |
 //! | [`leader`] | which of several replicas works: a Lease or a lock in Consul | what the work is |
-//! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other rooms |
+//! | [`telemetry`] | metrics, traces, health, the HTTP endpoints | all other modules |
 //! | `workload` | the workloads of the cluster: watched, read, written to | the controller, slots |
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
-//! | `call`, `reach` | calls to the API server, bounded in time; which namespaces a watch sees | |
+//! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, bounded in number and time | |
 //! | `streamed` | watches whose list is streamed, so that its objects take no memory together | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
@@ -24,9 +24,9 @@
 //! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
 //! process up (`run.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
 //!
-//! Everything points one way: [`check`] uses the [`controller`], and no room uses [`check`];
+//! Everything points one way: [`check`] uses the [`controller`], and no module uses [`check`];
 //! [`controller`] uses the others but [`web`]. Text from outside is parsed once, at the edge, into
-//! types that can't hold what is not valid. `tests/rooms.rs` checks what a room must not know;
+//! types that can't hold what is not valid. `tests/modules.rs` checks what a module must not know;
 //! `docs/ARCHITECTURE.md` follows one Job through the code.
 
 pub mod admission;

@@ -6,8 +6,7 @@ mod shutdown;
 
 use std::{
     io::{self, Write as _},
-    panic,
-    process::{self, ExitCode},
+    process::ExitCode,
 };
 
 use anyhow::Context as _;
@@ -17,7 +16,7 @@ use consul_semaphore_operator::telemetry;
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    abort_on_panic();
+    command_line::abort_on_panic();
     let done = match command_line::parse::<Cli>().command {
         Command::Run(flags) => run::run(*flags),
         Command::Check(flags) => return report::check(*flags),
@@ -27,16 +26,6 @@ fn main() -> ExitCode {
         Command::Version => print(&telemetry::version()),
     };
     done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
-}
-
-/// A panic in any task or thread ends the process: what half of it has done is not to be gone on with, and a restart
-/// adopts the slots. What is shipped aborts by its profile; so do all other builds.
-fn abort_on_panic() {
-    let tell = panic::take_hook();
-    panic::set_hook(Box::new(move |panic| {
-        tell(panic);
-        process::abort();
-    }));
 }
 
 /// Writes to stdout. A reader that went away, as `head` does, is no failure.

@@ -1,7 +1,7 @@
 //! A burst: many Jobs wait, and then there is room for all of them at once.
 //!
 //! A rate is the number of Jobs by the time from the change that makes the room until a watch of this
-//! program's own has shown the last of them started. OwnContender: from the answer to the PATCH that raises the
+//! program's own has shown the last of them started. Ours: from the answer to the PATCH that raises the
 //! limit, while another Job holds the one slot there was. The floor: the PATCH that starts each Job and
 //! nothing else, over as many connections as the goal has; each is a client of its own, which sends one
 //! request after another. Batches of both take turns, each after the pods of the last one are gone.

@@ -1,4 +1,4 @@
-//! The session_manager of sessions: makes them, renews them, and ends them.
+//! The sessions of this process: they are made, renewed, and ended here.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -73,7 +73,7 @@ pub(super) struct Session {
     renewal: Renewal,
     /// Whether it is renewed on when the lead is lost.
     matters: bool,
-    session_manager: SessionManager,
+    manager: SessionManager,
 }
 
 impl Session {
@@ -90,14 +90,14 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let mut left = self.session_manager.left();
+        let mut left = self.manager.left();
         if left.leaving && self.matters {
             left.renewing.insert(self.id.clone(), self.renewal.handle());
         } else {
             self.renewal.stop();
         }
         drop(left);
-        self.session_manager
+        self.manager
             .forget_session(&self.id, &self.renewal.known_life());
     }
 }
@@ -220,7 +220,7 @@ impl SessionManager {
             consul: consul.clone(),
             renewal,
             matters: true,
-            session_manager: self.clone(),
+            manager: self.clone(),
         }
     }
 

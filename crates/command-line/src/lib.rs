@@ -14,12 +14,22 @@ pub mod logs;
 use std::{
     env,
     io::{self, Write as _},
-    process,
+    panic, process,
 };
 
 use clap::error::{ContextKind, ContextValue};
 
 pub use consul::{CONSUL_ENVIRONMENT, ConsulFlags};
+
+/// A panic in any task or thread ends the process: nothing goes on with work that is half done. Released builds
+/// abort by their profile; this does the same in all others.
+pub fn abort_on_panic() {
+    let tell = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        process::abort();
+    }));
+}
 
 /// Reads the process's arguments and environment; ends the process with help, or with an error that says what to do.
 pub fn parse<C: clap::Parser>() -> C {

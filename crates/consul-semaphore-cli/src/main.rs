@@ -42,6 +42,7 @@ const NOT_FOUND: u8 = 127;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    command_line::abort_on_panic();
     match command_line::parse::<Cli>().command {
         Command::Exec(flags) => exec(*flags),
         Command::Held(flags) => held(*flags),

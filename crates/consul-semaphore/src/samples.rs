@@ -1,4 +1,4 @@
-//! Small values for the tests of this room.
+//! Small values for the tests of this module.
 
 use std::{sync::Arc, time::Duration};
 

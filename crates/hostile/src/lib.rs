@@ -1,6 +1,6 @@
 //! What others may write, to be read by everything that reads from outside.
 //!
-//! The parsers of all rooms are tested with the same texts and bodies: random ones, and those that
+//! The parsers of all crates are tested with the same texts and bodies: random ones, and those that
 //! have broken programs before.
 
 use proptest::{prelude::*, sample::select};

@@ -148,10 +148,13 @@ pub enum Fault {
     AnswerHeld,
 }
 
+/// What happens to a call, if it does not pass.
+type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
+
 /// What happens to calls now.
 #[derive(Clone)]
 enum Rule {
-    Faults(Arc<dyn Fn(&Call) -> Option<Fault> + Send + Sync>),
+    Faults(Arc<Faults>),
     Cut(Arc<dyn Fn(&Call) -> bool + Send + Sync>),
 }
 
@@ -298,16 +301,13 @@ impl ProxyBuilder {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let router = Router::new().fallback(pass).with_state(shared.clone());
-        let (scheme, serving) = match self.certificate {
-            Some(certificate) => {
-                let listener = TlsListener::new(listener, certificate)?;
-                let serving = async move { axum::serve(listener, router).await };
-                ("https", tokio::spawn(serving))
-            }
-            None => {
-                let serving = async move { axum::serve(listener, router).await };
-                ("http", tokio::spawn(serving))
-            }
+        let (scheme, serving) = if let Some(certificate) = self.certificate {
+            let listener = TlsListener::new(listener, certificate)?;
+            let serving = async move { axum::serve(listener, router).await };
+            ("https", tokio::spawn(serving))
+        } else {
+            let serving = async move { axum::serve(listener, router).await };
+            ("http", tokio::spawn(serving))
         };
         Ok(Proxy {
             address,

@@ -129,7 +129,7 @@ impl Means {
         }
         let given_up = |_| {
             Err(consul::Error::Unreachable {
-                message: "it was given up".into(),
+                message: "no answer before a running Job must be suspended".into(),
                 undecided: true,
             })
         };

@@ -3,6 +3,7 @@
 //! It decides nothing. It shows the engine what a watch would, carries out what the engine asks for, and loses
 //! answers, doubles them or delays them as the script says.
 
+mod act;
 mod hung;
 mod step;
 mod trace;
@@ -30,13 +31,11 @@ use crate::{
     Identity, Job, Plan, SessionState, Turns, Uid,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
-        Queue, QueueRef, SemaphoreRef, Spec, Write, Written,
+        Queue, QueueRef, SemaphoreRef, Spec, Write,
     },
     plan::Stop,
 };
-use consul_client::{
-    self as consul, Behavior, Listing, OpError, Session, SessionId, clock::Moment,
-};
+use consul_client::{self as consul, Behavior, Listing, Session, SessionId, clock::Moment};
 
 /// How many answers and listings may come once more.
 const ECHOES: usize = 4;
@@ -593,195 +592,6 @@ impl Operator {
         };
         self.end(outside, end, silent || lost.is_some_and(|lost| lost.hangs));
     }
-
-    /// Does the next thing, and says whether it was done as planned.
-    pub(super) fn act(&mut self, outside: &mut Outside, lost: Option<Lost>) -> bool {
-        self.act_on(0, outside, lost)
-    }
-
-    /// Does one of the things that are to be done, whichever was to be first.
-    pub(super) fn act_on(
-        &mut self,
-        position: usize,
-        outside: &mut Outside,
-        lost: Option<Lost>,
-    ) -> bool {
-        let position = position % self.pending.len().max(1);
-        let Some(step) = self.pending.remove(position) else {
-            return true;
-        };
-        let of_kubernetes = matches!(
-            step,
-            Step::Record { .. } | Step::Finalizer { .. } | Step::Patch { .. }
-        );
-        let away = outside.is_away() && !of_kubernetes;
-        let hangs = lost.is_some_and(|lost| lost.hangs) || outside.reach == Reach::Silent && away;
-        let done = lost.is_none_or(|lost| lost.done) && !away;
-        let unheard_of = lost.is_some() || away;
-        match step {
-            Step::Record { limits } => {
-                if done {
-                    outside.record(limits.clone());
-                }
-                if unheard_of {
-                    // Whoever writes the status tries again until it hears something.
-                    self.pending.push_back(Step::Record { limits });
-                } else {
-                    self.tell(outside, |engine, semaphore, now, view| {
-                        engine.recorded(semaphore, &limits, now, view);
-                    });
-                }
-                !unheard_of
-            }
-            Step::Finalizer { added } => {
-                if done {
-                    outside.set_finalizer(added);
-                }
-                self.tell(outside, |engine, semaphore, now, view| {
-                    if added {
-                        engine.added_finalizer(semaphore, !unheard_of, now, view);
-                    } else {
-                        engine.removed_finalizer(semaphore, !unheard_of, now, view);
-                    }
-                });
-                !unheard_of
-            }
-            Step::ListSessions => {
-                let sessions = outside.consul.sessions();
-                let sessions = sessions.map(|(id, identity)| session(outside, id, identity));
-                let sessions = if unheard_of {
-                    Err(unheard())
-                } else {
-                    Ok(sessions.collect())
-                };
-                self.tell(outside, |engine, semaphore, now, view| {
-                    engine.listed_sessions(semaphore, sessions, now, view);
-                });
-                !unheard_of
-            }
-            Step::Transact { id, transaction } => {
-                let sent = outside.now();
-                let answer = done.then(|| outside.transact(&transaction, self.generation));
-                let went_through = matches!(answer, Some(Ok(_))) && !unheard_of;
-                let result = match answer {
-                    Some(Ok(entries)) if !unheard_of => Ok(entries),
-                    Some(Err(refused)) if !unheard_of => {
-                        self.learn_capacity(outside, id, refused);
-                        Err(refusal(refused))
-                    }
-                    _ => Err(unheard()),
-                };
-                let end = End {
-                    id,
-                    answer: Answer::Transacted { sent, result },
-                    about: About::All,
-                };
-                self.end(outside, end, hangs);
-                if unheard_of && transaction.limit.is_some() {
-                    outside.observer.forget_enforcements();
-                }
-                if !done {
-                    outside.late.push((transaction, self.generation));
-                }
-                went_through
-            }
-            Step::Patch {
-                id,
-                patch,
-                read,
-                not_after,
-            } => {
-                let late = not_after.is_some_and(|not_after| not_after <= outside.now());
-                let sent = done && !late;
-                let answer = sent.then(|| outside.patch(&patch, read, self.deposed));
-                let written = match answer {
-                    _ if late => Written::NotSent,
-                    Some(answer) if !unheard_of => self.written(outside, &patch, answer),
-                    _ => Written::Unanswered("it is away".into()),
-                };
-                let outdated = matches!(written, Written::Outdated(_));
-                if let Some(id) = id {
-                    let end = End {
-                        id,
-                        answer: Answer::Written(written),
-                        about: About::Write(patch.target().uid.clone()),
-                    };
-                    self.end(outside, end, hangs);
-                }
-                if outdated && self.flaw == Some(Flaw::NeverPauses) {
-                    let queue = self.engine.queue_mut(&self.reference);
-                    drop(queue.map(|queue| std::mem::take(&mut queue.writes.refusals)));
-                }
-                answer == Some(requests::Answer::Done) && !unheard_of
-            }
-            Step::MakeSession { id, name } => {
-                let made = done.then(|| outside.consul.make_session(&name));
-                if let Some(session) = made.as_ref().filter(|_| outside.timed) {
-                    outside.renewed.insert(session.clone(), outside.now());
-                    let renewed = Some(outside.now());
-                    self.store.renewals.insert(session.clone(), renewed);
-                }
-                let made = made.filter(|_| !unheard_of).ok_or_else(unheard);
-                let end = End {
-                    id,
-                    answer: Answer::SessionMade(made),
-                    about: About::All,
-                };
-                self.end(outside, end, hangs);
-                !unheard_of
-            }
-            Step::Destroy(session) => {
-                if !away {
-                    outside.destroy(&session);
-                }
-                !away
-            }
-            Step::Ask { id, call } => {
-                self.ask(outside, id, &call, lost);
-                lost.is_none()
-            }
-        }
-    }
-
-    /// What the answer to a PATCH means. After a conflict the Job is read again.
-    fn written(&self, outside: &Outside, patch: &Patch, answer: requests::Answer) -> Written {
-        let now = outside.jobs.read(&patch.target().uid, outside.now());
-        let same = |now: &Job| patch.target().is_still(now) && self.flaw != Some(Flaw::NeverPauses);
-        match answer {
-            requests::Answer::Done => Written::Done,
-            requests::Answer::Conflict if !now.as_ref().is_some_and(same) => {
-                Written::Outdated(now.map(Arc::new))
-            }
-            requests::Answer::Conflict | requests::Answer::Refused => Written::Refused {
-                message: "no".into(),
-                forbidden: false,
-            },
-        }
-    }
-
-    /// Consul takes fewer operations at once than was known.
-    fn learn_capacity(&mut self, outside: &Outside, id: CallId, refused: Refused) {
-        if refused == Refused::TooLarge {
-            let operations = outside.operations;
-            self.operations = operations;
-            self.tell(outside, |engine, _, now, view| {
-                engine.capacity(id, operations, now, view);
-            });
-        }
-    }
-}
-
-/// What Consul says of a transaction that it refuses.
-fn refusal(refused: Refused) -> consul::Error {
-    let what = match refused {
-        Refused::Condition => "index is stale",
-        Refused::Rests => "can't be locked due to lock delay",
-        Refused::TooLarge => return consul::Error::TooLarge("too many operations".into()),
-    };
-    consul::Error::Conflict(vec![OpError {
-        operation: 0,
-        what: what.into(),
-    }])
 }
 
 impl From<Write> for Patch {

@@ -1,4 +1,4 @@
-//! What a room must never know, checked in its sources where the compiler does not see to it: what a crate does
+//! What a module must never know, checked in its sources where the compiler does not see to it: what a crate does
 //! not depend on it can't know.
 //!
 //! The check reads words, not types: it looks for paths such as `tokio::time` or `crate::controller`,
@@ -50,7 +50,7 @@ fn the_algorithm_has_no_io_no_clock_and_no_async() {
 
 #[test]
 fn what_users_write_is_read_without_a_client() {
-    assert_room_avoids(
+    assert_module_avoids(
         "crates/api/src",
         &[
             "tokio",
@@ -68,7 +68,7 @@ fn what_users_write_is_read_without_a_client() {
 
 #[test]
 fn what_a_workload_says_is_read_without_io() {
-    assert_room_avoids(
+    assert_module_avoids(
         "crates/workload/src",
         &[
             "tokio",
@@ -86,20 +86,20 @@ fn what_a_workload_says_is_read_without_io() {
 /// Everybody else uses `WorkloadObject`, and asks the crate what it says.
 #[test]
 fn one_crate_knows_the_kind_of_a_workload() {
-    for room in [
+    for module in [
         "src",
         "crates/api/src",
         "crates/consul-semaphore/src",
         "crates/kubectl-csem/src",
     ] {
-        assert_room_avoids(room, &["k8s_openapi::api::batch"]);
+        assert_module_avoids(module, &["k8s_openapi::api::batch"]);
     }
-    assert_room_avoids("src/workload", &["crate::controller"]);
+    assert_module_avoids("src/workload", &["crate::controller"]);
 }
 
 #[test]
 fn an_election_knows_nothing_of_the_work() {
-    assert_room_avoids(
+    assert_module_avoids(
         "src/leader",
         &[
             "consul_semaphore_api",
@@ -111,7 +111,7 @@ fn an_election_knows_nothing_of_the_work() {
 
 #[test]
 fn telemetry_knows_nothing_of_what_it_tells() {
-    assert_room_avoids(
+    assert_module_avoids(
         "src/telemetry",
         &[
             "k8s_openapi",
@@ -127,7 +127,7 @@ fn telemetry_knows_nothing_of_what_it_tells() {
 /// algorithm writes.)
 #[test]
 fn the_page_shows_only_what_is_published() {
-    assert_room_avoids(
+    assert_module_avoids(
         "src/web",
         &[
             "reqwest",
@@ -139,19 +139,19 @@ fn the_page_shows_only_what_is_published() {
             "consul_semaphore::decide",
         ],
     );
-    for room in [
+    for module in [
         "src/controller",
         "src/telemetry",
         "src/leader",
         "crates/api/src",
     ] {
-        assert_room_avoids(room, &["crate::web"]);
+        assert_module_avoids(module, &["crate::web"]);
     }
 }
 
 #[test]
 fn whether_the_policies_are_in_force_changes_nothing() {
-    assert_room_avoids(
+    assert_module_avoids(
         "src/admission",
         &[
             "consul_semaphore_api",
@@ -165,7 +165,7 @@ fn whether_the_policies_are_in_force_changes_nothing() {
 
 #[test]
 fn a_check_is_judged_by_what_was_read() {
-    assert_room_avoids(
+    assert_module_avoids(
         "src/check/judge",
         &[
             "tokio",
@@ -183,7 +183,7 @@ fn a_check_is_judged_by_what_was_read() {
 
 #[test]
 fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
-    assert_room_avoids(
+    assert_module_avoids(
         "crates/kubectl-csem/src/view",
         &[
             "tokio",
@@ -206,7 +206,7 @@ fn what_the_plugin_shows_is_made_without_a_client_and_a_clock() {
 
 #[test]
 fn nobody_needs_a_check_to_work() {
-    assert_room_avoids("src/controller", &["crate::check"]);
+    assert_module_avoids("src/controller", &["crate::check"]);
 }
 
 /// An observer that shared code with the operator would share its mistakes.
@@ -224,17 +224,17 @@ fn those_who_judge_the_operator_share_no_code_with_it() {
 
 /// Fails with `file:line` of every mention of a forbidden path in the sources below a folder.
 #[track_caller]
-fn assert_room_avoids(room: &str, forbidden: &[&str]) {
-    assert_files_avoid(room, sources(&folder(room)), forbidden);
+fn assert_module_avoids(module: &str, forbidden: &[&str]) {
+    assert_files_avoid(module, sources(&folder(module)), forbidden);
 }
 
-fn folder(room: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(room)
+fn folder(module: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(module)
 }
 
 #[track_caller]
-fn assert_files_avoid(room: &str, files: Vec<PathBuf>, forbidden: &[&str]) {
-    assert!(!files.is_empty(), "{room} has no sources");
+fn assert_files_avoid(module: &str, files: Vec<PathBuf>, forbidden: &[&str]) {
+    assert!(!files.is_empty(), "{module} has no sources");
     let mut found = Vec::new();
     for file in files {
         let source = fs::read_to_string(&file).expect("a source is readable");
@@ -244,14 +244,14 @@ fn assert_files_avoid(room: &str, files: Vec<PathBuf>, forbidden: &[&str]) {
     }
     assert!(
         found.is_empty(),
-        "{room} must not mention:\n{}",
+        "{module} must not mention:\n{}",
         found.join("\n")
     );
 }
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(folder).expect("the room exists") {
+    for entry in fs::read_dir(folder).expect("the module exists") {
         let path = entry.expect("a folder is readable").path();
         if path.is_dir() {
             files.extend(sources(&path));
