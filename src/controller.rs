@@ -19,13 +19,13 @@ mod advisor;
 pub mod bench;
 mod consul_target;
 mod events;
-mod greeting;
 mod index;
 mod intake;
 mod secret;
 mod semaphore;
 mod session_manager;
 mod shell;
+mod startup_log;
 mod ungranted;
 mod watches;
 mod watching;
@@ -55,11 +55,11 @@ use consul_semaphore::{Cluster, holding::retry_until_ok};
 use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 
 /// How long the events that are due may take at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// How long rests what nobody waits for, such as an event or the end of a session, so that what happens at
 /// the same time goes first: as a rule the start of a Job.
-const AFTERWARDS: Duration = Duration::from_millis(50);
+const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
 /// How the operator is set up.
 #[derive(Clone, Debug)]
@@ -78,11 +78,9 @@ pub struct Settings {
     pub fair: Option<Duration>,
 }
 
-/// What all parts share.
-struct Context {
-    client: Client,
+/// What is the same for all terms of leading.
+struct Shared {
     cluster: Cluster,
-    consul: consul::Client,
     /// The external node that owns the sessions made with the operator's own token, so that no
     /// restart of a Consul agent ends them.
     node: Arc<str>,
@@ -92,11 +90,18 @@ struct Context {
     /// How long the other replicas wait for a leader that is gone; `None` where there is no election.
     lease: Option<Duration>,
     session_manager: SessionManager,
-    index: Index,
     events: Events,
     metrics: Metrics,
-    /// Where the ways of Jobs are told.
+    /// Where the spans of Jobs are sent.
     traces: Traces,
+}
+
+/// What a term of leading has for itself. The clients hold back writes when it is over.
+struct Context {
+    shared: Arc<Shared>,
+    client: Client,
+    consul: consul::Client,
+    index: Index,
     workloads: Workloads,
 }
 
@@ -125,7 +130,7 @@ pub async fn run(
     // Said beside the work, which does not depend on it.
     let mut aside = JoinSet::new();
     aside.spawn(admission::tell(client.clone()));
-    aside.spawn(greeting::tell(consul.clone()));
+    aside.spawn(startup_log::write(consul.clone()));
     // What was done is told also by who has lost the lead meanwhile.
     let (events, write_events) = Events::new(client, telemetry.metrics.clone());
     let mut writing = JoinSet::new();
@@ -159,41 +164,43 @@ pub async fn run(
             heirs.hand_over();
         }
     };
-    let posting = LeaderTask {
+    let Telemetry {
+        health,
+        metrics,
+        traces,
+    } = telemetry;
+    let task = LeaderTask {
         kubernetes,
-        cluster,
         consul,
-        node: node.into(),
-        scope: settings.scope,
-        tenancy: settings.tenancy,
-        fair: settings.fair,
-        lease,
-        session_manager,
-        events,
-        telemetry,
+        health,
+        shared: Arc::new(Shared {
+            cluster,
+            node: node.into(),
+            scope: settings.scope,
+            tenancy: settings.tenancy,
+            fair: settings.fair,
+            lease,
+            session_manager,
+            events,
+            metrics,
+            traces,
+        }),
     };
-    let work = |term| posting.work(term, shutdown.clone());
+    let work = |term| task.work(term, shutdown.clone());
     let worked = election.run(shutdown.clone(), on_change, work).await;
     // With the last handle to their queue its writer ends, when it is empty.
-    drop(posting);
-    let _ = timeout(FAREWELL, writing.join_all()).await;
+    drop(task);
+    let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
 }
 
-/// What stays over all times of leading. Everything else is read anew each time.
+/// The work of the leader. What is not shared by all terms is read anew in each.
 struct LeaderTask {
     kubernetes: Config,
-    cluster: Cluster,
     consul: consul::Client,
-    node: Arc<str>,
-    scope: Scope,
-    tenancy: Tenancy,
-    fair: Option<Duration>,
-    lease: Option<Duration>,
-    session_manager: SessionManager,
-    events: Events,
-    telemetry: Telemetry,
+    health: Health,
+    shared: Arc<Shared>,
 }
 
 impl LeaderTask {
@@ -205,10 +212,8 @@ impl LeaderTask {
         shutdown: impl Future<Output = ()>,
     ) -> impl Future<Output = anyhow::Result<()>> {
         // Before anybody hears that this replica leads, so that it is not taken for ready in between.
-        let Telemetry {
-            health, metrics, ..
-        } = &self.telemetry;
-        let begun = watches::begin(&self.scope.namespaces, health, metrics);
+        let Shared { scope, metrics, .. } = &*self.shared;
+        let begun = watches::begin(&scope.namespaces, &self.health, metrics);
         self.work_with(term, begun, shutdown)
     }
 
@@ -218,42 +223,29 @@ impl LeaderTask {
         begun: Vec<watches::Begun>,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
-        let metrics = self.telemetry.metrics.clone();
         let client = term
             .kubernetes(self.kubernetes.clone())
             .context("the API server")?;
         let context = Arc::new(Context {
+            shared: self.shared.clone(),
             workloads: Workloads::new(client.clone()),
             client,
-            cluster: self.cluster.clone(),
             consul: term.consul(&self.consul),
-            node: self.node.clone(),
-            scope: self.scope.clone(),
-            tenancy: self.tenancy.clone(),
-            fair: self.fair,
-            lease: self.lease,
-            session_manager: self.session_manager.clone(),
             index: Index::default(),
-            events: self.events.clone(),
-            metrics,
-            traces: self.telemetry.traces.clone(),
         });
-        self.session_manager.come_back();
+        let sessions = &self.shared.session_manager;
+        sessions.come_back();
         let mut settling = JoinSet::new();
-        settling.spawn(
-            self.session_manager
-                .clone()
-                .settle_in(session_manager::SETTLED),
-        );
+        settling.spawn(sessions.clone().settle_in(session_manager::SETTLED));
         let stop = async {
             tokio::select! {
                 () = shutdown => {}
-                () = term.over() => self.session_manager.leave(),
+                () = term.over() => sessions.leave(),
             }
         };
         let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {
-            self.telemetry.metrics.forget_all();
+            self.shared.metrics.forget_all();
         }
         worked
     }

@@ -17,7 +17,7 @@ use crate::{cli, shutdown};
 const GRACE: Duration = Duration::from_secs(8);
 
 /// How long the spans that are due may take at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
 /// Threads that run tasks. The work is waiting for answers; a thread for each of a large node's cores would only cost memory.
 const THREADS: usize = 2;
@@ -98,7 +98,7 @@ async fn operate(
     server.await.context("the HTTP server failed")?;
     if let Some(sending) = sending {
         // Those that are not sent by then are lost, and nobody is left to count them.
-        let _ = time::timeout(FAREWELL, sending).await;
+        let _ = time::timeout(SHUTDOWN_GRACE, sending).await;
     }
     done
 }

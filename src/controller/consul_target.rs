@@ -25,28 +25,28 @@ impl AsRef<Client> for ConsulTarget {
 
 impl Context {
     /// The target of a semaphore that is gone to with the operator's own token.
-    pub(super) fn own_home(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
+    pub(super) fn own_target(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
         let place = place(semaphore);
         ConsulTarget {
             consul: self.consul.scoped(place.clone()),
             place,
-            node: self.node.clone(),
+            node: self.shared.node.clone(),
         }
     }
 
     /// The target of a semaphore that brings this token. A session's ACL matches the name of its node,
     /// so the node has the namespace in its name: tenants can't end each other's sessions, and what
     /// they call theirs proves nothing to anybody else.
-    pub(super) fn tenants_home(
+    pub(super) fn tenants_target(
         &self,
         semaphore: &ConsulSemaphore,
         token: TokenCell,
     ) -> ConsulTarget {
         let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
-        let own = self.own_home(semaphore);
+        let own = self.own_target(semaphore);
         ConsulTarget {
             consul: own.consul.with_token(token),
-            node: tenants_node(&self.node, namespace).into(),
+            node: tenants_node(&self.shared.node, namespace).into(),
             ..own
         }
     }

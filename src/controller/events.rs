@@ -17,7 +17,7 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
-use super::AFTERWARDS;
+use super::LOW_PRIORITY;
 use crate::{
     call::{CallError, call},
     crash::{self, Point},
@@ -132,7 +132,7 @@ impl Events {
         let write = async move {
             let mut batch = Vec::new();
             while due.recv_many(&mut batch, BATCH).await > 0 {
-                sleep(AFTERWARDS).await;
+                sleep(LOW_PRIORITY).await;
                 for due in batch.drain(..) {
                     told.tell(&due).await;
                 }

@@ -65,6 +65,7 @@ fn tell(
             continue;
         }
         context
+            .shared
             .events
             .job(namespace, &job.name, &job.uid, reason, note.clone());
         known.note = Some(note);

@@ -396,7 +396,7 @@ impl SemaphoreController {
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue
             .sessions()
-            .filter_map(|session| self.context.session_manager.life(session));
+            .filter_map(|session| self.context.shared.session_manager.life(session));
         let ttls = lives.filter_map(|life| match life {
             SessionState::Renewed { ttl, .. } => Some(ttl),
             _ => None,
@@ -436,7 +436,7 @@ impl SemaphoreController {
             conditions: Vec::new(),
         };
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
-        let metrics = &self.context.metrics;
+        let metrics = &self.context.shared.metrics;
         metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);
         let findings = if keys.len() == 0 {
             self.findings_without_keys(semaphore)
@@ -457,8 +457,9 @@ impl SemaphoreController {
             ..Conclusion::default()
         });
         if known {
-            findings.pop();
-            findings.push(each_key_has_its_limit(semaphore.spec().settings.limit, 0));
+            let each = each_key_has_its_limit(semaphore.spec().settings.limit, 0);
+            findings.retain(|one| one.type_ != each.type_);
+            findings.push(each);
         }
         findings
     }
@@ -479,7 +480,7 @@ impl SemaphoreController {
         );
         tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
         let about = self.object.borrow().object_ref(&());
-        let events = &self.context.events;
+        let events = &self.context.shared.events;
         events.tell(about, events::Reason::OthersRefused, note);
     }
 
@@ -496,7 +497,7 @@ impl SemaphoreController {
     /// Says once of a TTL that a change of the leader may outlast it.
     fn warn_of_short_ttl(&mut self) {
         let ttl = self.object.borrow().spec.session.ttl.get();
-        let note = short_ttl(ttl, self.context.lease);
+        let note = short_ttl(ttl, self.context.shared.lease);
         let told = std::mem::replace(&mut self.told.ttl, note.clone());
         let Some(note) = note.filter(|_| told != self.told.ttl) else {
             return;
@@ -504,6 +505,7 @@ impl SemaphoreController {
         tracing::warn!(semaphore = %self.reference, "{note}");
         let about = self.object.borrow().object_ref(&());
         self.context
+            .shared
             .events
             .tell_once(about, events::Reason::ShortTtl, note);
     }

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
-    controller::{AFTERWARDS, consul_target::ConsulTarget},
+    controller::{LOW_PRIORITY, consul_target::ConsulTarget},
     crash::{self, Point},
     telemetry::Metrics,
 };
@@ -194,7 +194,7 @@ impl SessionManager {
         self.take_back(&id);
         let consul = consul.clone();
         tokio::spawn(async move {
-            sleep(AFTERWARDS).await;
+            sleep(LOW_PRIORITY).await;
             for pause in backoff(Duration::from_secs(5)).pauses().take(5) {
                 let Err(error) = in_turn(|| consul.destroy_session(&id)).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;

@@ -229,7 +229,7 @@ impl Shell {
         }
         self.reports.forget(semaphore);
         if let Some(gone) = self.semaphores.remove(semaphore) {
-            self.context.metrics.forget(gone.labels());
+            self.context.shared.metrics.forget(gone.labels());
         }
     }
 
@@ -329,7 +329,7 @@ impl Shell {
         // While an answer is waited for there is nothing to decide.
         if passed.certain || (trouble.is_some() && !queue.is_blocked()) {
             let result = trouble.map_or(Ok(()), |trouble| Err(trouble.error.reason()));
-            self.context.metrics.pass(took, result);
+            self.context.shared.metrics.pass(took, result);
         }
         let terminating = queue.settings().terminating;
         let told = &mut self.queues.entry(reference.clone()).or_default().told;
@@ -422,7 +422,7 @@ impl Shell {
             }
             Action::Adopt(session) => {
                 if let Some(target) = &means.target {
-                    let session_manager = &self.context.session_manager;
+                    let session_manager = &self.context.shared.session_manager;
                     let adopted =
                         session_manager.adopt(&target.consul, session.clone(), means.on_change());
                     at_work.sessions.insert(session, adopted);
@@ -430,7 +430,10 @@ impl Shell {
             }
             Action::Destroy(session) => {
                 if let Some(kept) = at_work.sessions.remove(&session) {
-                    self.context.session_manager.destroy(kept.consul(), session);
+                    self.context
+                        .shared
+                        .session_manager
+                        .destroy(kept.consul(), session);
                 }
             }
             Action::Forget(session) => drop(at_work.sessions.remove(&session)),
@@ -488,6 +491,7 @@ impl Shell {
                 if let Some(target) = controller.target() {
                     tracing::info!(%session, semaphore = %reference, "ended a session that nothing stands for");
                     self.context
+                        .shared
                         .session_manager
                         .destroy(&target.consul, session);
                 }
@@ -512,7 +516,10 @@ impl Shell {
         };
         let Some(queue) = self.engine.queue_of(id).cloned() else {
             if let Done::Session(Ok((session, kept))) = done {
-                self.context.session_manager.destroy(kept.consul(), session);
+                self.context
+                    .shared
+                    .session_manager
+                    .destroy(kept.consul(), session);
             }
             return;
         };

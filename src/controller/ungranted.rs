@@ -86,7 +86,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         deadline: None,
     };
     let tell = |reason, note| {
-        let events = &context.events;
+        let events = &context.shared.events;
         events.job(namespace, &job.name, &job.uid, reason, note);
     };
     let semaphore = job.wants.as_deref().unwrap_or("the semaphore it asks for");

@@ -146,7 +146,7 @@ async fn watch_jobs(
     synced: watch::Sender<bool>,
 ) {
     let mut events = workload::watch(&reach, &context.client);
-    let mut advisor = Advisor::new(context.events.clone());
+    let mut advisor = Advisor::new(context.shared.events.clone());
     while let Some(event) = next(&mut events, &mut watching).await {
         match event {
             Event::Init => {
@@ -269,7 +269,12 @@ impl Semaphores {
             Err(invalid) => return self.tell_invalid(&invalid),
         };
         let reference = reference_of(semaphore.as_ref());
-        let ours = self.context.scope.semaphores.matches(semaphore.labels());
+        let ours = self
+            .context
+            .shared
+            .scope
+            .semaphores
+            .matches(semaphore.labels());
         let looked_after = if ours {
             LookedAfter::Here(semaphore.uid())
         } else {
@@ -316,7 +321,7 @@ impl Semaphores {
     /// The schema lets nothing through that can't be read, so this one was stored before it.
     fn tell_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
         let labels = invalid.metadata.labels.clone().unwrap_or_default();
-        if !self.context.scope.semaphores.matches(&labels) {
+        if !self.context.shared.scope.semaphores.matches(&labels) {
             return;
         }
         let about = ObjectReference {
@@ -333,6 +338,7 @@ impl Semaphores {
         );
         tracing::warn!(name = invalid.metadata.name, "{note}");
         self.context
+            .shared
             .events
             .tell(about, Reason::InvalidSemaphore, note);
     }

@@ -60,7 +60,7 @@ impl Access {
                 from: from.clone(),
             }
         } else {
-            let tenancy = &context.tenancy;
+            let tenancy = &context.shared.tenancy;
             match tenancy.check(&reference.namespace, &semaphore.prefix()) {
                 Ok(()) => Kind::Own,
                 Err(refusal) => Kind::Barred(refusal.to_string()),
@@ -89,11 +89,11 @@ impl Access {
         semaphore: &ConsulSemaphore,
     ) -> Option<ConsulTarget> {
         match &self.kind {
-            Kind::Own => Some(context.own_home(semaphore)),
+            Kind::Own => Some(context.own_target(semaphore)),
             Kind::Barred(_) => None,
             Kind::Secret { token, .. } => token
                 .token()
-                .map(|token| context.tenants_home(semaphore, token)),
+                .map(|token| context.tenants_target(semaphore, token)),
         }
     }
 

@@ -124,7 +124,10 @@ impl SemaphoreController {
         if !std::mem::replace(&mut self.told.left_behind, true) {
             tracing::warn!(semaphore = %self.reference, "{note}");
             let about = self.object.borrow().object_ref(&());
-            self.context.events.tell(about, Reason::LeftBehind, note);
+            self.context
+                .shared
+                .events
+                .tell(about, Reason::LeftBehind, note);
         }
     }
 

@@ -48,7 +48,7 @@ impl SemaphoreController {
             return;
         };
         let (status, reason) = (ready.status, ready.reason);
-        self.context.metrics.ready(
+        self.context.shared.metrics.ready(
             &self.labels,
             status == ConditionStatus::True,
             reason.as_str(),

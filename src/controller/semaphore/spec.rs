@@ -43,7 +43,7 @@ pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
 
 /// What this spec asks for, with what the operator adds to it.
 pub(super) fn settings(context: &Context, semaphore: &ConsulSemaphore) -> Settings {
-    settings_of(&context.cluster, context.fair, semaphore)
+    settings_of(&context.shared.cluster, context.shared.fair, semaphore)
 }
 
 /// What this spec asks for in a cluster.

@@ -177,7 +177,7 @@ impl Means {
         let Some(target) = &self.target else {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
-        let session_manager = &self.context.session_manager;
+        let session_manager = &self.context.shared.session_manager;
         let made = session_manager
             .create(target, name, span, self.on_change())
             .await?;

@@ -19,7 +19,7 @@ impl<'a> Cluster<'a> {
     pub(super) fn of(context: &'a Context) -> Self {
         Self {
             index: &context.index,
-            session_manager: &context.session_manager,
+            session_manager: &context.shared.session_manager,
         }
     }
 }

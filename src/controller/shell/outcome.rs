@@ -98,10 +98,10 @@ impl Teller<'_> {
         if *starts {
             let waited = clock::time().as_second().saturating_sub(*since);
             let waited = Duration::from_secs(waited.try_into().unwrap_or(0));
-            self.context.metrics.granted(self.labels, waited);
+            self.context.shared.metrics.granted(self.labels, waited);
         } else {
             if lost {
-                self.context.metrics.lost(self.labels);
+                self.context.shared.metrics.lost(self.labels);
                 self.trace_loss(&job.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
@@ -111,14 +111,14 @@ impl Teller<'_> {
             );
             self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
         }
-        if self.context.traces.are_on() {
+        if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
             // One that runs did not wait: it lost its slot, and has another one.
             let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
             let links = if *starts { ended.clone() } else { Vec::new() };
             let passage = self.passage(&job.name, &job.uid, session);
             if let Some(span) = passage.waiting(since.unwrap_or(granted), granted, links) {
-                self.context.traces.tell(span);
+                self.context.shared.traces.tell(span);
             }
         }
     }
@@ -139,20 +139,20 @@ impl Teller<'_> {
             %session,
             "released"
         );
-        self.context.metrics.released(self.labels);
+        self.context.shared.metrics.released(self.labels);
         let note = format!(
             "gave its slot of {} back (session {session})",
             self.reference.title()
         );
         self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
-        let traced = granted.filter(|_| self.context.traces.are_on());
+        let traced = granted.filter(|_| self.context.shared.traces.are_on());
         let passage = self.passage(&identity.job, &identity.uid, session);
         if let Some(granted) = traced
             && let Some(mut span) = passage.holding(granted, clock::time().max(granted))
         {
             span.events.extend(done.map(|time| ("job done", time)));
             ended.push(span.this);
-            self.context.traces.tell(span);
+            self.context.shared.traces.tell(span);
         }
     }
 
@@ -178,7 +178,7 @@ impl Teller<'_> {
     }
 
     fn tell_that_it_goes_on(&self, job: &Target) {
-        self.context.metrics.lost(self.labels);
+        self.context.shared.metrics.lost(self.labels);
         self.trace_loss(&job.uid, "the slot was lost; the Job goes on");
         tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
         let note = format!(
@@ -199,7 +199,7 @@ impl Teller<'_> {
                 (Reason::SlotGranted, note)
             }
             Write::Suspend(suspend) => {
-                self.context.metrics.lost(self.labels);
+                self.context.shared.metrics.lost(self.labels);
                 (Reason::SlotLost, self.tell_suspension(suspend))
             }
             Write::GiveBack(give_back) if give_back.hold => {
@@ -249,7 +249,10 @@ impl Teller<'_> {
         self.tell_job(&job.name, &job.uid, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
             let note = format!("its Job {} was deleted: {why}", job.name);
-            let (events, namespace) = (&self.context.events, &self.reference.semaphore.namespace);
+            let (events, namespace) = (
+                &self.context.shared.events,
+                &self.reference.semaphore.namespace,
+            );
             events.cron_job(namespace, cron_job, Reason::Skipped, note);
         }
     }
@@ -266,7 +269,7 @@ impl Teller<'_> {
     /// Tells of a slot whose contender is gone, so that only the Job's status says since when it ran: in
     /// seconds since 1970.
     fn trace_end(&self, job: &Target, session: &SessionId, since: i64, error: &'static str) {
-        if !self.context.traces.are_on() {
+        if !self.context.shared.traces.are_on() {
             return;
         }
         let passage = self.passage(&job.name, &job.uid, session);
@@ -274,7 +277,7 @@ impl Teller<'_> {
         let span = since.and_then(|since| passage.holding(since, clock::time()));
         if let Some(mut span) = span {
             span.error = Some(error);
-            self.context.traces.tell(span);
+            self.context.shared.traces.tell(span);
         }
     }
 
@@ -283,9 +286,13 @@ impl Teller<'_> {
     }
 
     pub(super) fn tell_job(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
-        self.context
-            .events
-            .job(&self.reference.semaphore.namespace, name, uid, reason, note);
+        self.context.shared.events.job(
+            &self.reference.semaphore.namespace,
+            name,
+            uid,
+            reason,
+            note,
+        );
     }
 
     /// Tells those that came in line, and were not granted a slot at once, that they wait. `waits` says who does; of a
