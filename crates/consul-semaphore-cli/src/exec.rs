@@ -1,4 +1,4 @@
-//! A command in a slot: what `consul lock` does, by a [holder](consul_semaphore::holder) of the slot.
+//! A command in a slot: what `consul lock` does, by a [`consul_semaphore::holder`].
 //!
 //! | file | subject |
 //! |---|---|
