@@ -13,10 +13,6 @@ use super::{Operator, Settings};
 use crate::leader;
 use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status, clock};
 
-/// The address of the external node, as the operator registers it: Consul wants one, and nobody connects
-/// to it.
-const ADDRESS: &str = "127.0.0.1";
-
 /// The TTL that is tried first: the shortest that Consul takes by default, and that a spec can ask for.
 const SHORTEST: Duration = Duration::from_secs(10);
 
@@ -263,10 +259,7 @@ impl Tried {
                 "an agent runs on that node: registering it would change the agent's address";
             self.steps.push((Step::Register, Outcome::Untried(agents)));
         } else {
-            let external = ExternalNode {
-                name: node.to_owned(),
-                address: ADDRESS.to_owned(),
-            };
+            let external = ExternalNode::named(node.to_owned());
             self.note(Step::Register, client.register_node(&external).await);
         }
         scratch.0.lock().push(Session {

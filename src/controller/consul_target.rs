@@ -24,7 +24,7 @@ impl AsRef<Client> for ConsulTarget {
 }
 
 impl Context {
-    /// The target of a semaphore that is gone to with the operator's own token.
+    /// The target of a semaphore that uses the operator's own token.
     pub(super) fn own_target(&self, semaphore: &ConsulSemaphore) -> ConsulTarget {
         let place = place(semaphore);
         ConsulTarget {
@@ -34,7 +34,7 @@ impl Context {
         }
     }
 
-    /// The target of a semaphore that brings this token. A session's ACL matches the name of its node,
+    /// The target of a semaphore that has this token of its own. A session's ACL matches the name of its node,
     /// so the node has the namespace in its name: tenants can't end each other's sessions, and what
     /// they call theirs proves nothing to anybody else.
     pub(super) fn tenants_target(

@@ -463,7 +463,7 @@ impl Index {
         self.state().ungranted.contains(uid)
     }
 
-    /// Waits until there may be other unclaimed.
+    /// Waits until other workloads may be unclaimed.
     pub(super) async fn unclaimed_changed(&self) {
         self.0.unclaimed_changed.notified().await;
     }

@@ -24,7 +24,7 @@ struct Told {
     note: Option<String>,
 }
 
-/// Looks after the unclaimed for ever.
+/// Reports to the users of unclaimed workloads why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
     let mut told: HashMap<Uid, Told> = HashMap::new();
     loop {

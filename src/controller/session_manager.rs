@@ -23,9 +23,6 @@ use consul_semaphore::{
     holding::{KnownLife, OnChange, Renewal, backoff},
 };
 
-/// The address of our external node: Consul wants one, and nobody connects to it.
-const ADDRESS: &str = "127.0.0.1";
-
 /// How long a replica that leads again renews what it left before and has not adopted.
 pub(super) const SETTLED: Duration = Duration::from_mins(10);
 
@@ -230,10 +227,7 @@ impl SessionManager {
         if self.registered(|registered| registered.contains(&here)) {
             return Ok(());
         }
-        let node = ExternalNode {
-            name: target.node.as_ref().into(),
-            address: ADDRESS.into(),
-        };
+        let node = ExternalNode::named(&*target.node);
         in_turn(|| target.consul.register_node(&node)).await?;
         crash::reach(Point::NodeRegistered, "").await;
         self.registered(|registered| registered.insert(here));

@@ -19,6 +19,16 @@ pub struct ExternalNode {
     pub address: String,
 }
 
+impl ExternalNode {
+    /// A node of this name, with the loopback address.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            address: "127.0.0.1".to_owned(),
+        }
+    }
+}
+
 impl Client {
     /// Registers the node, without services and checks. May be repeated.
     pub async fn register_node(&self, node: &ExternalNode) -> Result<(), Error> {

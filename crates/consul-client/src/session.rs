@@ -99,11 +99,7 @@ impl Client {
         let (Some(name), Err(Error::MissingNode)) = (&request.node, &created) else {
             return created;
         };
-        let node = ExternalNode {
-            name: name.clone(),
-            address: "127.0.0.1".to_owned(),
-        };
-        self.register_node(&node).await?;
+        self.register_node(&ExternalNode::named(name)).await?;
         self.create_session(request).await
     }
 

@@ -1,4 +1,4 @@
-//! The place of each Job: its line there, or among the unclaimed.
+//! The place of each Job: its line there, or among the unclaimed ones.
 
 use std::sync::Arc;
 
