@@ -18,7 +18,7 @@ use crate::{
     crash::{self, Point},
 };
 use consul_client::clock::Moment;
-use consul_semaphore::{Job, Uid, plan::Target};
+use consul_semaphore::{Uid, Workload, plan::Target};
 use consul_semaphore_workload::{Request, TrackedWorkload, WorkloadObject, pods};
 use k8s_openapi::api::{
     authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
@@ -183,7 +183,7 @@ impl Workloads {
         };
         match now {
             // A conflict with the version that is still there is somebody's refusal, such as a webhook's.
-            Some(now) if target.is_still(&now.job) => failed,
+            Some(now) if target.is_still(&now.workload) => failed,
             // Another version answers the question; so does another workload under the same name.
             now => WriteError::Outdated(now.map(Box::new)),
         }
@@ -235,7 +235,7 @@ impl Workloads {
         namespace: &str,
         name: &str,
         uid: &Uid,
-    ) -> Result<(Option<Arc<Job>>, Vec<String>), CallError> {
+    ) -> Result<(Option<Arc<Workload>>, Vec<String>), CallError> {
         let found = self.read(namespace, name, uid).await?;
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let left = ListParams::default()
@@ -244,6 +244,6 @@ impl Workloads {
             .limit(NAMED);
         let left = call(api.list(&left)).await?;
         let left = left.items.iter().map(pods::title);
-        Ok((found.map(|found| found.job), left.collect()))
+        Ok((found.map(|found| found.workload), left.collect()))
     }
 }

@@ -1,4 +1,4 @@
-//! What a pass knows of a semaphore whose slots are all taken and for which Jobs wait.
+//! What a pass knows of a semaphore whose slots are all taken and for which workloads wait.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,9 +8,9 @@ use std::{
 
 use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
-    AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, Job, LimitPolicy, Mode,
+    AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, SessionState, Settings,
-    Turns, Uid, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
+    Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -53,11 +53,11 @@ struct Nothing {
     deaths: Deaths,
     cooldowns: Cooldowns,
     mutex: MutexMemory,
-    jobs: BTreeSet<Uid>,
+    workloads: BTreeSet<Uid>,
 }
 
 impl Facts {
-    /// So many Jobs hold all slots, and so many wait.
+    /// So many workloads hold all slots, and so many wait.
     pub(crate) fn new(holders: u32, waiting: usize) -> Self {
         let settings = settings(holders);
         let queue = Queue::new(NAMESPACE, SEMAPHORE, settings.prefix.clone());
@@ -68,14 +68,17 @@ impl Facts {
             queue.put(&waits(number));
         }
         let (bound, line) = queue.slice(holders, OPERATIONS);
-        let ours: Vec<_> = bound.iter().map(|job| ours(&settings, job)).collect();
+        let ours: Vec<_> = bound
+            .iter()
+            .map(|workload| ours(&settings, workload))
+            .collect();
         let reading = reading(&settings, &ours);
         let ahead = line.iter().take(AHEAD.min(count(holders)));
         let mut facts = Self {
             evidence: Evidence::default(),
             turns: Turns::new(settings.fair),
             sessions: ahead
-                .map(|job| (job.uid.clone(), session(&job.uid)))
+                .map(|workload| (workload.uid.clone(), session(&workload.uid)))
                 .collect(),
             settings,
             reading,
@@ -102,16 +105,16 @@ impl Facts {
         facts
     }
 
-    /// The Job that has held a slot for longest is complete.
+    /// The workload that has held a slot for longest is complete.
     #[must_use]
     pub(crate) fn with_a_hand_over_due(mut self) -> Self {
         let complete = complete(0);
         self.queue.put(&complete);
-        let job = read(&complete).expect("a Job of ours");
+        let workload = read(&complete).expect("a Job of ours");
         let ended = self.ours.iter_mut();
-        let ended = ended.filter(|ours| ours.identity.uid == job.uid);
+        let ended = ended.filter(|ours| ours.identity.uid == workload.uid);
         for ours in ended {
-            ours.job = Some(job.clone());
+            ours.workload = Some(workload.clone());
         }
         let slice = self.slice();
         let plan = decide(&self.observed(&slice));
@@ -126,15 +129,15 @@ impl Facts {
         &self.queue
     }
 
-    /// The Jobs that a pass looks at: those that were started, and the head of the line.
-    pub(crate) fn slice(&self) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
+    /// The workloads that a pass looks at: those that were started, and the head of the line.
+    pub(crate) fn slice(&self) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         self.queue.slice(self.settings.limit, OPERATIONS)
     }
 
-    /// All of it, with these Jobs.
+    /// All of it, with these workloads.
     pub(crate) fn observed<'a>(
         &'a self,
-        (bound, line): &'a (Vec<Arc<Job>>, Vec<Arc<Job>>),
+        (bound, line): &'a (Vec<Arc<Workload>>, Vec<Arc<Workload>>),
     ) -> Observed<'a> {
         Observed {
             now: NOW,
@@ -153,9 +156,9 @@ impl Facts {
             bound,
             line,
             sessions: &self.sessions,
-            busy: &self.nothing.jobs,
-            barred: &self.nothing.jobs,
-            immovable: &self.nothing.jobs,
+            busy: &self.nothing.workloads,
+            barred: &self.nothing.workloads,
+            immovable: &self.nothing.workloads,
             closed: false,
             operations: OPERATIONS,
         }
@@ -176,13 +179,13 @@ pub(crate) fn lock(holders: u32, shape: Shape) -> Entry {
     entry("semaphores/batch/db/.lock", None, body.to_string().into())
 }
 
-/// One of the Jobs that wait, with another priority than the others have.
+/// One of the workloads that wait, with another priority than the others have.
 pub(crate) fn changed(number: usize) -> batch::Job {
-    let mut job = waits(number);
-    let annotations = job.metadata.annotations.get_or_insert_default();
+    let mut workload = waits(number);
+    let annotations = workload.metadata.annotations.get_or_insert_default();
     annotations.insert(annotations::PRIORITY.into(), "5".into());
-    job.metadata.resource_version = Some("20".into());
-    job
+    workload.metadata.resource_version = Some("20".into());
+    workload
 }
 
 fn settings(limit: u32) -> Settings {
@@ -225,23 +228,23 @@ fn uid(kind: &str, number: impl std::fmt::Display) -> String {
     format!("{kind:08x}-0000-4000-8000-{number:0>12}")
 }
 
-/// The session that is made for a Job.
-fn session(job: &Uid) -> SessionId {
-    job.as_ref().replace("-4000-", "-5000-").into()
+/// The session that is made for a workload.
+fn session(workload: &Uid) -> SessionId {
+    workload.as_ref().replace("-4000-", "-5000-").into()
 }
 
-fn ours(settings: &Settings, job: &Arc<Job>) -> OwnContender {
+fn ours(settings: &Settings, workload: &Arc<Workload>) -> OwnContender {
     OwnContender {
-        session: session(&job.uid),
+        session: session(&workload.uid),
         identity: Arc::new(Identity {
             cluster: settings.cluster.id.as_str().into(),
             namespace: settings.namespace.as_str().into(),
             semaphore: settings.name.as_str().into(),
             key: None,
-            job: job.name.clone(),
-            uid: job.uid.clone(),
+            workload: workload.name.clone(),
+            uid: workload.uid.clone(),
         }),
-        job: Some(job.clone()),
+        workload: Some(workload.clone()),
         pods_gone: false,
     }
 }
@@ -282,24 +285,24 @@ fn entry(key: &str, session: Option<&SessionId>, value: Vec<u8>) -> Entry {
     }
 }
 
-/// A Job that waits, as the API server shows it.
+/// A workload that waits, as the API server shows it.
 pub(crate) fn waits(number: usize) -> batch::Job {
-    job("waits", &number.to_string(), |_| {})
+    workload("waits", &number.to_string(), |_| {})
 }
 
-/// A Job that runs in a slot.
+/// A workload that runs in a slot.
 fn running(number: u32) -> batch::Job {
-    job("held", &number.to_string(), |job| {
+    workload("held", &number.to_string(), |workload| {
         let uid = uid("held", number);
         let session = session(&Uid::from(uid.as_str()));
-        job["spec"]["suspend"] = json!(false);
-        job["metadata"]["annotations"][annotations::SESSION] = json!(session);
-        job["spec"]["template"]["metadata"]["annotations"] = json!({
+        workload["spec"]["suspend"] = json!(false);
+        workload["metadata"]["annotations"][annotations::SESSION] = json!(session);
+        workload["spec"]["template"]["metadata"]["annotations"] = json!({
             annotations::GRANTED_TO: uid,
             annotations::LOCK_KEY: prefix().contender_key(&session),
             annotations::SESSION: session,
         });
-        job["status"] = json!({
+        workload["status"] = json!({
             "active": 1,
             "startTime": "2026-01-01T00:01:00Z",
             "conditions": [{ "type": "Suspended", "status": "False" }],
@@ -309,8 +312,8 @@ fn running(number: u32) -> batch::Job {
 
 /// The same one when it is complete.
 fn complete(number: u32) -> batch::Job {
-    let mut job = running(number);
-    job.status = Some(batch::JobStatus {
+    let mut workload = running(number);
+    workload.status = Some(batch::JobStatus {
         conditions: Some(vec![batch::JobCondition {
             type_: "Complete".into(),
             status: "True".into(),
@@ -318,11 +321,11 @@ fn complete(number: u32) -> batch::Job {
         }]),
         ..Default::default()
     });
-    job
+    workload
 }
 
-fn job(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> batch::Job {
-    let mut job = json!({
+fn workload(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> batch::Job {
+    let mut workload = json!({
         "metadata": {
             "name": format!("{kind}-{number:0>6}"), "namespace": NAMESPACE, "uid": uid(kind, number),
             "resourceVersion": "10", "creationTimestamp": "2026-01-01T00:00:10Z",
@@ -335,6 +338,6 @@ fn job(kind: &str, number: &str, change: impl FnOnce(&mut Value)) -> batch::Job 
             "type": "Suspended", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z",
         }] },
     });
-    change(&mut job);
-    serde_json::from_value(job).expect("a Job")
+    change(&mut workload);
+    serde_json::from_value(workload).expect("a Job")
 }

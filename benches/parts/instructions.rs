@@ -9,7 +9,7 @@ mod facts;
 use std::sync::Arc;
 
 use consul_client::Entry;
-use consul_semaphore::{Job, Lock, Mode, Observed, Plan, decide, lock::LockBody};
+use consul_semaphore::{Lock, Mode, Observed, Plan, Workload, decide, lock::LockBody};
 use gungraun::{
     Callgrind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main,
 };
@@ -74,7 +74,7 @@ fn writing_a_body(body: &'static LockBody) -> Vec<u8> {
     body.encode()
 }
 
-/// A semaphore of three slots, and one of the Jobs that wait for it, changed.
+/// A semaphore of three slots, and one of the workloads that wait for it, changed.
 fn line(waiting: usize) -> (&'static Facts, &'static batch::Job) {
     (kept(Facts::new(3, waiting)), kept(changed(waiting / 2)))
 }
@@ -82,8 +82,8 @@ fn line(waiting: usize) -> (&'static Facts, &'static batch::Job) {
 #[library_benchmark]
 #[bench::of_10(line(10))]
 #[bench::of_10000(line(10_000))]
-fn putting_a_change_into_a_line((facts, job): (&'static Facts, &'static batch::Job)) {
-    facts.queue().put(job);
+fn putting_a_change_into_a_line((facts, workload): (&'static Facts, &'static batch::Job)) {
+    facts.queue().put(workload);
 }
 
 #[library_benchmark]
@@ -91,25 +91,25 @@ fn putting_a_change_into_a_line((facts, job): (&'static Facts, &'static batch::J
 #[bench::of_10000(line(10_000))]
 fn taking_a_slice_of_a_line(
     (facts, _): (&'static Facts, &'static batch::Job),
-) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
+) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
     facts.slice()
 }
 
 #[library_benchmark]
 #[bench::one_change(line(10))]
-fn pass_over_10_who_wait((facts, job): (&'static Facts, &'static batch::Job)) -> Plan {
-    pass(facts, job)
+fn pass_over_10_who_wait((facts, workload): (&'static Facts, &'static batch::Job)) -> Plan {
+    pass(facts, workload)
 }
 
 #[library_benchmark]
 #[bench::one_change(line(10_000))]
-fn pass_over_10000_who_wait((facts, job): (&'static Facts, &'static batch::Job)) -> Plan {
-    pass(facts, job)
+fn pass_over_10000_who_wait((facts, workload): (&'static Facts, &'static batch::Job)) -> Plan {
+    pass(facts, workload)
 }
 
 /// All of a pass over one change that waits for nobody.
-fn pass(facts: &Facts, job: &batch::Job) -> Plan {
-    facts.queue().put(job);
+fn pass(facts: &Facts, workload: &batch::Job) -> Plan {
+    facts.queue().put(workload);
     let slice = facts.slice();
     decide(&facts.observed(&slice))
 }

@@ -93,19 +93,19 @@ mod lock_body {
 mod queue {
     use super::{Bencher, Facts, WAITING, batch, black_box, changed, decide, waits};
 
-    /// A Job that is changed and changed back again, for ever: a change that is none costs less.
+    /// A workload that is changed and changed back again, for ever: a change that is none costs less.
     fn changes(number: usize) -> impl Iterator<Item = &'static batch::Job> {
-        let jobs: &'static [_; 2] = Box::leak(Box::new([changed(number), waits(number)]));
-        jobs.iter().cycle()
+        let workloads: &'static [_; 2] = Box::leak(Box::new([changed(number), waits(number)]));
+        workloads.iter().cycle()
     }
 
     #[divan::bench(args = WAITING)]
     fn put_a_change(bencher: Bencher<'_, '_>, waiting: usize) {
         let facts = Facts::new(3, waiting);
-        let mut jobs = changes(waiting / 2);
+        let mut workloads = changes(waiting / 2);
         bencher.bench_local(|| {
-            let job = jobs.next().expect("it has no end");
-            facts.queue().put(black_box(job));
+            let workload = workloads.next().expect("it has no end");
+            facts.queue().put(black_box(workload));
         });
     }
 
@@ -119,10 +119,10 @@ mod queue {
     #[divan::bench(args = WAITING)]
     fn pass_over_a_change(bencher: Bencher<'_, '_>, waiting: usize) {
         let facts = Facts::new(3, waiting);
-        let mut jobs = changes(waiting / 2);
+        let mut workloads = changes(waiting / 2);
         bencher.bench_local(|| {
-            let job = jobs.next().expect("it has no end");
-            facts.queue().put(black_box(job));
+            let workload = workloads.next().expect("it has no end");
+            facts.queue().put(black_box(workload));
             let slice = facts.slice();
             decide(&facts.observed(&slice))
         });

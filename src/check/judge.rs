@@ -3,7 +3,7 @@
 pub(super) mod consul;
 pub(super) mod definition;
 pub(super) mod kubernetes;
-mod line_of_jobs;
+mod queue;
 pub(super) mod semaphore;
 
 use consul_client::SessionId;

@@ -1,6 +1,6 @@
-//! Tells Jobs whose annotations nobody reads: misspelt ones, and those in another place.
+//! Tells workloads whose annotations nobody reads: misspelt ones, and those in another place.
 //!
-//! Nothing is kept of Jobs with which nothing is wrong, so those of others cost three lookups each.
+//! Nothing is kept of workloads with which nothing is wrong, so those of others cost three lookups each.
 
 use std::{
     collections::HashMap,
@@ -11,15 +11,15 @@ use super::events::{Events, Reason};
 use crate::workload::Sighting;
 use consul_semaphore::Uid;
 
-/// What was told to which Job.
+/// What was told to which workload.
 pub(super) struct Advisor {
     events: Events,
     told: HashMap<Uid, Told>,
-    /// How many lists of all Jobs have begun.
+    /// How many lists of all workloads have begun.
     lists: u64,
 }
 
-/// What a Job was told, and in which list or after which it was last seen.
+/// What a workload was told, and in which list or after which it was last seen.
 struct Told {
     advice: u64,
     list: u64,
@@ -34,12 +34,12 @@ impl Advisor {
         }
     }
 
-    /// A list of all Jobs begins.
+    /// A list of all workloads begins.
     pub(super) fn list_begins(&mut self) {
         self.lists += 1;
     }
 
-    /// The list is complete: Jobs that are not in it are gone.
+    /// The list is complete: workloads that are not in it are gone.
     pub(super) fn list_ends(&mut self) {
         let lists = self.lists;
         self.told.retain(|_, told| told.list == lists);
@@ -72,7 +72,7 @@ impl Advisor {
         let known = self.told.get(uid).map(|told| told.advice);
         if known != Some(now.advice) {
             self.events
-                .job_once(namespace, name, uid, Reason::Malformed, advice.clone());
+                .workload_once(namespace, name, uid, Reason::Malformed, advice.clone());
         }
         self.told.insert(uid.clone(), now);
     }
@@ -90,30 +90,30 @@ mod tests {
 
     use super::*;
 
-    fn job(change: impl FnOnce(&mut Value)) -> Sighting {
-        let mut job = json!({
+    fn workload(change: impl FnOnce(&mut Value)) -> Sighting {
+        let mut workload = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u",
                 "annotations": { "consul-semaphore.io/semaphor": "db" },
             },
             "spec": { "template": {} },
         });
-        change(&mut job);
-        Sighting::of(serde_json::from_value(job).unwrap()).unwrap()
+        change(&mut workload);
+        Sighting::of(serde_json::from_value(workload).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_job_is_told_once_and_again_when_something_else_is_wrong() {
+    fn a_workload_is_told_once_and_again_when_something_else_is_wrong() {
         let (events, mut told) = Events::heard();
         let mut advisor = Advisor::new(events);
         advisor.list_begins();
         for _ in 0..3 {
-            advisor.look(&job(|_| {}));
+            advisor.look(&workload(|_| {}));
         }
         advisor.list_ends();
         // The watch begins anew.
         advisor.list_begins();
-        advisor.look(&job(|_| {}));
+        advisor.look(&workload(|_| {}));
         advisor.list_ends();
         let first = told.next().unwrap();
         assert!(
@@ -123,7 +123,9 @@ mod tests {
         assert_eq!(told.next(), None);
 
         let other = json!({ "consul-semaphore.io/priority": "1" });
-        advisor.look(&job(|job| job["metadata"]["annotations"] = other));
+        advisor.look(&workload(|workload| {
+            workload["metadata"]["annotations"] = other
+        }));
         assert!(told.next().unwrap().contains("means nothing without"));
 
         // A list without it: it is gone, and nothing is remembered.

@@ -1,4 +1,4 @@
-//! The index as benchmarks outside of this crate use it: one semaphore, and Jobs as a watch shows them.
+//! The index as benchmarks outside of this crate use it: one semaphore, and workloads as a watch shows them.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::index::Index;
 use consul_client::clock::Moment;
 use consul_semaphore::Prefix;
 use consul_semaphore::{
-    Job, Uid,
+    Uid, Workload,
     engine::{QueueRef, SemaphoreRef, head},
 };
 use consul_semaphore_workload::{TrackedWorkload, WorkloadObject};
 
-/// A Job as a pass sees it; `None` if it has nothing to do with us.
-pub fn read(job: &WorkloadObject) -> Option<Arc<Job>> {
-    TrackedWorkload::read(job, Moment::default()).map(|workload| workload.job)
+/// A workload as a pass sees it; `None` if it has nothing to do with us.
+pub fn read(workload: &WorkloadObject) -> Option<Arc<Workload>> {
+    TrackedWorkload::read(workload, Moment::default()).map(|workload| workload.workload)
 }
 
 /// The line of one semaphore.
@@ -23,7 +23,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A line without Jobs.
+    /// A line without workloads.
     pub fn new(namespace: &str, semaphore: &str, prefix: Prefix) -> Self {
         let semaphore = SemaphoreRef {
             namespace: namespace.into(),
@@ -35,16 +35,16 @@ impl Queue {
         Self { index, line }
     }
 
-    /// A Job as the watch shows it.
-    pub fn put(&self, job: &WorkloadObject) {
-        let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let workload = TrackedWorkload::read(job, Moment::default());
+    /// A workload as the watch shows it.
+    pub fn put(&self, workload: &WorkloadObject) {
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        let workload = TrackedWorkload::read(workload, Moment::default());
         self.index.put(&Uid::from(uid), workload);
     }
 
-    /// What a pass takes out that can write so many operations: the Jobs that were started, and the head of
+    /// What a pass takes out that can write so many operations: the workloads that were started, and the head of
     /// the line.
-    pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Job>>, Vec<Arc<Job>>) {
+    pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         let head = head(limit, operations, 0);
         let slice = self.index.slice(&self.line, head);
         (slice.bound, slice.waiting)

@@ -1,4 +1,4 @@
-//! Events on Jobs and semaphores, written one after another beside everything else.
+//! Events on workloads and semaphores, written one after another beside everything else.
 
 use std::{
     collections::HashMap,
@@ -47,25 +47,25 @@ const COUNTED: usize = 1024;
 pub(super) enum Reason {
     SlotWaiting,
     SlotGranted,
-    /// A Job is done, and its slot stays held for the cooldown.
+    /// A workload is done, and its slot stays held for the cooldown.
     SlotCooling,
     SlotReleased,
     SlotLost,
-    /// A Job was deleted because it was not to wait.
+    /// A workload was deleted because it was not to wait.
     Skipped,
-    /// A user suspended a Job that ran.
+    /// A user suspended a workload that ran.
     PutOnHold,
-    /// A Job ran without a slot.
+    /// A workload ran without a slot.
     RanWithoutSlot,
-    /// The API server will not have a Job started.
+    /// The API server will not have a workload started.
     StartRefused,
-    /// A pod of a Job that is gone does not end.
+    /// A pod of a workload that is gone does not end.
     PodsRemain,
     /// The semaphore is being deleted, or does not exist.
     NoSemaphore,
     /// The annotations can't be read.
     Malformed,
-    /// Something else manages the Job.
+    /// Something else manages the workload.
     ManagedElsewhere,
     /// The semaphore can't be read.
     InvalidSemaphore,
@@ -141,14 +141,21 @@ impl Events {
         (Self { queue, metrics }, write)
     }
 
-    /// Tells something about a Job, which may be gone by now.
-    pub(super) fn job(&self, namespace: &str, name: &str, uid: &Uid, reason: Reason, note: String) {
+    /// Tells something about a workload, which may be gone by now.
+    pub(super) fn workload(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &Uid,
+        reason: Reason,
+        note: String,
+    ) {
         self.tell(reference(namespace, name, uid), reason, note);
     }
 
-    /// Tells something about a Job, and not again while its event is there, also by another
+    /// Tells something about a workload, and not again while its event is there, also by another
     /// replica or after a restart.
-    pub(super) fn job_once(
+    pub(super) fn workload_once(
         &self,
         namespace: &str,
         name: &str,

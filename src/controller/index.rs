@@ -1,8 +1,8 @@
-//! The Jobs that concern the operator, by the line that they are in: a semaphore's, or one of a keyed
+//! The workloads that concern the operator, by the line that they are in: a semaphore's, or one of a keyed
 //! semaphore's, which has one for each key.
 //!
 //! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs
-//! O(log n), and nothing ever looks through all Jobs but a change of the semaphores themselves.
+//! O(log n), and nothing ever looks through all workloads but a change of the semaphores themselves.
 
 mod contenders;
 mod lists;
@@ -23,7 +23,7 @@ use self::{contenders::Contenders, lists::Lists, marks::Marks};
 use crate::watch_scope::WatchScope;
 use consul_client::{clock::Moment, id::IdMap};
 use consul_semaphore::{
-    Job, Key, Phase, Place, Prefix, Uid,
+    Key, Phase, Place, Prefix, Uid, Workload,
     engine::{Changes, QueueRef, SemaphoreRef, Slice},
 };
 use consul_semaphore_workload::TrackedWorkload;
@@ -53,12 +53,12 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: IdMap<Uid, TrackedWorkload>,
+    workloads: IdMap<Uid, TrackedWorkload>,
     semaphores: HashMap<SemaphoreRef, Semaphore>,
     /// The semaphores by their namespace and prefix; two can have the same.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     unclaimed: BTreeSet<Uid>,
-    /// The Jobs that run though no grant started them, and ask for a slot.
+    /// The workloads that run though no grant started them, and ask for a slot.
     ungranted: BTreeSet<Uid>,
     contenders: Contenders,
     lists: Lists,
@@ -82,16 +82,16 @@ struct Line {
     /// Those of them that are not to wait: they are judged wherever they stand.
     impatient: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
-    /// Jobs that came in line since this was last asked.
+    /// Workloads that came in line since this was last asked.
     newcomers: BTreeSet<Uid>,
-    /// Jobs of which a pod has ended since this was last asked.
+    /// Workloads of which a pod has ended since this was last asked.
     touched: BTreeSet<Uid>,
     /// What has changed since this was last asked; `None`: anything may have.
     changes: Option<Changes>,
 }
 
 impl Line {
-    /// A Job has changed that was started here or has a contender here.
+    /// A workload has changed that was started here or has a contender here.
     fn note(&mut self, uid: &Uid) {
         if let Some(changes) = &mut self.changes {
             changes.workloads.insert(uid.clone());
@@ -100,18 +100,18 @@ impl Line {
 }
 
 impl State {
-    fn job(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.jobs.get(uid).map(|kept| kept.job.clone())
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        self.workloads.get(uid).map(|kept| kept.workload.clone())
     }
 
-    fn waiting(&self, line: &Line, head: usize) -> Vec<Arc<Job>> {
+    fn waiting(&self, line: &Line, head: usize) -> Vec<Arc<Workload>> {
         let first: Vec<_> = line.waiting.iter().take(head).collect();
         let behind = first
             .last()
             .map(|(last, _)| line.impatient.range((Excluded(*last), Unbounded)));
         let behind = behind.into_iter().flatten().take(IMPATIENT);
         let all = first.into_iter().chain(behind);
-        all.filter_map(|(_, uid)| self.job(uid)).collect()
+        all.filter_map(|(_, uid)| self.workload(uid)).collect()
     }
 }
 
@@ -120,16 +120,16 @@ impl Index {
         self.0.state.lock()
     }
 
-    /// A list of all Jobs there begins; those that are not in it are gone when it ends.
+    /// A list of all workloads there begins; those that are not in it are gone when it ends.
     pub(super) fn list_begins(&self, reach: &WatchScope) {
         self.state().lists.begin(reach);
     }
 
-    /// The list of all Jobs there is complete.
+    /// The list of all workloads there is complete.
     pub(super) fn list_ends(&self, reach: &WatchScope) {
         let mut state = self.state();
         if let Some(listed) = state.lists.end(reach) {
-            let there = state.jobs.iter();
+            let there = state.workloads.iter();
             let there = there.filter(|(_, kept)| reach.covers(&kept.namespace));
             let gone = there.map(|(uid, _)| uid.clone());
             let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
@@ -141,7 +141,7 @@ impl Index {
         self.0.unclaimed_changed.notify_one();
     }
 
-    /// A Job as the watch shows it; `None` if it does not concern the operator (any more).
+    /// A workload as the watch shows it; `None` if it does not concern the operator (any more).
     pub(super) fn put(&self, uid: &Uid, kept: Option<TrackedWorkload>) {
         let mut state = self.state();
         match kept {
@@ -154,14 +154,14 @@ impl Index {
         self.tell(&state, uid);
     }
 
-    /// A Job as the answer to a write shows it; `None` if it is gone.
+    /// A workload as the answer to a write shows it; `None` if it is gone.
     pub(super) fn written(&self, uid: &Uid, now: Option<TrackedWorkload>) {
         self.answered(uid, now, None);
     }
 
-    /// A Job as it was read; `None` if it is gone.
+    /// A workload as it was read; `None` if it is gone.
     pub(super) fn reread(&self, uid: &Uid, now: Option<TrackedWorkload>) {
-        let asked = now.as_ref().map(|now| now.job.seen);
+        let asked = now.as_ref().map(|now| now.workload.seen);
         self.answered(uid, now, asked);
     }
 
@@ -171,13 +171,13 @@ impl Index {
             return self.remove(uid);
         };
         let mut state = self.state();
-        if state.jobs.contains_key(uid) {
+        if state.workloads.contains_key(uid) {
             state.put(now, true, asked);
             self.tell(&state, uid);
         }
     }
 
-    /// A Job is gone.
+    /// A workload is gone.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);
     }
@@ -191,17 +191,17 @@ impl Index {
         }
     }
 
-    /// A pod of a Job has ended, or is gone. While the Job runs that proves nothing: its end is told by
-    /// the Job itself.
-    pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, job: &Uid) {
+    /// A pod of a workload has ended, or is gone. While the workload runs that proves nothing: its end is told by
+    /// the workload itself.
+    pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
-        let known = state.jobs.get(job);
-        if known.is_some_and(|kept| kept.job.phase == Phase::Running) {
+        let known = state.workloads.get(workload);
+        if known.is_some_and(|kept| kept.workload.phase == Phase::Running) {
             return;
         }
         for line in state.lines_at(&namespace.into(), lock_key) {
             if let Some(there) = state.line_mut(&line) {
-                there.touched.insert(job.clone());
+                there.touched.insert(workload.clone());
                 state.marks.mark(line);
             }
         }
@@ -297,14 +297,14 @@ impl Index {
         }
     }
 
-    /// Forgets a line without Jobs; says whether it had none.
+    /// Forgets a line without workloads; says whether it had none.
     pub(super) fn close(&self, line: &QueueRef) -> bool {
         let mut state = self.state();
         let Some(semaphore) = state.semaphores.get_mut(&line.semaphore) else {
             return true;
         };
-        let jobs = semaphore.lines.get(&line.key);
-        let empty = jobs.is_none_or(|line| line.waiting.is_empty() && line.bound.is_empty());
+        let workloads = semaphore.lines.get(&line.key);
+        let empty = workloads.is_none_or(|line| line.waiting.is_empty() && line.bound.is_empty());
         if empty {
             semaphore.lines.remove(&line.key);
             state.contenders.forget(line);
@@ -325,7 +325,7 @@ impl Index {
         self.rearrange(state, &reference.namespace);
     }
 
-    /// Finds the places of a namespace's Jobs anew, and tells those who look after the others.
+    /// Finds the places of a namespace's workloads anew, and tells those who look after the others.
     fn rearrange(&self, mut state: MutexGuard<'_, State>, namespace: &str) {
         state.rearrange(namespace);
         drop(state);
@@ -338,38 +338,42 @@ impl Index {
         self.0.ungranted_changed.notify_one();
     }
 
-    /// The Jobs of a line: `head` of those that wait, and some of those behind them that are not to wait.
+    /// The workloads of a line: `head` of those that wait, and some of those behind them that are not to wait.
     pub(super) fn slice(&self, line: &QueueRef, head: usize) -> Slice {
         let state = self.state();
         let Some(line) = state.line(line) else {
             return Slice::default();
         };
         Slice {
-            bound: line.bound.iter().filter_map(|uid| state.job(uid)).collect(),
+            bound: line
+                .bound
+                .iter()
+                .filter_map(|uid| state.workload(uid))
+                .collect(),
             waiting: state.waiting(line, head),
         }
     }
 
-    /// The Jobs that wait, as in a slice.
-    pub(super) fn waiting(&self, line: &QueueRef, head: usize) -> Vec<Arc<Job>> {
+    /// The workloads that wait, as in a slice.
+    pub(super) fn waiting(&self, line: &QueueRef, head: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let line = state.line(line);
         line.map_or_else(Vec::new, |line| state.waiting(line, head))
     }
 
-    /// A Job, if it was started in this line.
-    pub(super) fn started(&self, line: &QueueRef, uid: &Uid) -> Option<Arc<Job>> {
+    /// A workload, if it was started in this line.
+    pub(super) fn started(&self, line: &QueueRef, uid: &Uid) -> Option<Arc<Workload>> {
         let state = self.state();
         let there = state.line(line)?.bound.contains(uid);
-        state.job(uid).filter(|_| there)
+        state.workload(uid).filter(|_| there)
     }
 
-    /// A Job by its uid.
-    pub(super) fn job(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.state().job(uid)
+    /// A workload by its uid.
+    pub(super) fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        self.state().workload(uid)
     }
 
-    /// The Jobs that came in line since this was last asked and that are in it still.
+    /// The workloads that came in line since this was last asked and that are in it still.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let Some(line) = state.line_mut(reference) else {
@@ -379,13 +383,14 @@ impl Index {
         let Some(line) = state.line(reference) else {
             return Vec::new();
         };
-        let jobs = newcomers.iter().filter_map(|uid| state.jobs.get(uid));
-        jobs.filter(|kept| line.waiting.contains_key(&kept.job.place()))
+        let workloads = newcomers.iter().filter_map(|uid| state.workloads.get(uid));
+        workloads
+            .filter(|kept| line.waiting.contains_key(&kept.workload.place()))
             .cloned()
             .collect()
     }
 
-    /// The Jobs of which a pod has ended since this was last asked.
+    /// The workloads of which a pod has ended since this was last asked.
     pub(super) fn touched(&self, line: &QueueRef) -> BTreeSet<Uid> {
         let mut state = self.state();
         let line = state.line_mut(line);
@@ -394,17 +399,17 @@ impl Index {
     }
 
     /// The first who wait for a semaphore, over all its lines, at most so many.
-    pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Job>> {
+    pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
         let queue = semaphore
             .into_iter()
             .flat_map(|semaphore| semaphore.queue.values().take(most));
-        let jobs = queue.filter_map(|uid| state.jobs.get(uid));
-        jobs.map(|kept| kept.job.clone()).collect()
+        let workloads = queue.filter_map(|uid| state.workloads.get(uid));
+        workloads.map(|kept| kept.workload.clone()).collect()
     }
 
-    /// Who is in a line, where these Jobs hold slots.
+    /// Who is in a line, where these workloads hold slots.
     pub(super) fn is_queued<'a>(
         &self,
         line: &QueueRef,
@@ -416,8 +421,10 @@ impl Index {
         };
         // Holders are many, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
-            let job = state.jobs.get(*uid).map(|kept| &kept.job);
-            job.is_some_and(|job| job.is_queued() && line.waiting.contains_key(&job.place()))
+            let workload = state.workloads.get(*uid).map(|kept| &kept.workload);
+            workload.is_some_and(|workload| {
+                workload.is_queued() && line.waiting.contains_key(&workload.place())
+            })
         };
         let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();
         InLine {
@@ -427,25 +434,25 @@ impl Index {
     }
 
     /// All who wait in a line, in order.
-    pub(super) fn line(&self, line: &QueueRef) -> Vec<Arc<Job>> {
+    pub(super) fn line(&self, line: &QueueRef) -> Vec<Arc<Workload>> {
         self.slice(line, usize::MAX).waiting
     }
 
-    /// Whether a Job asks for a keyed semaphore and does not say which key.
+    /// Whether a workload asks for a keyed semaphore and does not say which key.
     pub(super) fn lacks_key(&self, kept: &TrackedWorkload) -> bool {
         let state = self.state();
         let wanted = state.wanted(kept);
-        wanted.is_some_and(|semaphore| semaphore.keyed && kept.job.key.is_none())
+        wanted.is_some_and(|semaphore| semaphore.keyed && kept.workload.key.is_none())
     }
 
-    /// The Jobs that no semaphore looks after, where all semaphores are known.
+    /// The workloads that no semaphore looks after, where all semaphores are known.
     pub(super) fn unclaimed(&self) -> Vec<TrackedWorkload> {
         let state = self.state();
         let unclaimed = state.unclaimed.iter().filter_map(|uid| state.placed(uid));
         unclaimed.cloned().collect()
     }
 
-    /// Some of the Jobs that run though no grant started them, whether a semaphore looks after them or
+    /// Some of the workloads that run though no grant started them, whether a semaphore looks after them or
     /// not, where all semaphores are known: at most so many, of those whose turn it is.
     pub(super) fn ungranted(
         &self,
@@ -458,7 +465,7 @@ impl Index {
         kept.take(most).cloned().collect()
     }
 
-    /// Whether a Job runs though no grant started it.
+    /// Whether a workload runs though no grant started it.
     pub(super) fn is_ungranted(&self, uid: &Uid) -> bool {
         self.state().ungranted.contains(uid)
     }
@@ -468,7 +475,7 @@ impl Index {
         self.0.unclaimed_changed.notified().await;
     }
 
-    /// Waits until there may be other Jobs that run without a grant.
+    /// Waits until there may be other workloads that run without a grant.
     pub(super) async fn ungranted_changed(&self) {
         self.0.ungranted_changed.notified().await;
     }

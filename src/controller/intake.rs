@@ -1,4 +1,4 @@
-//! Jobs that no semaphore looks after: their semaphore does not exist, their annotations can't be
+//! Workloads that no semaphore looks after: their semaphore does not exist, their annotations can't be
 //! read, or something else manages them. They are told so.
 
 use std::{
@@ -13,7 +13,7 @@ use consul_semaphore::Uid;
 use consul_semaphore_api::annotations::{KEY, SEMAPHORE};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
-/// How long a semaphore that is made together with its Jobs may come after them.
+/// How long a semaphore that is made together with its workloads may come after them.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// How long changes are collected.
@@ -29,7 +29,10 @@ pub(super) async fn run(context: Arc<Context>) {
     let mut told: HashMap<Uid, Told> = HashMap::new();
     loop {
         let unclaimed = context.index.unclaimed();
-        let there: HashSet<&Uid> = unclaimed.iter().map(|workload| &workload.job.uid).collect();
+        let there: HashSet<&Uid> = unclaimed
+            .iter()
+            .map(|tracked| &tracked.workload.uid)
+            .collect();
         told.retain(|uid, _| there.contains(uid));
         let wait = tell(&context, &unclaimed, &mut told);
         tokio::time::sleep(COALESCE).await;
@@ -47,11 +50,15 @@ fn tell(
     told: &mut HashMap<Uid, Told>,
 ) -> Option<Duration> {
     let mut next = None;
-    for workload in unclaimed {
-        let TrackedWorkload { namespace, job, .. } = workload;
-        let lacks_key = context.index.lacks_key(workload);
-        let (reason, note, grace) = explain(workload, lacks_key);
-        let known = told.entry(job.uid.clone()).or_insert_with(|| Told {
+    for tracked in unclaimed {
+        let TrackedWorkload {
+            namespace,
+            workload,
+            ..
+        } = tracked;
+        let lacks_key = context.index.lacks_key(tracked);
+        let (reason, note, grace) = explain(tracked, lacks_key);
+        let known = told.entry(workload.uid.clone()).or_insert_with(|| Told {
             since: Moment::now(),
             note: None,
         });
@@ -64,10 +71,13 @@ fn tell(
             next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
             continue;
         }
-        context
-            .shared
-            .events
-            .job(namespace, &job.name, &job.uid, reason, note.clone());
+        context.shared.events.workload(
+            namespace,
+            &workload.name,
+            &workload.uid,
+            reason,
+            note.clone(),
+        );
         known.note = Some(note);
     }
     next
@@ -75,9 +85,9 @@ fn tell(
 
 /// What is to be said about a workload, and how long to wait before it is said. `lacks_key`: its semaphore
 /// is there, and does not know which key it is to wait for.
-fn explain(workload: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
-    if workload.obstacle.is_none()
-        && let Some(granted) = &workload.job.granted
+fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
+    if tracked.obstacle.is_none()
+        && let Some(granted) = &tracked.workload.granted
     {
         let note = format!(
             "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
@@ -86,8 +96,8 @@ fn explain(workload: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Dura
         );
         return (Reason::NoSemaphore, note, GRACE);
     }
-    let wanted = workload.job.wants.as_deref().unwrap_or_default();
-    match workload.obstacle_in(lacks_key) {
+    let wanted = tracked.workload.wants.as_deref().unwrap_or_default();
+    match tracked.obstacle_in(lacks_key) {
         Some(Obstacle::Malformed(error)) => {
             let note = format!("this Job stays suspended: {error}");
             (Reason::Malformed, note, Duration::ZERO)
@@ -111,7 +121,7 @@ fn explain(workload: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Dura
                 "this Job stays suspended: there is no ConsulSemaphore {wanted} in namespace {}. Make \
                  one of that name there, or correct the annotation {SEMAPHORE}; one of another namespace \
                  can't be used",
-                workload.namespace,
+                tracked.namespace,
             );
             (Reason::NoSemaphore, note, GRACE)
         }
@@ -129,13 +139,17 @@ mod tests {
         for (name, value) in annotations.as_object().unwrap() {
             all[name] = value.clone();
         }
-        let job = json!({
+        let workload = json!({
             "metadata": {
                 "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7", "annotations": all,
             },
             "spec": { "suspend": true, "managedBy": managed_by, "template": {} },
         });
-        TrackedWorkload::read(&serde_json::from_value(job).unwrap(), Moment::default()).unwrap()
+        TrackedWorkload::read(
+            &serde_json::from_value(workload).unwrap(),
+            Moment::default(),
+        )
+        .unwrap()
     }
 
     /// The plugin shows the same word before there is an event.

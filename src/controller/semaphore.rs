@@ -391,7 +391,7 @@ impl SemaphoreController {
     /// How long a watch waits for news before it answers all the same.
     ///
     /// A reading counts from when it was asked for, and the next one comes when that has waited
-    /// too: so it is up to two waits old. Jobs whose pods end slowly are suspended when their
+    /// too: so it is up to two waits old. Workloads whose pods end slowly are suspended when their
     /// evidence is half a TTL old, that of the spec or of the shortest session.
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue

@@ -73,7 +73,7 @@ struct AtWork {
     sessions: IdMap<SessionId, Session>,
     /// The call to Consul that the engine waits for.
     awaited: Option<AbortHandle>,
-    /// Whether the waiting Jobs were told that the semaphore is being deleted.
+    /// Whether the waiting workloads were told that the semaphore is being deleted.
     told: bool,
 }
 
@@ -608,9 +608,9 @@ fn written_of(
             Written::Done
         }
         Err(WriteError::Outdated(now)) => {
-            let job = now.as_ref().map(|now| now.job.clone());
+            let workload = now.as_ref().map(|now| now.workload.clone());
             index.reread(uid, now.map(|now| *now));
-            Written::Outdated(job)
+            Written::Outdated(workload)
         }
         Err(WriteError::TooLate) => Written::NotSent,
         Err(WriteError::Refused { message, forbidden }) => Written::Refused { message, forbidden },

@@ -1,4 +1,4 @@
-//! Jobs that run though no grant started them: made so where the admission policy is not installed,
+//! Workloads that run though no grant started them: made so where the admission policy is not installed,
 //! or unsuspended by somebody. They are suspended, whatever their semaphore is waiting for.
 
 use std::{
@@ -34,7 +34,7 @@ pub(super) async fn run(context: Arc<Context>) {
         let its_turn = |uid: &Uid| !busy.contains(uid) && due(uid);
         let free = CONCURRENCY - busy.len();
         for workload in context.index.ungranted(free, its_turn) {
-            let uid = workload.job.uid.clone();
+            let uid = workload.workload.uid.clone();
             busy.insert(uid.clone());
             let context = context.clone();
             under_way.spawn(async move { (uid, suspend(&context, &workload).await) });
@@ -63,7 +63,7 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Why a Job is not suspended.
+/// Why a workload is not suspended.
 enum Undone {
     /// Somebody else has changed it in the meantime.
     Outrun,
@@ -73,23 +73,30 @@ enum Undone {
 
 /// Suspends one, unless that is not needed any more.
 async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Undone> {
-    let TrackedWorkload { namespace, job, .. } = workload;
-    let Some(stop) = Stop::of(job) else {
+    let TrackedWorkload {
+        namespace,
+        workload,
+        ..
+    } = workload;
+    let Some(stop) = Stop::of(workload) else {
         return Ok(());
     };
     let write = WorkloadWrite {
         namespace: namespace.clone(),
         request: workload::stop(&stop),
         urgency: Urgency::Suspends,
-        target: stop.job,
+        target: stop.workload,
         timeout: CALL_TIMEOUT,
         deadline: None,
     };
     let tell = |reason, note| {
         let events = &context.shared.events;
-        events.job(namespace, &job.name, &job.uid, reason, note);
+        events.workload(namespace, &workload.name, &workload.uid, reason, note);
     };
-    let semaphore = job.wants.as_deref().unwrap_or("the semaphore it asks for");
+    let semaphore = workload
+        .wants
+        .as_deref()
+        .unwrap_or("the semaphore it asks for");
     match context.workloads.write(write).await {
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
@@ -98,15 +105,15 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
                  spec.suspend: true"
             );
             tell(Reason::RanWithoutSlot, note);
-            context.index.written(&job.uid, now);
+            context.index.written(&workload.uid, now);
             Ok(())
         }
         Err(WriteError::Outdated(now)) => {
-            context.index.reread(&job.uid, now.map(|now| *now));
+            context.index.reread(&workload.uid, now.map(|now| *now));
             Err(Undone::Outrun)
         }
         Err(error) => {
-            tracing::warn!(job = %format_args!("{namespace}/{}", job.name), %error, "a Job without a slot can't be suspended");
+            tracing::warn!(workload = %format_args!("{namespace}/{}", workload.name), %error, "a Job without a slot can't be suspended");
             if let WriteError::Refused { message, .. } = error {
                 let note = format!(
                     "it runs without a slot of {semaphore}, and the API server refuses to have it \

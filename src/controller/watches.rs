@@ -1,4 +1,4 @@
-//! What comes in from the API server: Jobs, the pods of Jobs that hold slots, and semaphores.
+//! What comes in from the API server: workloads, the pods of workloads that hold slots, and semaphores.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -46,7 +46,7 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 /// The watches of one reach, which are about to begin.
 pub(super) struct Begun {
     reach: WatchScope,
-    jobs: Watching,
+    workloads: Watching,
     pods: Watching,
     semaphores: Watching,
 }
@@ -57,10 +57,11 @@ pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics)
     let reaches = WatchScope::over(namespaces).into_iter();
     let begun = reaches.map(|reach| {
         let begin = |what| Watching::begin(what, &reach, health, metrics);
-        let (jobs, pods, semaphores) = (begin("jobs"), begin("pods"), begin("consulsemaphores"));
+        let (workloads, pods, semaphores) =
+            (begin("jobs"), begin("pods"), begin("consulsemaphores"));
         Begun {
             reach,
-            jobs,
+            workloads,
             pods,
             semaphores,
         }
@@ -81,20 +82,20 @@ pub(super) async fn run(
     for begun in watches {
         let Begun {
             reach,
-            jobs,
+            workloads,
             pods,
             semaphores,
         } = begun;
-        let (synced, jobs_synced) = watch::channel(false);
+        let (synced, workloads_synced) = watch::channel(false);
         let context = || context.clone();
-        tasks.spawn(watch_jobs(context(), reach.clone(), jobs, synced));
+        tasks.spawn(watch_workloads(context(), reach.clone(), workloads, synced));
         tasks.spawn(watch_pods(context(), reach.clone(), pods));
         let inputs = inputs.clone();
         tasks.spawn(watch_semaphores(
             context(),
             reach,
             semaphores,
-            jobs_synced,
+            workloads_synced,
             inputs,
         ));
     }
@@ -138,8 +139,8 @@ async fn next<K>(
     }
 }
 
-/// Feeds the Jobs into the index. Only what concerns the operator is kept of them.
-async fn watch_jobs(
+/// Feeds the workloads into the index. Only what concerns the operator is kept of them.
+async fn watch_workloads(
     context: Arc<Context>,
     reach: WatchScope,
     mut watching: Watching,
@@ -158,20 +159,20 @@ async fn watch_jobs(
                 advisor.list_ends();
                 synced.send_replace(true);
             }
-            Event::Apply(Some(job)) | Event::InitApply(Some(job)) => {
-                advisor.look(&job);
-                context.index.put(&job.uid, job.tracked);
+            Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
+                advisor.look(&workload);
+                context.index.put(&workload.uid, workload.tracked);
             }
-            Event::Delete(Some(job)) => {
-                context.index.remove(&job.uid);
-                advisor.forget(&job.uid);
+            Event::Delete(Some(workload)) => {
+                context.index.remove(&workload.uid);
+                advisor.forget(&workload.uid);
             }
             Event::Apply(None) | Event::InitApply(None) | Event::Delete(None) => {}
         }
     }
 }
 
-/// Hears when pods of Jobs that hold slots end. Nothing of them is kept: what is asked for proof is
+/// Hears when pods of workloads that hold slots end. Nothing of them is kept: what is asked for proof is
 /// the API server itself.
 async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watching) {
     let mut events = workload::watch_pods(&reach, &context.client);
@@ -188,15 +189,15 @@ async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watc
     }
 }
 
-/// Tells the shell of each semaphore that the operator looks after, once all Jobs are known.
+/// Tells the shell of each semaphore that the operator looks after, once all workloads are known.
 async fn watch_semaphores(
     context: Arc<Context>,
     reach: WatchScope,
     watching: Watching,
-    mut jobs_synced: watch::Receiver<bool>,
+    mut workloads_synced: watch::Receiver<bool>,
     inputs: mpsc::Sender<Input>,
 ) {
-    if jobs_synced.wait_for(|synced| *synced).await.is_err() {
+    if workloads_synced.wait_for(|synced| *synced).await.is_err() {
         return;
     }
     let events = reach.watch(&context.client, watcher::Config::default());

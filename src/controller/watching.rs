@@ -173,9 +173,9 @@ mod tests {
     #[test]
     fn before_it_was_listed_it_says_why_it_cannot_be() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
+        let mut workloads = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
         assert_eq!(health.obstacles(), "jobs: not synced yet\n");
-        jobs.failed(&refusal(
+        workloads.failed(&refusal(
             403,
             "jobs.batch is forbidden:\nUser \"x\" cannot list",
         ));
@@ -184,9 +184,9 @@ mod tests {
             "jobs: can't be listed: jobs.batch is forbidden: User \"x\" cannot list; let the operator list and watch \
              jobs: the rule is in config/rbac/role.yaml\n"
         );
-        jobs.failed(&refusal(404, "404 page not found"));
+        workloads.failed(&refusal(404, "404 page not found"));
         assert!(health.obstacles().contains("kubectl apply -k crds"));
-        jobs.synced();
+        workloads.synced();
         assert!(health.is_ready());
     }
 
@@ -215,9 +215,9 @@ mod tests {
     #[test]
     fn afterwards_it_stays_ready_and_says_what_is_wrong() {
         let (health, metrics) = (Health::new(), Metrics::new());
-        let mut jobs = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
-        jobs.synced();
-        jobs.failed(&refusal(403, "forbidden"));
+        let mut workloads = Watching::begin("jobs", &WatchScope::Cluster, &health, &metrics);
+        workloads.synced();
+        workloads.failed(&refusal(403, "forbidden"));
         assert!(health.is_ready());
         let remarks = health.remarks();
         assert!(
@@ -225,7 +225,7 @@ mod tests {
             "{remarks}"
         );
         assert!(remarks.contains("forbidden"), "{remarks}");
-        jobs.works();
+        workloads.works();
         assert_eq!(health.remarks(), "");
         assert!(
             metrics

@@ -74,7 +74,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
-            job: "migrate-42".into(),
+            workload: "migrate-42".into(),
             uid: "u-1".into(),
         };
         let said = |identity: &Identity| {

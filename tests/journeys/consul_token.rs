@@ -135,7 +135,7 @@ async fn a_token_that_lacks_something_is_told_and_heals() {
         let of_first = |line: &Value| {
             line["message"] == word
                 && line["level"] == "INFO"
-                && line["job"] == format!("{}/first", team.name())
+                && line["workload"] == format!("{}/first", team.name())
                 && line["semaphore"] == format!("{}/db", team.name())
                 && line["session"] == session.as_str()
         };

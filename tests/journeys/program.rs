@@ -134,7 +134,7 @@ async fn the_log_has_one_line_for_each_grant_and_release() {
     let semaphore = format!("semaphore={of_team}db");
     for (name, session) in sessions {
         let fields = [
-            format!("job={of_team}{name} "),
+            format!("workload={of_team}{name} "),
             format!("session={session}"),
         ];
         for word in [" granted ", " released "] {

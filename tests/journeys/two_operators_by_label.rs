@@ -179,7 +179,7 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     y.finish().await;
     z.is_running().await;
     stays(&x, session.as_deref(), &pods_of_x).await;
-    let of_z = format!("job={}/z", team.name());
+    let of_z = format!("workload={}/z", team.name());
     assert_eq!(lines(b, &[" granted", &of_z]), 1, "{}", b.logs());
     assert_eq!(lines(a, &[" granted", &of_z]), 0);
 

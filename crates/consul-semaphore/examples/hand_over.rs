@@ -20,8 +20,8 @@ use std::{
 
 use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Cluster, Defence, Granted, Job, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
-    SessionState, Settings, Uid,
+    Cluster, Defence, Granted, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
+    SessionState, Settings, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
     },
@@ -34,7 +34,7 @@ const OPERATIONS: usize = 128;
 /// Workloads as an index has them.
 #[derive(Default)]
 struct Store {
-    jobs: BTreeMap<Uid, Arc<Job>>,
+    workloads: BTreeMap<Uid, Arc<Workload>>,
     bound: BTreeSet<Uid>,
     waiting: BTreeMap<Place, Uid>,
     contending: RefCell<BTreeSet<Uid>>,
@@ -43,46 +43,51 @@ struct Store {
 }
 
 impl Store {
-    fn put(&mut self, job: Job) {
-        let uid = job.uid.clone();
-        if let Some(before) = self.jobs.get(&uid) {
+    fn put(&mut self, workload: Workload) {
+        let uid = workload.uid.clone();
+        if let Some(before) = self.workloads.get(&uid) {
             self.waiting.remove(&before.place());
         }
         self.bound.remove(&uid);
-        if job.is_queued() {
-            self.waiting.insert(job.place(), uid.clone());
-        } else if !job.has_ended() {
+        if workload.is_queued() {
+            self.waiting.insert(workload.place(), uid.clone());
+        } else if !workload.has_ended() {
             self.bound.insert(uid.clone());
         }
         if let Some(changes) = self.changes.get_mut() {
             changes.workloads.insert(uid.clone());
         }
-        self.jobs.insert(uid, Arc::new(job));
+        self.workloads.insert(uid, Arc::new(workload));
     }
 
-    fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Job)) {
-        let mut job = Job::clone(&self.jobs[uid]);
-        change(&mut job);
-        let version: u64 = job.version.parse().expect("a number");
-        job.version = (version + 1).to_string().into();
-        self.put(job);
+    fn change(&mut self, uid: &Uid, change: impl FnOnce(&mut Workload)) {
+        let mut workload = Workload::clone(&self.workloads[uid]);
+        change(&mut workload);
+        let version: u64 = workload.version.parse().expect("a number");
+        workload.version = (version + 1).to_string().into();
+        self.put(workload);
     }
 }
 
 impl Lookup for Store {
     fn slice(&self, head: usize) -> Slice {
-        let job = |uid| self.jobs.get(uid).cloned();
+        let workload = |uid| self.workloads.get(uid).cloned();
         Slice {
-            bound: self.bound.iter().filter_map(job).collect(),
-            waiting: self.waiting.values().take(head).filter_map(job).collect(),
+            bound: self.bound.iter().filter_map(workload).collect(),
+            waiting: self
+                .waiting
+                .values()
+                .take(head)
+                .filter_map(workload)
+                .collect(),
         }
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.jobs.get(uid).cloned()
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        self.workloads.get(uid).cloned()
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         let mut contending = self.contending.borrow_mut();
         if contending.len() != uids.len() || !uids.iter().all(|uid| contending.contains(*uid)) {
             *contending = uids.iter().copied().cloned().collect();
@@ -105,16 +110,20 @@ impl Lookup for Store {
         self.changes.borrow_mut().replace(Changes::default())
     }
 
-    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+    fn started(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.workload(uid).filter(|_| self.bound.contains(uid))
     }
 
-    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
-        let job = |uid| self.jobs.get(uid).cloned();
-        self.waiting.values().take(head).filter_map(job).collect()
+    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
+        let workload = |uid| self.workloads.get(uid).cloned();
+        self.waiting
+            .values()
+            .take(head)
+            .filter_map(workload)
+            .collect()
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         let mut contending = self.contending.borrow_mut();
         if does {
             contending.insert(uid.clone());
@@ -291,10 +300,10 @@ impl World {
                     };
                     let session = start.slot.session().clone();
                     let key = start.slot.key().to_owned();
-                    self.store.change(&start.job.uid, |job| {
-                        job.phase = Phase::Running;
-                        job.granted = Some(Granted::by(&key, session.as_str()));
-                        job.reported = Some(session);
+                    self.store.change(&start.workload.uid, |workload| {
+                        workload.phase = Phase::Running;
+                        workload.granted = Some(Granted::by(&key, session.as_str()));
+                        workload.reported = Some(session);
                     });
                     self.answer("4 start answered", id, Answer::Written(Written::Done));
                     self.pass("5 pass after start");
@@ -305,9 +314,9 @@ impl World {
     }
 }
 
-fn job(number: u64) -> Job {
-    Job {
-        name: format!("job-{number:06}").into(),
+fn workload(number: u64) -> Workload {
+    Workload {
+        name: format!("workload-{number:06}").into(),
         uid: format!("00000000-0000-4000-8000-{number:012}")
             .as_str()
             .into(),
@@ -365,11 +374,11 @@ fn world(holders: u32, waiting: u64) -> World {
     };
     let (mut names, mut held) = (BTreeMap::new(), Vec::new());
     for number in 0..u64::from(holders) + waiting {
-        let mut job = job(number);
+        let mut workload = workload(number);
         if number < u64::from(holders) {
             let session = consul.session();
             let key = settings.prefix.contender_key(&session);
-            let identity = settings.identity(&Target::from(&job));
+            let identity = settings.identity(&Target::from(&workload));
             let body = consul_semaphore::ContenderBody::new(
                 &settings.cluster,
                 &identity,
@@ -379,12 +388,12 @@ fn world(holders: u32, waiting: u64) -> World {
             let body = serde_json::to_vec(&body).expect("JSON");
             consul.put(&key, body, Some(session.clone()));
             names.insert(session.clone(), identity.session_name());
-            job.phase = Phase::Running;
-            job.granted = Some(Granted::by(&key, session.as_str()));
-            job.reported = Some(session.clone());
+            workload.phase = Phase::Running;
+            workload.granted = Some(Granted::by(&key, session.as_str()));
+            workload.reported = Some(session.clone());
             held.push(format!("\"{session}\":true"));
         }
-        store.put(job);
+        store.put(workload);
     }
     let body = format!("{{\"Holders\":{{{}}},\"Limit\":{holders}}}", held.join(","));
     consul.put(&settings.prefix.lock_key(), body.into_bytes(), None);
@@ -419,10 +428,10 @@ fn main() {
     world.times.clear();
     for round in 0..rounds {
         world.store.now = world.store.now + Duration::from_millis(20);
-        let uid = job(round.into()).uid;
-        world
-            .store
-            .change(&uid, |job| job.phase = Phase::Finished { at_rest: true });
+        let uid = workload(round.into()).uid;
+        world.store.change(&uid, |workload| {
+            workload.phase = Phase::Finished { at_rest: true }
+        });
         world.pass("1 pass after end");
         world.settle();
         world.list("8 listed");

@@ -9,10 +9,10 @@ use super::{
     decide::Observed,
     fate::OwnContender,
     identity::{Claim, ContenderBody},
-    job::{Job, Uid},
     lock::SEMAPHORE_FLAGS,
     plan::{Cooling, Grant, Release, Target, Transaction},
     reading::Reading,
+    workload::{Uid, Workload},
 };
 use consul_client::{Op, SessionId};
 
@@ -34,7 +34,7 @@ pub(super) struct Composer<'a> {
     /// How many operations fit in yet, with room left for the CAS of `.lock`.
     left: usize,
     cut_short: bool,
-    /// Whether a contender of a Job that waits is written.
+    /// Whether a contender of a workload that waits is written.
     shows: bool,
     checks: Vec<Op>,
     locks: Vec<Op>,
@@ -64,10 +64,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Whether this Job is granted a slot.
-    pub(super) fn grants(&self, job: &Uid) -> bool {
+    /// Whether this workload is granted a slot.
+    pub(super) fn grants(&self, workload: &Uid) -> bool {
         let mut grants = self.transaction.grants.iter();
-        grants.any(|grant| grant.job.uid == *job)
+        grants.any(|grant| grant.workload.uid == *workload)
     }
 
     /// Whether something was left out because Consul takes no more operations at once.
@@ -211,7 +211,7 @@ impl<'a> Composer<'a> {
         room && !self.closed
     }
 
-    /// Adds a holder, in place of a dead one of the same Job if there is one, provided that it is
+    /// Adds a holder, in place of a dead one of the same workload if there is one, provided that it is
     /// still dead.
     pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
         let operations = match self.draft {
@@ -227,7 +227,7 @@ impl<'a> Composer<'a> {
             self.take_out(session);
             self.checks.push(check);
         }
-        let value = self.body_of(&grant.job, None);
+        let value = self.body_of(&grant.workload, None);
         match &mut self.draft {
             Draft::Semaphore(semaphore) => {
                 if !semaphore.add(grant.session.clone()) {
@@ -242,16 +242,16 @@ impl<'a> Composer<'a> {
         self.transaction.grants.push(grant);
     }
 
-    /// Makes or renews the contender of a Job that waits, for others to see where it stands. It is
+    /// Makes or renews the contender of a workload that waits, for others to see where it stands. It is
     /// refused once the contender or `.lock` is another: what comes late must neither undo a grant
     /// nor bring a dead holder back to life.
-    pub(super) fn show(&mut self, job: &Job, session: &SessionId) {
+    pub(super) fn show(&mut self, workload: &Workload, session: &SessionId) {
         if self.fits(2) {
             let known = self.reading.contender(session);
             let index = known.map_or(0, |contender| contender.modify_index);
             let key = self.reading.key_of(session);
             self.checks.push(Op::unchanged(key, index));
-            let value = self.body_of(&job.into(), Some(Claim::of(job)));
+            let value = self.body_of(&workload.into(), Some(Claim::of(workload)));
             self.lock_contender(session, value);
             self.shows = true;
         }
@@ -277,9 +277,9 @@ impl<'a> Composer<'a> {
     }
 
     /// What the key of a session says to whoever looks into Consul.
-    fn body_of(&self, job: &Target, waiting: Option<Claim>) -> Vec<u8> {
+    fn body_of(&self, workload: &Target, waiting: Option<Claim>) -> Vec<u8> {
         let settings = self.observed.settings;
-        let identity = settings.identity(job);
+        let identity = settings.identity(workload);
         let (time, endless) = (self.observed.time, settings.ttl.is_none());
         let mut body = ContenderBody::new(&settings.cluster, &identity, time, endless);
         if waiting.is_none() {

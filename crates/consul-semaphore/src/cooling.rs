@@ -1,17 +1,17 @@
-//! How long the slots of Jobs that are done stay held.
+//! How long the slots of workloads that are done stay held.
 //!
-//! The cooldown stands in the contender's body from the grant on. When the Job is proved to be done,
+//! The cooldown stands in the contender's body from the grant on. When the workload is proved to be done,
 //! its end is written there, too: as a time on the wall, for people, for other programs, and for the
 //! operator after a restart.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{fate::OwnContender, identity::ContenderBody, job::Phase, reading::Reading};
+use super::{fate::OwnContender, identity::ContenderBody, reading::Reading, workload::Phase};
 use crate::LONGEST_COOLDOWN;
 use consul_client::{SessionId, clock::Moment};
 
 impl ContenderBody {
-    /// How long the slot stays held once the Job is done. No more than a spec can ask for: whoever
+    /// How long the slot stays held once the workload is done. No more than a spec can ask for: whoever
     /// may write the key may have written anything there.
     pub fn cooldown(&self) -> Duration {
         Duration::from_secs(self.cooldown).min(Duration::from_secs(LONGEST_COOLDOWN))
@@ -75,7 +75,7 @@ fn end_of(
     now: Moment,
     time: jiff::Timestamp,
 ) -> Option<Moment> {
-    let phase = ours.job.as_ref().map(|job| job.phase);
+    let phase = ours.workload.as_ref().map(|workload| workload.phase);
     // There can be none: the bodies of all holders need not be read time and again.
     if let Some(Phase::Running | Phase::Stopping) = phase {
         return None;

@@ -19,7 +19,6 @@ use super::{
     cooling::Cooldowns,
     evidence::Evidence,
     fate::{Fate, OwnContender},
-    job::{Job, Phase, Uid},
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
@@ -27,6 +26,7 @@ use super::{
     reading::{Deaths, Reading},
     settings::Settings,
     turns::Turns,
+    workload::{Phase, Uid, Workload},
 };
 use consul_client::{
     Op, SessionId,
@@ -34,11 +34,11 @@ use consul_client::{
     id::{IdHash, IdSet},
 };
 
-/// For how many Jobs at the head of the line sessions are made ahead, at the most: a hand-over
+/// For how many workloads at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
-/// How many waiting Jobs that others have overtaken stay shown, at the most: two that change places with each
+/// How many waiting workloads that others have overtaken stay shown, at the most: two that change places with each
 /// other again and again, because somebody writes their priority, cost no sessions and no writes.
 pub const OVERTAKEN: usize = 1;
 
@@ -68,26 +68,26 @@ pub struct Observed<'a> {
     pub mutex: &'a MutexMemory,
     /// Whose turn it is among those who wait.
     pub turns: &'a Turns,
-    /// How long the slots of running Jobs count as held; also of those that are steady.
+    /// How long the slots of running workloads count as held; also of those that are steady.
     pub evidence: &'a Evidence,
-    /// The live contenders of this semaphore that are ours, except those of steady Jobs: to leave them out or not
+    /// The live contenders of this semaphore that are ours, except those of steady Workloads: to leave them out or not
     /// makes no difference.
     pub ours: &'a [OwnContender],
-    /// The Jobs that this semaphore started, except those that have ended or are steady.
-    pub bound: &'a [Arc<Job>],
+    /// The workloads that this semaphore started, except those that have ended or are steady.
+    pub bound: &'a [Arc<Workload>],
     /// The head of the line, in order: more than can be granted at once, by the limit or by [`AHEAD`],
     /// whichever is less; and those behind it that are not to wait.
-    pub line: &'a [Arc<Job>],
+    pub line: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<Uid, SessionId>,
-    /// Jobs that are being written to: their next version decides.
+    /// Workloads that are being written to: their next version decides.
     pub busy: &'a BTreeSet<Uid>,
-    /// Jobs that could not be started, until they are tried again.
+    /// Workloads that could not be started, until they are tried again.
     pub barred: &'a BTreeSet<Uid>,
     /// Those of them that can't be told either that they give their slot back, and that no start
     /// which was sent before can still reach.
     pub immovable: &'a BTreeSet<Uid>,
-    /// Whether no Job can be started for now, whichever it is.
+    /// Whether no workload can be started for now, whichever it is.
     pub closed: bool,
     /// How many operations Consul takes in a transaction.
     pub operations: usize,
@@ -113,9 +113,9 @@ struct Pass<'a> {
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
-    /// The Jobs that have a slot, or have a contender that is not theirs to use again.
+    /// The workloads that have a slot, or have a contender that is not theirs to use again.
     settled: IdSet<&'a Uid>,
-    /// The sessions of Jobs that wait with a contender.
+    /// The sessions of workloads that wait with a contender.
     waiting: BTreeMap<&'a Uid, &'a SessionId>,
 }
 
@@ -149,12 +149,12 @@ impl<'a> Pass<'a> {
         self.plan.transaction = self.composer.compose();
     }
 
-    /// Applies the rule table to each contender of ours; of two for one Job, one stays.
+    /// Applies the rule table to each contender of ours; of two for one workload, one stays.
     fn judge_contenders(&mut self) {
         let ours = self.observed.ours;
         let mut seen = IdSet::with_capacity_and_hasher(ours.len(), IdHash::default());
-        let of_job = ours.iter().map(|ours| &ours.identity.uid);
-        let twice: BTreeSet<&Uid> = of_job.filter(|uid| !seen.insert(*uid)).collect();
+        let of_workload = ours.iter().map(|ours| &ours.identity.uid);
+        let twice: BTreeSet<&Uid> = of_workload.filter(|uid| !seen.insert(*uid)).collect();
         for ours in ours
             .iter()
             .filter(|ours| !twice.contains(&ours.identity.uid))
@@ -162,13 +162,13 @@ impl<'a> Pass<'a> {
             self.judge(ours);
         }
         for uid in twice {
-            let of_job = ours.iter().filter(|ours| ours.identity.uid == *uid);
-            let mut of_job: Vec<&'a OwnContender> = of_job.collect();
-            of_job.sort_by_key(|ours| {
+            let of_workload = ours.iter().filter(|ours| ours.identity.uid == *uid);
+            let mut of_workload: Vec<&'a OwnContender> = of_workload.collect();
+            of_workload.sort_by_key(|ours| {
                 let named = ours
-                    .job
+                    .workload
                     .as_ref()
-                    .is_some_and(|job| job.started_by(&ours.session));
+                    .is_some_and(|workload| workload.started_by(&ours.session));
                 let age = self
                     .reading
                     .contender(&ours.session)
@@ -179,7 +179,7 @@ impl<'a> Pass<'a> {
                     age,
                 )
             });
-            for (position, ours) in of_job.into_iter().enumerate() {
+            for (position, ours) in of_workload.into_iter().enumerate() {
                 if position == 0 {
                     self.judge(ours);
                 } else {
@@ -196,14 +196,17 @@ impl<'a> Pass<'a> {
         let busy = self.is_busy(uid);
         let barred = self.observed.barred.contains(uid);
         let immovable = self.observed.immovable.contains(uid);
-        let may_start = ours.job.as_ref().is_some_and(|job| settings.may_start(job));
+        let may_start = ours
+            .workload
+            .as_ref()
+            .is_some_and(|workload| settings.may_start(workload));
         let may_start = may_start && !immovable;
         let fate = match ours.fate(held, may_start) {
             // Since it was granted this slot it has asked for another one, and had that first.
             _ if ours
-                .job
+                .workload
                 .as_ref()
-                .is_some_and(|job| self.has_run_elsewhere(job)) =>
+                .is_some_and(|workload| self.has_run_elsewhere(workload)) =>
             {
                 Fate::Release
             }
@@ -218,8 +221,8 @@ impl<'a> Pass<'a> {
             self.waiting.insert(uid, &ours.session);
             return;
         }
-        let running = |job: &Arc<Job>| job.phase == Phase::Running;
-        if fate == Fate::Keep && !held && ours.job.as_ref().is_some_and(running) {
+        let running = |workload: &Arc<Workload>| workload.phase == Phase::Running;
+        if fate == Fate::Keep && !held && ours.workload.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
             self.waiting.insert(uid, &ours.session);
         } else {
@@ -231,50 +234,55 @@ impl<'a> Pass<'a> {
         if fate == Fate::Cool {
             return self.cool(ours);
         }
-        let Some(job) = ours.job.as_ref().filter(|_| !busy) else {
+        let Some(workload) = ours.workload.as_ref().filter(|_| !busy) else {
             return;
         };
         let session = ours.session.clone();
         match fate {
-            Fate::Start => self.start(job, session),
+            Fate::Start => self.start(workload, session),
             Fate::GiveBack { hold } => {
-                let job = job.into();
-                self.plan.give_backs.push(GiveBack { job, session, hold });
+                let workload = workload.into();
+                self.plan.give_backs.push(GiveBack {
+                    workload,
+                    session,
+                    hold,
+                });
             }
             _ if held
-                && self.started_here(job)
-                && job.phase == Phase::Running
-                && job.reported.as_ref() != Some(&session) =>
+                && self.started_here(workload)
+                && workload.phase == Phase::Running
+                && workload.reported.as_ref() != Some(&session) =>
             {
-                let job = job.into();
-                self.plan.renames.push(Rename { job, session });
+                let workload = workload.into();
+                self.plan.renames.push(Rename { workload, session });
             }
             _ => {}
         }
     }
 
-    /// Whether a grant of this semaphore is what started the Job.
-    fn started_here(&self, job: &Job) -> bool {
-        job.started_at(&self.lock_key)
+    /// Whether a grant of this semaphore is what started the workload.
+    fn started_here(&self, workload: &Workload) -> bool {
+        workload.started_at(&self.lock_key)
     }
 
-    /// Whether a grant of another lock key is what started the Job, so that this one's never can: the start
-    /// of it names a version of the Job that is past, and what runs leaves its template as it is.
-    fn has_run_elsewhere(&self, job: &Job) -> bool {
-        job.phase != Phase::Idle && job.granted.is_some() && !self.started_here(job)
+    /// Whether a grant of another lock key is what started the workload, so that this one's never can: the start
+    /// of it names a version of the workload that is past, and what runs leaves its template as it is.
+    fn has_run_elsewhere(&self, workload: &Workload) -> bool {
+        workload.phase != Phase::Idle && workload.granted.is_some() && !self.started_here(workload)
     }
 
-    /// Whether the Job is being written to, or will be by this plan.
+    /// Whether the workload is being written to, or will be by this plan.
     fn is_busy(&self, uid: &Uid) -> bool {
         let suspends = &self.plan.suspends;
-        self.observed.busy.contains(uid) || suspends.iter().any(|suspend| suspend.job.uid == *uid)
+        self.observed.busy.contains(uid)
+            || suspends.iter().any(|suspend| suspend.workload.uid == *uid)
     }
 
-    fn start(&mut self, job: &Job, session: SessionId) {
+    fn start(&mut self, workload: &Workload, session: SessionId) {
         if let Some(contender) = self.reading.contender(&session) {
             let slot = Slot::new(session, contender);
             self.plan.starts.push(Start {
-                job: job.into(),
+                workload: workload.into(),
                 slot,
             });
         }
@@ -288,15 +296,15 @@ impl<'a> Pass<'a> {
         });
     }
 
-    /// Drops the holders that have been dead for the lock-delay, except those of our Jobs that
+    /// Drops the holders that have been dead for the lock-delay, except those of our workloads that
     /// still have pods: nobody may come in between before a running one is swapped for, and the
     /// pods of one that is stopping keep counting.
     fn prune(&mut self) {
         let mut dead = self.reading.dead_holders();
-        for job in self.observed.bound {
-            let has_pods = matches!(job.phase, Phase::Running | Phase::Stopping);
-            if has_pods && !self.settled.contains(&job.uid) {
-                dead.retain(|session, _| job.held_by().all(|held_by| held_by != session));
+        for workload in self.observed.bound {
+            let has_pods = matches!(workload.phase, Phase::Running | Phase::Stopping);
+            if has_pods && !self.settled.contains(&workload.uid) {
+                dead.retain(|session, _| workload.held_by().all(|held_by| held_by != session));
             }
         }
         for (session, check) in dead {
@@ -325,9 +333,10 @@ impl<'a> Pass<'a> {
     /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
         // One that was suspended is in line again.
-        let mut jobs = self.observed.bound.iter().chain(self.observed.line);
-        let ours = jobs
-            .any(|job| self.started_here(job) && job.held_by().any(|held_by| held_by == session));
+        let mut workloads = self.observed.bound.iter().chain(self.observed.line);
+        let ours = workloads.any(|workload| {
+            self.started_here(workload) && workload.held_by().any(|held_by| held_by == session)
+        });
         match check {
             Op::CheckIndex { key, index } if ours => Op::DeleteCas { key, index },
             check => check,
@@ -395,7 +404,7 @@ impl<'a> Pass<'a> {
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
-        // Before the prefix is read again, what looks free may be a running Job's.
+        // Before the prefix is read again, what looks free may be a running workload's.
         let open = !settings.paused && !settings.terminating && !self.observed.closed;
         if !open || !agreed || self.plan.reread {
             return;
@@ -405,21 +414,21 @@ impl<'a> Pass<'a> {
         let mut in_turn = true;
         let mut next = BTreeSet::new();
         let mut others = Others::of(self.observed, self.reading);
-        for job in line.iter().filter(|job| settings.may_start(job)) {
-            let uid = &job.uid;
+        for workload in line.iter().filter(|workload| settings.may_start(workload)) {
+            let uid = &workload.uid;
             if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
                 continue;
             }
-            if self.lateness(job).is_some() {
+            if self.lateness(workload).is_some() {
                 continue;
             }
             let session = self.session_of(uid);
-            self.leave_to_others(&mut others, job);
+            self.leave_to_others(&mut others, workload);
             if self.composer.has_room(None) {
                 next.insert(uid);
                 match session {
                     Some(session) if in_turn => {
-                        self.composer.grant(grant(job, session, true), None);
+                        self.composer.grant(grant(workload, session, true), None);
                     }
                     session => {
                         // Nobody passes one whose session is still to be made, not even into
@@ -427,18 +436,18 @@ impl<'a> Pass<'a> {
                         in_turn = false;
                         self.composer.reserve();
                         if session.is_none() {
-                            self.plan.sessions.push(job.into());
+                            self.plan.sessions.push(workload.into());
                         }
                     }
                 }
-            } else if job.is_impatient() {
+            } else if workload.is_impatient() {
                 // It does not wait, so nothing is made for it.
             } else if ahead > 0 {
                 ahead -= 1;
                 next.insert(uid);
                 match session {
-                    Some(session) => self.show(&others, job, &session),
-                    None => self.plan.sessions.push(job.into()),
+                    Some(session) => self.show(&others, workload, &session),
+                    None => self.plan.sessions.push(workload.into()),
                 }
             } else {
                 break;
@@ -447,15 +456,18 @@ impl<'a> Pass<'a> {
         self.take_back(&next);
     }
 
-    /// Deletes the contenders of waiting Jobs that others have overtaken: whoever else waits at the
+    /// Deletes the contenders of waiting workloads that others have overtaken: whoever else waits at the
     /// prefix leaves a slot to each contender that is shown, so few but those that are next are.
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
         let ours = self.observed.ours.iter();
         let overtaken = ours.filter_map(|ours| {
             let uid = &ours.identity.uid;
             let shown = self.waiting.get(uid) == Some(&&ours.session);
-            let job = ours.job.as_ref().filter(|job| job.is_queued())?;
-            (shown && !next.contains(uid) && !self.is_busy(uid)).then(|| (job.place(), ours))
+            let workload = ours
+                .workload
+                .as_ref()
+                .filter(|workload| workload.is_queued())?;
+            (shown && !next.contains(uid) && !self.is_busy(uid)).then(|| (workload.place(), ours))
         });
         let mut overtaken: Vec<_> = overtaken.collect();
         overtaken.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -469,32 +481,36 @@ impl<'a> Pass<'a> {
         waiting.or_else(|| self.observed.sessions.get(uid)).cloned()
     }
 
-    /// Gives up the sessions that were made ahead for Jobs that are not in line any more.
-    fn drop_surplus(&mut self, lost: &[&Job]) {
+    /// Gives up the sessions that were made ahead for workloads that are not in line any more.
+    fn drop_surplus(&mut self, lost: &[&Workload]) {
         if self.plan.reread {
             return;
         }
         let needed: BTreeSet<&Uid> = if self.observed.settings.terminating {
             BTreeSet::new()
         } else {
-            self.observed.line.iter().map(|job| &job.uid).collect()
+            self.observed
+                .line
+                .iter()
+                .map(|workload| &workload.uid)
+                .collect()
         };
         let ahead = self.observed.sessions.iter();
         let surplus = ahead.filter(|(uid, session)| {
             // One with a contender has been granted a slot, even if the answer was lost.
             let granted = self.reading.contender(session).is_some();
-            !granted && !needed.contains(uid) && !lost.iter().any(|job| job.uid == **uid)
+            !granted && !needed.contains(uid) && !lost.iter().any(|workload| workload.uid == **uid)
         });
         self.plan.surplus = surplus.map(|(uid, _)| uid.clone()).collect();
     }
 }
 
-fn grant(job: &Job, session: SessionId, starts: bool) -> Grant {
+fn grant(workload: &Workload, session: SessionId, starts: bool) -> Grant {
     Grant {
-        job: job.into(),
+        workload: workload.into(),
         session,
         starts,
-        since: job.since,
+        since: workload.since,
     }
 }
 

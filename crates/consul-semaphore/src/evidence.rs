@@ -1,4 +1,4 @@
-//! Evidence that running Jobs hold their slots, and how long it lasts.
+//! Evidence that running workloads hold their slots, and how long it lasts.
 //!
 //! A slot counts as held while the last good renewal of its session, and a reading of the prefix
 //! that shows the slot held, were both sent less than a TTL ago. Consul may end the session from
@@ -8,9 +8,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     fate::OwnContender,
-    job::{Job, Uid},
     reading::Reading,
     settings::Settings,
+    workload::{Uid, Workload},
 };
 use consul_client::{
     SessionId,
@@ -48,18 +48,18 @@ impl SessionState {
     }
 }
 
-/// For how long after its proof was sent a Job may run in a slot whose session has this TTL: its pods
+/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods
 /// need their grace period to be gone before the session can end, but no more than half of it.
 pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
 
-/// What is known of the slot of one running Job.
+/// What is known of the slot of one running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     /// The session that was last seen to hold it.
     session: Option<SessionId>,
-    /// When the older of the two proofs was sent. For a Job that was found running, it is when it
+    /// When the older of the two proofs was sent. For a workload that was found running, it is when it
     /// was found.
     proved: Moment,
     /// For how long a proof counts; `None` if nothing but Consul's word ends the slot.
@@ -68,11 +68,11 @@ struct Held {
     lost: Option<Moment>,
     /// When this operator woke up, if it slept while the proofs grew too old.
     woken: Option<Moment>,
-    /// Whether the Job still runs, while that is found out.
+    /// Whether the workload still runs, while that is found out.
     runs: bool,
 }
 
-/// The evidence for the slots of running Jobs.
+/// The evidence for the slots of running workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// Of those that are looked at each time.
@@ -85,12 +85,12 @@ pub struct Evidence {
     shown: Moment,
 }
 
-/// The Jobs about which there is nothing to decide until something changes or their evidence becomes old: each runs
+/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each runs
 /// in the slot that its one contender holds, was started in it, and says so. There may be thousands of them, so they
 /// are not looked at each time. What is kept as evidence for their slots is what was known when they were, or more.
 #[derive(Clone, Debug, Default)]
 struct Steady {
-    by_job: IdMap<Uid, Holder>,
+    by_workload: IdMap<Uid, Holder>,
     by_session: IdMap<SessionId, Uid>,
     /// By when each of them is to be suspended, by what is kept.
     due: BTreeSet<(Moment, Uid)>,
@@ -116,8 +116,8 @@ impl Holder {
     }
 
     fn find_due(&mut self, settings: &Settings) {
-        let job = self.ours.job.as_ref();
-        self.due = job.and_then(|job| self.held.deadline(settings, job));
+        let workload = self.ours.workload.as_ref();
+        self.due = workload.and_then(|workload| self.held.deadline(settings, workload));
     }
 }
 
@@ -129,11 +129,11 @@ impl Steady {
         let uid = identity.uid.clone();
         self.by_session.insert(session.clone(), uid.clone());
         self.due.extend(holder.due.map(|due| (due, uid.clone())));
-        self.by_job.insert(uid, holder);
+        self.by_workload.insert(uid, holder);
     }
 
     fn remove(&mut self, uid: &Uid) -> Option<Holder> {
-        let holder = self.by_job.remove(uid)?;
+        let holder = self.by_workload.remove(uid)?;
         self.by_session.remove(&holder.ours.session);
         if let Some(due) = holder.due {
             self.due.remove(&(due, uid.clone()));
@@ -146,14 +146,14 @@ impl Steady {
 pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
-    /// Takes note of what is known now of the slots of the Jobs that run. `ours` are our contenders
+    /// Takes note of what is known now of the slots of the workloads that run. `ours` are our contenders
     /// in the reading, `reading` is `None` while Consul can't be read, and `life` knows the
     /// sessions that this process renews, for whichever semaphore.
     pub fn observe(
         &mut self,
         now: Moment,
         settings: &Settings,
-        running: &[&Job],
+        running: &[&Workload],
         reading: Option<&Reading>,
         ours: &[OwnContender],
         life: impl Fn(&SessionId) -> Option<SessionState>,
@@ -170,8 +170,8 @@ impl Evidence {
                 holding.entry(&ours.identity.uid).or_insert(&ours.session);
             }
         }
-        for job in running {
-            let held = self.slots.entry(job.uid.clone()).or_insert(Held {
+        for workload in running {
+            let held = self.slots.entry(workload.uid.clone()).or_insert(Held {
                 session: None,
                 proved: now,
                 ttl: settings.ttl,
@@ -180,14 +180,14 @@ impl Evidence {
                 runs: true,
             });
             held.runs = true;
-            let due = held.deadline(settings, job);
+            let due = held.deadline(settings, workload);
             if due.is_some_and(|due| looked < due && due + LATE < now) {
                 held.woken = Some(now);
             }
-            let own = holding.get(&job.uid).copied();
+            let own = holding.get(&workload.uid).copied();
             let own = own.map(|session| (session, life(session)));
             if let Some(reading) = reading {
-                held.look(now, job, reading, own, &life);
+                held.look(now, workload, reading, own, &life);
             }
             let held_by = match own {
                 Some((session, life)) if held.session.as_ref() == Some(session) => life,
@@ -200,22 +200,26 @@ impl Evidence {
         self.slots.retain(|_, held| std::mem::take(&mut held.runs));
     }
 
-    /// By when this running Job must be suspended if nothing new is learned of its slot: early
+    /// By when this running workload must be suspended if nothing new is learned of its slot: early
     /// enough for its pods to be gone when the evidence ends, but not before half of the time is
     /// over. `None`: never.
     ///
-    /// What was before this operator looked is not known: a Job that it found running, and of
+    /// What was before this operator looked is not known: a workload that it found running, and of
     /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
     /// when the deadline has passed by then, Consul is asked first.
-    pub fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
-        let steady = self.steady.by_job.get(&job.uid).map(|holder| &holder.held);
-        let held = self.slots.get(&job.uid).or(steady)?;
-        held.deadline(settings, job)
+    pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
+        let steady = self
+            .steady
+            .by_workload
+            .get(&workload.uid)
+            .map(|holder| &holder.held);
+        let held = self.slots.get(&workload.uid).or(steady)?;
+        held.deadline(settings, workload)
     }
 
-    /// How many Jobs are steady: they hold a slot, and there is nothing to decide about them.
+    /// How many workloads are steady: they hold a slot, and there is nothing to decide about them.
     pub fn count_of_steady(&self) -> usize {
-        self.steady.by_job.len()
+        self.steady.by_workload.len()
     }
 
     /// By when the first of them must be suspended, as far as is known without a look at them. It is later than the
@@ -224,27 +228,27 @@ impl Evidence {
         self.steady.due.first().map(|(due, _)| *due)
     }
 
-    /// The steady Job that holds its slot by this session.
+    /// The steady workload that holds its slot by this session.
     pub(super) fn steady_by(&self, session: &SessionId) -> Option<&Uid> {
         self.steady.by_session.get(session)
     }
 
-    /// The session by which a steady Job holds its slot.
+    /// The session by which a steady workload holds its slot.
     pub(super) fn steady_session(&self, uid: &Uid) -> Option<&SessionId> {
-        Some(&self.steady.by_job.get(uid)?.ours.session)
+        Some(&self.steady.by_workload.get(uid)?.ours.session)
     }
 
-    /// Takes the Job of a contender for steady, if the evidence for its slot is new enough to be left alone for a
+    /// Takes the workload of a contender for steady, if the evidence for its slot is new enough to be left alone for a
     /// while.
     pub(super) fn settle(&mut self, settings: &Settings, ours: &OwnContender) -> bool {
         let uid = &ours.identity.uid;
-        let lasts = self.slots.get(uid).zip(ours.job.as_ref());
-        let lasts = lasts.is_some_and(|(held, job)| {
+        let lasts = self.slots.get(uid).zip(ours.workload.as_ref());
+        let lasts = lasts.is_some_and(|(held, workload)| {
             let same = held.session.as_ref() == Some(&ours.session);
             let sure = same && held.lost.is_none() && held.woken.is_none();
             // A loss would set an earlier one.
             let late = |deadline| deadline > self.looked + settings.patience();
-            sure && held.deadline(settings, job).is_none_or(late)
+            sure && held.deadline(settings, workload).is_none_or(late)
         });
         let Some(held) = lasts.then(|| self.slots.remove(uid)).flatten() else {
             return false;
@@ -254,7 +258,7 @@ impl Evidence {
         true
     }
 
-    /// A Job is to be looked at each time again; returns its contender if it was steady.
+    /// A workload is to be looked at each time again; returns its contender if it was steady.
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
@@ -271,9 +275,9 @@ impl Evidence {
         &mut self,
         life: impl Fn(&SessionId) -> Option<SessionState>,
     ) -> Vec<OwnContender> {
-        let Steady { by_job, .. } = std::mem::take(&mut self.steady);
-        let mut unsettled = Vec::with_capacity(by_job.len());
-        for (uid, Holder { ours, mut held, .. }) in by_job {
+        let Steady { by_workload, .. } = std::mem::take(&mut self.steady);
+        let mut unsettled = Vec::with_capacity(by_workload.len());
+        for (uid, Holder { ours, mut held, .. }) in by_workload {
             held.keep_up(self.shown, &life);
             self.slots.insert(uid, held);
             unsettled.push(ours);
@@ -281,7 +285,7 @@ impl Evidence {
         unsettled
     }
 
-    /// Looks at the steady Jobs whose evidence, as it is kept, becomes old: it may be newer by now. Returns those of
+    /// Looks at the steady workloads whose evidence, as it is kept, becomes old: it may be newer by now. Returns those of
     /// which it is not.
     pub(super) fn aged(
         &mut self,
@@ -296,7 +300,7 @@ impl Evidence {
             let Some((_, uid)) = self.steady.due.pop_first() else {
                 break;
             };
-            let Some(holder) = self.steady.by_job.get_mut(&uid) else {
+            let Some(holder) = self.steady.by_workload.get_mut(&uid) else {
                 continue;
             };
             holder.held.keep_up(self.shown, &life);
@@ -317,24 +321,24 @@ impl Evidence {
     pub(super) fn latest_deadline(
         &self,
         settings: &Settings,
-        job: &Job,
+        workload: &Workload,
         life: impl Fn(&SessionId) -> Option<SessionState>,
     ) -> Option<Moment> {
-        let mut held = self.slots.get(&job.uid)?.clone();
+        let mut held = self.slots.get(&workload.uid)?.clone();
         held.keep_up(self.shown, life);
-        held.deadline(settings, job)
+        held.deadline(settings, workload)
     }
 }
 
 impl Held {
-    fn deadline(&self, settings: &Settings, job: &Job) -> Option<Moment> {
+    fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let aged = self.ttl.map(|ttl| {
             let found = self.session.is_none();
             self.proved
                 + if found {
                     ttl / 2
                 } else {
-                    tenure(ttl, job.grace)
+                    tenure(ttl, workload.grace)
                 }
         });
         let put_off = self.woken.map(|woken| woken + settings.patience());
@@ -343,18 +347,18 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows: `own` is the session made for this Job that holds a slot there,
+    /// Takes note of what a reading shows: `own` is the session made for this workload that holds a slot there,
     /// with what is known of it.
     fn look(
         &mut self,
         now: Moment,
-        job: &Job,
+        workload: &Workload,
         reading: &Reading,
         own: Option<(&SessionId, Option<SessionState>)>,
         life: impl Fn(&SessionId) -> Option<SessionState>,
     ) {
         let of_neighbour = || {
-            let session = job.held_by().find(|session| reading.holds(session))?;
+            let session = workload.held_by().find(|session| reading.holds(session))?;
             let known = life(session).unwrap_or_else(|| self.renewed_elsewhere(reading));
             Some((session, Some(known)))
         };
@@ -369,9 +373,9 @@ impl Held {
                 self.lost.get_or_insert(now);
                 return;
             }
-            // What Consul said before the Job was seen running proves nothing against it.
+            // What Consul said before the workload was seen running proves nothing against it.
             None => {
-                if job.seen <= reading.sent {
+                if workload.seen <= reading.sent {
                     self.lost.get_or_insert(now);
                 }
                 return;
@@ -455,17 +459,17 @@ mod tests {
         Reading::new("p".parse().unwrap(), crate::Mode::Semaphore, listing)
     }
 
-    /// A Job that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of
+    /// A workload that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of
     /// its slot.
     struct Case {
-        job: Job,
+        workload: Workload,
         evidence: Evidence,
     }
 
     impl Case {
         fn new() -> Self {
             Self {
-                job: samples::job("a", Phase::Running, Some("mine"), Some("mine")),
+                workload: samples::workload("a", Phase::Running, Some("mine"), Some("mine")),
                 evidence: Evidence::default(),
             }
         }
@@ -473,14 +477,20 @@ mod tests {
         fn observe(&mut self, now: u64, reading: Option<&Reading>, life: SessionState) {
             let mut settings = settings();
             settings.ttl = (life != SessionState::Endless).then(|| Duration::from_secs(TTL));
-            let ours = samples::ours("mine", Some(self.job.clone()));
+            let ours = samples::ours("mine", Some(self.workload.clone()));
             let life = |_: &SessionId| Some(life);
-            self.evidence
-                .observe(second(now), &settings, &[&self.job], reading, &[ours], life);
+            self.evidence.observe(
+                second(now),
+                &settings,
+                &[&self.workload],
+                reading,
+                &[ours],
+                life,
+            );
         }
 
         fn deadline(&self) -> Option<Moment> {
-            self.evidence.deadline(&settings(), &self.job)
+            self.evidence.deadline(&settings(), &self.workload)
         }
     }
 
@@ -502,7 +512,7 @@ mod tests {
         assert_eq!(case.deadline(), Some(second(40 + 70)), "renewals fail");
         case.observe(70, None, renewed(70));
         assert_eq!(case.deadline(), Some(second(40 + 70)), "no reading");
-        case.job.grace = Duration::from_secs(80);
+        case.workload.grace = Duration::from_secs(80);
         assert_eq!(case.deadline(), Some(second(40 + 50)), "half of it");
     }
 
@@ -532,13 +542,20 @@ mod tests {
     #[test]
     fn the_session_of_a_neighbour_counts_by_its_renewals_too() {
         let settings = settings();
-        let job = samples::job("a", Phase::Running, Some("mine"), Some("mine"));
+        let workload = samples::workload("a", Phase::Running, Some("mine"), Some("mine"));
         let observe = |life: Option<SessionState>| {
             let mut evidence = Evidence::default();
             let reading = reading(40, true);
             let known = |_: &SessionId| life;
-            evidence.observe(second(41), &settings, &[&job], Some(&reading), &[], known);
-            evidence.deadline(&settings, &job)
+            evidence.observe(
+                second(41),
+                &settings,
+                &[&workload],
+                Some(&reading),
+                &[],
+                known,
+            );
+            evidence.deadline(&settings, &workload)
         };
         assert_eq!(observe(Some(renewed(10))), Some(second(10 + 70)));
         // Another operator renews it, and may have done so a third of the TTL before.
@@ -554,9 +571,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_the_job_was_seen_running_proves_nothing_against_it() {
+    fn what_was_read_before_the_workload_was_seen_running_proves_nothing_against_it() {
         let mut case = Case::new();
-        case.job.seen = second(19);
+        case.workload.seen = second(19);
         case.observe(20, Some(&reading(18, false)), renewed(10));
         assert_eq!(case.deadline(), Some(second(20 + 50)));
     }
@@ -576,11 +593,11 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_job_is_left_alone_until_what_is_kept_becomes_old() {
+    fn a_steady_workload_is_left_alone_until_what_is_kept_becomes_old() {
         let settings = settings();
         let mut case = Case::new();
         case.observe(20, Some(&reading(20, true)), renewed(20));
-        let ours = samples::ours("mine", Some(case.job.clone()));
+        let ours = samples::ours("mine", Some(case.workload.clone()));
         assert!(case.evidence.settle(&settings, &ours));
         let life = |_: &SessionId| Some(renewed(55));
         let shown = reading(60, true);
@@ -593,8 +610,8 @@ mod tests {
         assert!(aged(78).is_empty(), "it was renewed meanwhile");
         assert_eq!(case.evidence.first_steady(), Some(second(55 + 70)));
         let mut aged = |now| case.evidence.aged(second(now), &settings, life);
-        assert_eq!(aged(113), [case.job.uid.clone()], "and not again");
-        let uid = &case.job.uid;
+        assert_eq!(aged(113), [case.workload.uid.clone()], "and not again");
+        let uid = &case.workload.uid;
         let unsettled = case.evidence.unsettle(uid, life);
         assert_eq!(unsettled, Some(ours));
         assert_eq!(case.evidence.count_of_steady(), 0);

@@ -1,23 +1,23 @@
-//! The rule table: what becomes of a contender of ours, by what its Job is doing.
+//! The rule table: what becomes of a contender of ours, by what its workload is doing.
 
 use std::sync::Arc;
 
 use super::{
     identity::Identity,
-    job::{Job, Phase},
+    workload::{Phase, Workload},
 };
 use consul_client::SessionId;
 
-/// A live contender of ours: its session belongs to our node and bears the name of this Job.
+/// A live contender of ours: its session belongs to our node and bears the name of this workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnContender {
     /// The session, and the name of the contender key.
     pub session: SessionId,
     /// Whom the session was made for.
     pub identity: Arc<Identity>,
-    /// That Job, if it is there: another one under its name is not it.
-    pub job: Option<Arc<Job>>,
-    /// Whether a GET of the Job and a LIST of its pods, both sent after the contender was read,
+    /// That workload, if it is there: another one under its name is not it.
+    pub workload: Option<Arc<Workload>>,
+    /// Whether a GET of the workload and a LIST of its pods, both sent after the contender was read,
     /// show that no pod of it is left. What was not asked, or not answered, is not proved.
     pub pods_gone: bool,
 }
@@ -25,18 +25,18 @@ pub struct OwnContender {
 /// What becomes of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays: its Job runs, or pods of it may be left.
+    /// It stays: its workload runs, or pods of it may be left.
     Keep,
-    /// It waits in line with its Job.
+    /// It waits in line with its workload.
     Wait,
-    /// Its slot is granted, and the Job is still to be started.
+    /// Its slot is granted, and the workload is still to be started.
     Start,
-    /// Its Job won't run in this slot, and is told before the slot is released.
+    /// Its workload won't run in this slot, and is told before the slot is released.
     GiveBack {
-        /// Whether the Job is put on hold.
+        /// Whether the workload is put on hold.
         hold: bool,
     },
-    /// Its Job has run and is done: its slot stays held for the cooldown that came with the grant.
+    /// Its workload has run and is done: its slot stays held for the cooldown that came with the grant.
     Cool,
     /// It is done with.
     Release,
@@ -44,31 +44,31 @@ pub enum Fate {
 
 impl OwnContender {
     /// What becomes of this contender. `held` says whether it holds a slot, and `may_start`
-    /// whether its Job can still be started in it.
+    /// whether its workload can still be started in it.
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
         self.fate_if(self.pods_gone, held, may_start)
     }
 
     fn fate_if(&self, pods_gone: bool, held: bool, may_start: bool) -> Fate {
         let gone = |then| if pods_gone { then } else { Fate::Keep };
-        let Some(job) = &self.job else {
+        let Some(workload) = &self.workload else {
             // Whether it was started can't be seen any more.
             return gone(Fate::Cool);
         };
-        match job.phase {
+        match workload.phase {
             Phase::Running | Phase::Stopping => Fate::Keep,
             // A terminal condition is proof by itself.
             Phase::Finished { at_rest: true } => Fate::Cool,
             Phase::Finished { at_rest: false } => gone(Fate::Cool),
-            Phase::Deleting if job.granted.is_some() => gone(Fate::Cool),
+            Phase::Deleting if workload.granted.is_some() => gone(Fate::Cool),
             Phase::Deleting => gone(Fate::Release),
             // Its user suspended it, whichever session it had its slot by then.
-            Phase::Idle if job.granted.is_some() && !job.lost() => {
+            Phase::Idle if workload.granted.is_some() && !workload.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }
             // The PATCH that comes before a release has been done: it leaves the session in the
             // annotation, and no grant.
-            Phase::Idle if job.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
+            Phase::Idle if workload.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
             Phase::Idle if !held && may_start => Fate::Wait,
             Phase::Idle if !held => Fate::Release,
             Phase::Idle if may_start => Fate::Start,
@@ -76,18 +76,18 @@ impl OwnContender {
         }
     }
 
-    /// Whether its Job runs, was started at this lock key by this very contender, and says so: then there is nothing
+    /// Whether its workload runs, was started at this lock key by this very contender, and says so: then there is nothing
     /// to decide about it while the contender holds its slot.
     pub(super) fn runs_as_granted(&self, lock_key: &str) -> bool {
-        self.job.as_ref().is_some_and(|job| {
-            job.phase == Phase::Running
-                && job.started_at(lock_key)
-                && job.started_by(&self.session)
-                && job.reported.as_ref() == Some(&self.session)
+        self.workload.as_ref().is_some_and(|workload| {
+            workload.phase == Phase::Running
+                && workload.started_at(lock_key)
+                && workload.started_by(&self.session)
+                && workload.reported.as_ref() == Some(&self.session)
         })
     }
 
-    /// Whether what happens to this contender depends on a proof that no pod of its Job is left.
+    /// Whether what happens to this contender depends on a proof that no pod of its workload is left.
     pub fn needs_proof(&self, held: bool, may_start: bool) -> bool {
         let fate = |pods_gone| self.fate_if(pods_gone, held, may_start);
         fate(true) != fate(false)
@@ -150,12 +150,12 @@ mod tests {
             (Idle, None, None, false, true, Wait, Wait),
             (Idle, None, None, false, false, Release, Release),
         ] {
-            let job = samples::job("a", phase, granted, reported);
-            let case = format!("{job:?}, held {held}, may start {may_start}");
+            let workload = samples::workload("a", phase, granted, reported);
+            let case = format!("{workload:?}, held {held}, may start {may_start}");
             for (pods_gone, expected) in [(false, unproved), (true, proved)] {
                 let ours = OwnContender {
                     pods_gone,
-                    ..samples::ours("mine", Some(job.clone()))
+                    ..samples::ours("mine", Some(workload.clone()))
                 };
                 assert_eq!(
                     ours.fate(held, may_start),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_not_there_keeps_its_slot_until_its_pods_are_gone() {
+    fn a_workload_that_is_not_there_keeps_its_slot_until_its_pods_are_gone() {
         let ours = samples::ours("mine", None);
         assert_eq!(ours.fate(true, false), Fate::Keep);
         assert_eq!(

@@ -3,7 +3,7 @@
 //!
 //! To the engine the program is a workload like a Job: idle while it waits, running once it has its slot, finished when
 //! it gives the slot back. So the order, the limit, who is pruned and what becomes of a lost slot are decided where they
-//! are decided for Jobs, and nothing here decides about slots.
+//! are decided for workloads, and nothing here decides about slots.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -48,12 +48,12 @@
 //! | file | subject |
 //! |---|---|
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
-//! | `workload` | the program as the engine sees it |
+//! | `program` | the program as the engine sees it |
 //! | `obstacle` | why there is no slot, or none yet |
 
 mod calls;
 mod obstacle;
-mod workload;
+mod program;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -61,14 +61,14 @@ use tokio::{sync::mpsc, time::sleep};
 
 use self::{
     calls::{Calls, Done},
-    workload::Workload,
+    program::Program,
 };
 pub use self::{
     obstacle::AcquireError,
-    workload::{SessionSettings, Settings},
+    program::{SessionSettings, Settings},
 };
 use crate::{
-    Granted, Job, Phase, Reading,
+    Granted, Phase, Reading, Workload,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
@@ -136,7 +136,7 @@ pub struct Holder {
     settings: Settings,
     engine: Engine,
     queue: QueueRef,
-    workload: Workload,
+    program: Program,
     calls: Calls,
     wanted: Option<(CallId, Wanted)>,
     /// Readings of the prefix, once somebody waits for one.
@@ -154,14 +154,14 @@ impl Holder {
         consul: Client,
         on_notice: impl Fn(Notice) + Send + 'static,
     ) -> Self {
-        let (workload, queue) = (Workload::new(&settings), workload::queue());
+        let (program, queue) = (Program::new(&settings), program::queue());
         let mut engine = Engine::default();
         let (semaphore, capacity) = (settings.semaphore(), consul.transaction_capacity());
-        engine.add_standalone(&queue.semaphore, semaphore, capacity, now(), &workload);
+        engine.add_standalone(&queue.semaphore, semaphore, capacity, now(), &program);
         Self {
             engine,
             queue,
-            workload,
+            program,
             calls: Calls::new(consul, settings.session.node.clone()),
             wanted: None,
             readings: None,
@@ -194,10 +194,10 @@ impl Holder {
 
     /// The work has begun in this slot.
     pub fn started(&mut self, slot: &Slot) {
-        self.change(|job| {
-            job.phase = Phase::Running;
-            job.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
-            job.reported = Some(slot.session().clone());
+        self.change(|workload| {
+            workload.phase = Phase::Running;
+            workload.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
+            workload.reported = Some(slot.session().clone());
         });
     }
 
@@ -215,8 +215,8 @@ impl Holder {
 
     /// The work has ended, or will not begin: [`Self::release`] gives back what there is.
     pub fn finished(&mut self) {
-        self.change(|job| {
-            job.phase = if job.granted.is_some() {
+        self.change(|workload| {
+            workload.phase = if workload.granted.is_some() {
                 Phase::Finished { at_rest: true }
             } else {
                 Phase::Deleting
@@ -248,14 +248,14 @@ impl Holder {
     /// When the slot is free, if it cools.
     pub fn cools_until(&self) -> Option<Moment> {
         let cooldowns = self.queue()?.cooldowns();
-        let sessions = self.workload.sessions.keys();
+        let sessions = self.program.sessions.keys();
         sessions.filter_map(|session| cooldowns.end(session)).max()
     }
 
     /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key ends by itself.)
     pub fn remains(&self) -> Option<Remains> {
-        (!self.workload.sessions.is_empty()).then(|| Remains {
-            slot: self.workload.job.granted.is_some(),
+        (!self.program.sessions.is_empty()).then(|| Remains {
+            slot: self.program.workload.granted.is_some(),
             // Consul ends a session between one and two TTLs after it was last renewed.
             within: self.settings.session.ttl * 2,
         })
@@ -289,7 +289,7 @@ impl Holder {
 
     /// Whether a session is there that is not ended yet, or may be made yet.
     fn has_anything(&self) -> bool {
-        !self.workload.sessions.is_empty()
+        !self.program.sessions.is_empty()
             || self.calls.is_ending_sessions()
             || self.queue().is_some_and(Queue::makes_sessions)
     }
@@ -313,7 +313,7 @@ impl Holder {
             // One that is granted already is had when its session has been renewed.
             let seen = queue
                 .reading()
-                .is_some_and(|reading| !self.workload.is_among(reading));
+                .is_some_and(|reading| !self.program.is_among(reading));
             (once && seen && !self.rests()).then(|| self.taken())
         })
     }
@@ -335,7 +335,7 @@ impl Holder {
     /// Decides what follows from what has happened, and carries that out.
     fn work(&mut self) {
         self.carry_out();
-        while self.engine.pass(now(), &self.workload).is_some() {
+        while self.engine.pass(now(), &self.program).is_some() {
             self.carry_out();
         }
         if let Some(last) = self.conclusion() {
@@ -352,7 +352,7 @@ impl Holder {
                 // Nobody else goes by what is recorded.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
-                        .recorded(&semaphore, &limits, now(), &self.workload);
+                        .recorded(&semaphore, &limits, now(), &self.program);
                 }
                 // There is no object, and its sessions have a TTL.
                 Effect::Semaphore(
@@ -372,11 +372,11 @@ impl Holder {
         match action {
             Action::Call(id, call) => self.call(id, call),
             Action::Destroy(session) => {
-                if self.workload.forget(&session) {
+                if self.program.forget(&session) {
                     self.calls.end_session(session);
                 }
             }
-            Action::Forget(session) => drop(self.workload.forget(&session)),
+            Action::Forget(session) => drop(self.program.forget(&session)),
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained);
             }
@@ -405,7 +405,7 @@ impl Holder {
                 Some(written) => Answer::Written(written),
                 None => return,
             },
-            Call::Prove(_) => self.workload.proof(),
+            Call::Prove(_) => self.program.proof(),
             // Only the sessions that were made here are this program's.
             Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
             Call::Describe(_) => Answer::Described(Ok(None)),
@@ -416,14 +416,14 @@ impl Holder {
 
     /// Has the work started or stopped by whoever has it; `None` says that it has no answer yet.
     fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
-        let wanted = match (write, self.workload.job.phase) {
+        let wanted = match (write, self.program.workload.phase) {
             (Write::Start(start), Phase::Idle) => Wanted::Start(start.slot),
             (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
             // It has ended meanwhile.
             (Write::Suspend(_), _) => return Some(Written::Done),
             (Write::Rename(rename), _) => {
-                self.workload
-                    .change(|job| job.reported = Some(rename.session));
+                self.program
+                    .change(|workload| workload.reported = Some(rename.session));
                 return Some(Written::Done);
             }
             // It is about to be given back.
@@ -432,19 +432,20 @@ impl Holder {
             (Write::GiveBack(_) | Write::Skip(_), _) => Wanted::Nothing,
         };
         if let Wanted::Stop(_) = wanted {
-            self.workload.change(|job| job.phase = Phase::Stopping);
+            self.program
+                .change(|workload| workload.phase = Phase::Stopping);
         }
         self.wanted = Some((id, wanted));
         None
     }
 
     /// The work has changed: what was wanted of it is done, or out of date.
-    fn change(&mut self, change: impl FnOnce(&mut Job)) {
-        self.workload.change(change);
+    fn change(&mut self, change: impl FnOnce(&mut Workload)) {
+        self.program.change(change);
         if let Some((id, _)) = self.wanted.take() {
             self.answer(id, Answer::Written(Written::Done));
         }
-        self.engine.touched(&self.queue, now(), &self.workload);
+        self.engine.touched(&self.queue, now(), &self.program);
     }
 
     /// Waits until something happens, or until it is time for something. While a slot is held it is looked at the time
@@ -454,7 +455,7 @@ impl Holder {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
         let mut left = next.min(self.given_up).since(moment);
-        if self.workload.job.granted.is_some() {
+        if self.program.workload.granted.is_some() {
             left = left.min(LATE);
         }
         let readings = self.readings.get_or_insert_with(|| {
@@ -468,11 +469,11 @@ impl Holder {
         tokio::select! {
             Some(listing) = readings.recv() => {
                 let semaphore = &self.queue.semaphore;
-                self.engine.listed(semaphore, listing, now(), &self.workload);
+                self.engine.listed(semaphore, listing, now(), &self.program);
             }
             ended = self.calls.next() => match ended {
                 Some((id, done)) => self.settle(id, done),
-                None => self.engine.touched(&self.queue, now(), &self.workload),
+                None => self.engine.touched(&self.queue, now(), &self.program),
             },
             () = sleep(left) => {}
         }
@@ -485,12 +486,12 @@ impl Holder {
     /// Shows the engine how a call ended.
     fn settle(&mut self, id: CallId, done: Done) {
         let capacity = self.calls.consul.transaction_capacity();
-        self.engine.capacity(id, capacity, now(), &self.workload);
+        self.engine.capacity(id, capacity, now(), &self.program);
         let answer = match done {
             Done::Answer(answer) => answer,
             Done::Session(made) => Answer::SessionMade(made.map(|(session, life)| {
                 let renewal = self.calls.renew(session.clone(), life);
-                self.workload.sessions.insert(session.clone(), renewal);
+                self.program.sessions.insert(session.clone(), renewal);
                 session
             })),
         };
@@ -498,7 +499,7 @@ impl Holder {
     }
 
     fn answer(&mut self, id: CallId, answer: Answer) {
-        self.engine.answered(id, answer, now(), &self.workload);
+        self.engine.answered(id, answer, now(), &self.program);
     }
 
     fn tell_waiting(&mut self) {

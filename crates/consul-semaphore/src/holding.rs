@@ -1,4 +1,4 @@
-//! What everyone needs who holds slots, on Consul's side: the operator for Jobs, the [holder](crate::holder) for a
+//! What everyone needs who holds slots, on Consul's side: the operator for workloads, the [holder](crate::holder) for a
 //! program.
 //!
 //! - `renewal`: a session that is kept alive

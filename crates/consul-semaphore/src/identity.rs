@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::job::{Job, Place, Uid};
+use super::workload::{Place, Uid, Workload};
 use crate::Key;
 use consul_client::text::one_line;
 
-/// What holds a slot, if not a Job.
+/// What holds a slot, if not a workload.
 const PROCESS: &str = "Process";
 
 /// What the name of every session of this program begins with.
@@ -38,7 +38,7 @@ pub fn name_of(text: &str) -> String {
     }
 }
 
-/// The Job, or the process, that a session was made for, and the semaphore that it was made for it on.
+/// The workload, or the process, that a session was made for, and the semaphore that it was made for it on.
 ///
 /// It is written into the session's name, which only a token with `session:write` on our node can
 /// choose. That makes it the proof of who holds; the contender's body, which anyone who may write
@@ -47,15 +47,15 @@ pub fn name_of(text: &str) -> String {
 pub struct Identity {
     /// The cluster's id.
     pub cluster: Arc<str>,
-    /// The namespace of the Job and of its `ConsulSemaphore`.
+    /// The namespace of the workload and of its `ConsulSemaphore`.
     pub namespace: Arc<str>,
     /// The name of the `ConsulSemaphore`.
     pub semaphore: Arc<str>,
     /// Which one it is, of a keyed `ConsulSemaphore`.
     pub key: Option<Key>,
-    /// The name of the Job.
-    pub job: Arc<str>,
-    /// The Job's uid.
+    /// The name of the workload.
+    pub workload: Arc<str>,
+    /// The workload's uid.
     pub uid: Uid,
 }
 
@@ -68,11 +68,11 @@ impl Identity {
             namespace,
             semaphore,
             key,
-            job,
+            workload,
             uid,
         } = self;
         let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
-        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{job}/{uid}")
+        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{workload}/{uid}")
     }
 
     /// What it is that holds.
@@ -87,14 +87,14 @@ impl Identity {
     /// Reads the name of a session; `None` if it is not one of this program's.
     pub fn parse(session_name: &str) -> Option<Self> {
         let parts: Vec<&str> = session_name.splitn(7, '/').collect();
-        let [PROGRAM, cluster, namespace, semaphore, job, uid] = parts[..] else {
+        let [PROGRAM, cluster, namespace, semaphore, workload, uid] = parts[..] else {
             return None;
         };
         let (semaphore, key) = match semaphore.split_once(':') {
             Some((semaphore, key)) => (semaphore, Some(key.parse().ok()?)),
             None => (semaphore, None),
         };
-        if ![cluster, namespace, semaphore, job, uid]
+        if ![cluster, namespace, semaphore, workload, uid]
             .into_iter()
             .all(is_name)
         {
@@ -105,7 +105,7 @@ impl Identity {
             namespace: namespace.into(),
             semaphore: semaphore.into(),
             key,
-            job: job.into(),
+            workload: workload.into(),
             uid: uid.into(),
         })
     }
@@ -137,11 +137,11 @@ pub struct ContenderBody {
     /// `Job`, or `Process`: one on a host, which the cluster is, without a namespace and a
     /// `ConsulSemaphore` of its own.
     pub kind: String,
-    /// The Job's namespace.
+    /// The workload's namespace.
     pub namespace: String,
-    /// The Job's name.
+    /// The workload's name.
     pub name: String,
-    /// The Job's uid.
+    /// The workload's uid.
     pub uid: String,
     /// The `ConsulSemaphore`'s name.
     pub semaphore: String,
@@ -150,11 +150,11 @@ pub struct ContenderBody {
     /// Whether the session never expires, so that only somebody's hand ends it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub endless: bool,
-    /// How long the slot stays held once the Job is done, in seconds: as it was asked for when the
+    /// How long the slot stays held once the workload is done, in seconds: as it was asked for when the
     /// slot was granted.
     #[serde(default, skip_serializing_if = "is_none")]
     pub cooldown: u64,
-    /// Until when that is, by the clock of the operator that saw the end of the Job. Left out until
+    /// Until when that is, by the clock of the operator that saw the end of the workload. Left out until
     /// then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cools_until: Option<jiff::Timestamp>,
@@ -182,12 +182,12 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// What this Job waits with.
-    pub fn of(job: &Job) -> Self {
+    /// What this workload waits with.
+    pub fn of(workload: &Workload) -> Self {
         Self {
-            priority: job.priority,
-            since: jiff::Timestamp::from_second(job.since).unwrap_or_default(),
-            lost: job.lost(),
+            priority: workload.priority,
+            since: jiff::Timestamp::from_second(workload.since).unwrap_or_default(),
+            lost: workload.lost(),
         }
     }
 }
@@ -210,7 +210,7 @@ impl ContenderBody {
         ))
     }
 
-    /// The body that says that this Job was granted a slot at this time.
+    /// The body that says that this workload was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
         identity: &Identity,
@@ -222,7 +222,7 @@ impl ContenderBody {
             cluster_id: cluster.id.clone(),
             kind: identity.kind().into(),
             namespace: identity.namespace.to_string(),
-            name: identity.job.to_string(),
+            name: identity.workload.to_string(),
             uid: identity.uid.to_string(),
             semaphore: identity.semaphore.to_string(),
             time,
@@ -258,7 +258,7 @@ mod tests {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
-            job: "migrate-42".into(),
+            workload: "migrate-42".into(),
             uid: "u-1".into(),
         };
         let name = identity.session_name();
@@ -283,7 +283,7 @@ mod tests {
             namespace: NONE.into(),
             semaphore: NONE.into(),
             key: None,
-            job: name_of("back up/ö").into(),
+            workload: name_of("back up/ö").into(),
             uid: "4711-0badcafe".into(),
         };
         let name = identity.session_name();

@@ -1,4 +1,4 @@
-//! Which semaphore of a keyed `ConsulSemaphore` a Job asks for.
+//! Which semaphore of a keyed `ConsulSemaphore` a workload asks for.
 
 use std::{fmt, str::FromStr, sync::Arc};
 

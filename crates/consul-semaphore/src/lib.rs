@@ -1,19 +1,19 @@
 //! The semaphore algorithm: from what was observed to what is to be done.
 //!
 //! It is pure, but for [`holder`] and [`holding`]: no IO, no clock, nothing asynchronous. Time comes in
-//! as an argument, and what comes out is a [`Plan`] that says what to write, to Consul and to Jobs. It is
+//! as an argument, and what comes out is a [`Plan`] that says what to write, to Consul and to workloads. It is
 //! wire-compatible with the guide "Distributed semaphore" of Consul's documentation and with Consul's Go client.
 //!
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
 //! - [`reading`]: a prefix as it was read
 //! - [`identity`]: who a session stands for
-//! - [`job`]: what there is to know of a Job, and the order of the line
+//! - [`workload`]: what there is to know of a workload, and the order of the line
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours
-//! - [`cooling`]: how long the slots of Jobs that are done stay held
+//! - [`cooling`]: how long the slots of workloads that are done stay held
 //! - [`turns`]: whose turn it is, among all who wait at a prefix
-//! - [`evidence`]: how long a running Job's slot counts as held
+//! - [`evidence`]: how long a running workload's slot counts as held
 //! - [`mod@decide`]: a pass, which puts all of these together
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
@@ -29,7 +29,6 @@ pub mod fate;
 pub mod holder;
 pub mod holding;
 pub mod identity;
-pub mod job;
 mod key;
 pub mod limit;
 pub mod lock;
@@ -46,13 +45,13 @@ mod seconds;
 pub mod settings;
 pub mod turns;
 mod verbatim;
+pub mod workload;
 
 pub use cooling::Cooldowns;
 pub use decide::{AHEAD, OVERTAKEN, Observed, decide};
 pub use evidence::{Evidence, SessionState};
 pub use fate::OwnContender;
 pub use identity::{Claim, Cluster, ContenderBody, Identity};
-pub use job::{CronJob, Granted, Job, Phase, Place, Uid, lock_key_of, lock_key_parts};
 pub use key::{InvalidKey, Key};
 pub use limit::{Agreement, Defence};
 pub use lock::Lock;
@@ -64,3 +63,4 @@ pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use settings::Settings;
 pub use turns::Turns;
+pub use workload::{CronJob, Granted, Phase, Place, Uid, Workload, lock_key_of, lock_key_parts};

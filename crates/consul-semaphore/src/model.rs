@@ -1,10 +1,10 @@
 //! The protocol, tried out in a small world: property tests of whole passes.
 //!
-//! A world has a Consul, Jobs with their controller, users, other programs on the same prefix, and
+//! A world has a Consul, workloads with their controller, users, other programs on the same prefix, and
 //! the operator, which sees late, is interrupted at every point, crashes, and is overtaken by
 //! another replica. Each script of random events is run against it:
 //!
-//! - [`consul`], [`jobs`], [`requests`], [`foreign`]: the parts of the world, as their documentation has them
+//! - [`consul`], [`workloads`], [`requests`], [`foreign`]: the parts of the world, as their documentation has them
 //! - [`operator`]: the controller in small, which is also a description of the real one
 //! - [`observer`], [`sight`]: what must be true at every moment, and of every write
 //! - [`rules`]: what must be true of every plan
@@ -22,7 +22,6 @@ mod exhaustive;
 mod flaws;
 mod foreign;
 mod found;
-mod jobs;
 mod observer;
 mod operator;
 mod outage;
@@ -32,6 +31,7 @@ mod rest;
 mod rules;
 mod script;
 mod sight;
+mod workloads;
 mod world;
 
 pub(crate) use self::rules::check_plan;
@@ -45,12 +45,12 @@ use proptest::{
 use self::{
     flaws::Flaw,
     foreign::Style,
-    jobs::Refusal,
     operator::Lost,
     script::{
-        any_order, clients, corruption, crowd, disorder, jobs, limits, mischief, mutex, operations,
-        operator, replicas, rest, script, setup,
+        any_order, clients, corruption, crowd, disorder, limits, mischief, mutex, operations,
+        operator, replicas, rest, script, setup, workloads,
     },
+    workloads::Refusal,
     world::{Event, Setup, World},
 };
 use super::{Agreement, LimitPolicy, Mode, Uid, mutex::IN_A_ROW};
@@ -94,12 +94,12 @@ fn alone(limit: u32, operations: usize) -> Setup {
 proptest! {
     #![proptest_config(config(300))]
 
-    /// Whatever happens, every write keeps the rules, no Job runs without a slot of its own unless
+    /// Whatever happens, every write keeps the rules, no workload runs without a slot of its own unless
     /// somebody took it, and in the end nothing is left to do, no slot is idle and none is lost.
     #[test]
     fn any_script_comes_to_rest(
         setup in setup(),
-        script in script([(6, jobs()), (3, clients()), (1, mischief()), (8, operator()), (1, rest())], 250),
+        script in script([(6, workloads()), (3, clients()), (1, mischief()), (8, operator()), (1, rest())], 250),
     ) {
         World::run(&setup, &script).settle();
     }
@@ -114,7 +114,7 @@ proptest! {
     #[test]
     fn a_limit_is_moved_by_the_three_way_rule(
         setup in setup(),
-        script in script([(5, jobs()), (1, clients()), (1, mischief()), (2, limits()), (8, operator())], 200),
+        script in script([(5, workloads()), (1, clients()), (1, mischief()), (2, limits()), (8, operator())], 200),
     ) {
         World::run(&setup, &script).settle();
     }
@@ -124,8 +124,8 @@ proptest! {
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
-        before in script([(6, jobs()), (2, clients()), (8, operator()), (4, disorder()), (2, replicas())], 200),
-        after in script([(6, jobs()), (8, operator()), (2, disorder()), (2, replicas())], 40),
+        before in script([(6, workloads()), (2, clients()), (8, operator()), (4, disorder()), (2, replicas())], 200),
+        after in script([(6, workloads()), (8, operator()), (2, disorder()), (2, replicas())], 40),
     ) {
         let mut world = World::run(&setup, &before);
         world.happen(&Event::Terminate);
@@ -140,9 +140,9 @@ proptest! {
     #[test]
     fn what_is_not_understood_is_left_alone(
         setup in setup(),
-        before in script([(6, jobs()), (2, clients()), (8, operator())], 80),
+        before in script([(6, workloads()), (2, clients()), (8, operator())], 80),
         corruption in corruption(),
-        after in script([(6, jobs()), (2, clients()), (8, operator())], 80),
+        after in script([(6, workloads()), (2, clients()), (8, operator())], 80),
     ) {
         let mut world = World::run(&setup, &before);
         world.happen(&corruption);
@@ -159,10 +159,10 @@ proptest! {
     fn any_script_comes_to_rest_with_a_mutex(
         setup in mutex(),
         before in script([
-            (6, jobs()), (3, clients()), (1, mischief()), (8, operator()), (4, disorder()), (1, replicas()), (1, rest()),
+            (6, workloads()), (3, clients()), (1, mischief()), (8, operator()), (4, disorder()), (1, replicas()), (1, rest()),
         ], 200),
         corruption in prop::option::weighted(0.3, corruption()),
-        after in script([(6, jobs()), (2, clients()), (8, operator())], 60),
+        after in script([(6, workloads()), (2, clients()), (8, operator())], 60),
     ) {
         let mut world = World::run(&setup, &before);
         if let Some(corruption) = &corruption {
@@ -182,11 +182,11 @@ proptest! {
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
 
-    /// A semaphore that is deleted lets its Jobs run to their end and leaves nothing behind.
+    /// A semaphore that is deleted lets its workloads run to their end and leaves nothing behind.
     #[test]
     fn a_deleted_semaphore_leaves_nothing_behind(
         setup in setup(),
-        script in script([(6, jobs()), (3, clients()), (8, operator())], 200),
+        script in script([(6, workloads()), (3, clients()), (8, operator())], 200),
     ) {
         let mut world = World::run(&setup, &script);
         world.settle();
@@ -196,23 +196,23 @@ proptest! {
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
 
-    /// Jobs that nobody interferes with are started in the order of the line: the higher priority
+    /// Workloads that nobody interferes with are started in the order of the line: the higher priority
     /// first, then the older, within a second by name.
     #[test]
-    fn jobs_are_started_in_order(
+    fn workloads_are_started_in_order(
         limit in 1..4_u32,
-        jobs in vec((-2..3, 0..3_u64), 1..12),
+        workloads in vec((-2..3, 0..3_u64), 1..12),
         ends in vec(0..12_usize, 40),
     ) {
         let mut world = World::new(&alone(limit, 64));
         let mut line = Vec::new();
-        for (position, (priority, later)) in jobs.into_iter().enumerate() {
+        for (position, (priority, later)) in workloads.into_iter().enumerate() {
             world.happen_at_once(&Event::Wait(later));
-            // Names fall as Jobs get younger, so that they decide only within a second.
-            let name = format!("job-{:02}", 99 - position);
-            let jobs = &mut world.outside.jobs;
-            let uid = jobs.create(&name, "db", priority);
-            line.push((-priority, jobs.clock, name, uid));
+            // Names fall as workloads get younger, so that they decide only within a second.
+            let name = format!("workload-{:02}", 99 - position);
+            let workloads = &mut world.outside.workloads;
+            let uid = workloads.create(&name, "db", priority);
+            line.push((-priority, workloads.clock, name, uid));
         }
         line.sort();
         for end in ends {
@@ -248,7 +248,7 @@ proptest! {
     }
 }
 
-/// Jobs that come while others hold all slots, and overtake each other.
+/// Workloads that come while others hold all slots, and overtake each other.
 fn overtake(limit: u32, priorities: &[i32], flaw: Option<Flaw>) {
     let theirs = usize::try_from(limit).unwrap();
     let setup = Setup {
@@ -262,8 +262,8 @@ fn overtake(limit: u32, priorities: &[i32], flaw: Option<Flaw>) {
         world.happen(&Event::LookAndClaim(client));
     }
     for (position, priority) in priorities.iter().enumerate() {
-        let jobs = &mut world.outside.jobs;
-        jobs.create(&format!("job-{position:02}"), "db", *priority);
+        let workloads = &mut world.outside.workloads;
+        workloads.create(&format!("workload-{position:02}"), "db", *priority);
         world.happen(&Event::Pass);
     }
     world.settle();
@@ -305,9 +305,9 @@ fn nobody_starves_who_waits_for_a_mutex() {
         clients: vec![(Style::Mutex, 1)],
         ..alone(1, 64)
     });
-    for job in 0..40 {
-        let jobs = &mut world.outside.jobs;
-        jobs.create(&format!("job-{job:02}"), "db", 0);
+    for workload in 0..40 {
+        let workloads = &mut world.outside.workloads;
+        workloads.create(&format!("workload-{workload:02}"), "db", 0);
     }
     world.happen(&Event::Pass);
     world.happen(&Event::Arrive(0));
@@ -360,7 +360,7 @@ fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     let mut world = World::new(&alone(3, 64));
     let script = [
         Event::Create {
-            job: 0,
+            workload: 0,
             priority: 0,
         },
         Event::Pass,
@@ -397,16 +397,16 @@ fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
 /// The PATCH before a release is what stops an older start that is still on its way.
 #[test]
 fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
-    let job = Event::Create {
-        job: 0,
+    let workload = Event::Create {
+        workload: 0,
         priority: 0,
     };
-    // It decides and grants; before it starts the Job, another replica takes over, and gives
+    // It decides and grants; before it starts the workload, another replica takes over, and gives
     // the slot back because the semaphore is being deleted.
     let mut world = World::run(
         &alone(1, 64),
         &[
-            job,
+            workload,
             Event::Pass,
             Event::Pass,
             Event::Step(None),
@@ -427,13 +427,13 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
 /// replica that was overtaken asks for it.
 #[test]
 fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
-    let job = || Event::Create {
-        job: 0,
+    let workload = || Event::Create {
+        workload: 0,
         priority: 0,
     };
     let script = [
-        job(),
-        job(),
+        workload(),
+        workload(),
         Event::Pass,
         Event::Pass,
         // It decides, grants, and makes a session for the next one.
@@ -462,11 +462,11 @@ proptest! {
     // The bigger a world, the fewer of them.
     #![proptest_config(config(12))]
 
-    /// However few operations Consul takes at once, the rest follows: as many Jobs as fit are
+    /// However few operations Consul takes at once, the rest follows: as many workloads as fit are
     /// started, then all of them come to their end.
     #[test]
     fn what_does_not_fit_in_follows(
-        (operations, jobs) in prop_oneof![
+        (operations, workloads) in prop_oneof![
             (Just(4), 0..20_usize),
             (Just(64), 50..100_usize),
             (Just(128), 100..200_usize),
@@ -476,14 +476,14 @@ proptest! {
         later in operations(),
     ) {
         let mut world = World::new(&alone(limit, operations));
-        // There are hundreds of calls, and a Job that lost its slot has half a minute.
+        // There are hundreds of calls, and a workload that lost its slot has half a minute.
         world.call_seconds = 0;
-        for position in 0..jobs {
-            world.outside.jobs.create(&format!("job-{position:03}"), "db", 0);
+        for position in 0..workloads {
+            world.outside.workloads.create(&format!("workload-{position:03}"), "db", 0);
         }
         world.settle();
         let running = world.running();
-        prop_assert_eq!(running.len(), jobs.min(usize::try_from(limit).unwrap()));
+        prop_assert_eq!(running.len(), workloads.min(usize::try_from(limit).unwrap()));
 
         // Many lose their slot at once: each has its own again, and nobody is suspended. Meanwhile Consul's
         // servers are exchanged.
@@ -501,7 +501,7 @@ proptest! {
         prop_assert_eq!(world.outside.started.len(), running.len());
         prop_assert_eq!(world.running(), running);
 
-        world.outside.by_others(|outside| outside.jobs.complete_all());
+        world.outside.by_others(|outside| outside.workloads.complete_all());
         world.settle();
         world.end();
         prop_assert!(world.outside.is_gone());

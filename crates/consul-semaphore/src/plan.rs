@@ -4,44 +4,44 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     identity::{ContenderBody, Identity},
-    job::{CronJob, Job, Phase, Uid},
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
+    workload::{CronJob, Phase, Uid, Workload},
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
 
-/// The Job that an action is about, at the version that the decision was made on.
+/// The workload that an action is about, at the version that the decision was made on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// The Job's name.
+    /// The workload's name.
     pub name: Arc<str>,
-    /// The Job's uid.
+    /// The workload's uid.
     pub uid: Uid,
-    /// Its `resourceVersion`: the action is refused if the Job has changed since.
+    /// Its `resourceVersion`: the action is refused if the workload has changed since.
     pub version: Arc<str>,
 }
 
-impl From<&Arc<Job>> for Target {
-    fn from(job: &Arc<Job>) -> Self {
-        Self::from(&**job)
+impl From<&Arc<Workload>> for Target {
+    fn from(workload: &Arc<Workload>) -> Self {
+        Self::from(&**workload)
     }
 }
 
-impl From<&Job> for Target {
-    fn from(job: &Job) -> Self {
+impl From<&Workload> for Target {
+    fn from(workload: &Workload) -> Self {
         Self {
-            name: job.name.clone(),
-            uid: job.uid.clone(),
-            version: job.version.clone(),
+            name: workload.name.clone(),
+            uid: workload.uid.clone(),
+            version: workload.version.clone(),
         }
     }
 }
 
 impl Target {
-    /// Whether the Job, read again, is still as it was decided on. A write that failed all the same was refused;
+    /// Whether the workload, read again, is still as it was decided on. A write that failed all the same was refused;
     /// otherwise it came too late, whatever was said of it.
-    pub fn is_still(&self, now: &Job) -> bool {
+    pub fn is_still(&self, now: &Workload) -> bool {
         self.uid == now.uid && self.version == now.version
     }
 }
@@ -91,16 +91,16 @@ impl Slot {
     }
 }
 
-/// A Job to be started in its slot.
+/// A workload to be started in its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// Its slot.
     pub slot: Slot,
 }
 
-/// Why such a Job is suspended.
+/// Why such a workload is suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspended {
     /// It lost its slot, and there is no other one.
@@ -109,12 +109,12 @@ pub enum Suspended {
     Unproved,
 }
 
-/// A Job to be suspended that was started in a slot. Its annotation is cleared, by which it is known
+/// A workload to be suspended that was started in a slot. Its annotation is cleared, by which it is known
 /// as the first in line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspend {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// Why.
     pub why: Suspended,
     /// The session that holds, or held, its slot.
@@ -124,64 +124,64 @@ pub struct Suspend {
 }
 
 impl Suspend {
-    /// Suspends a running Job.
-    pub(super) fn new(job: &Job, why: Suspended) -> Self {
+    /// Suspends a running workload.
+    pub(super) fn new(workload: &Workload, why: Suspended) -> Self {
         Self {
-            job: job.into(),
+            workload: workload.into(),
             why,
-            session: job.held_by().next().cloned(),
-            since: job.since,
+            session: workload.held_by().next().cloned(),
+            since: workload.since,
         }
     }
 }
 
-/// A Job to be suspended because it runs though no grant started it. No semaphore and no Consul has
+/// A workload to be suspended because it runs though no grant started it. No semaphore and no Consul has
 /// a say in it, so nothing that is awaited from there delays it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// Whether its hold is taken away.
     pub unhold: bool,
 }
 
 impl Stop {
-    /// The order, if the Job is one of them.
-    pub fn of(job: &Job) -> Option<Self> {
-        let runs = job.phase == Phase::Running && job.granted.is_none();
+    /// The order, if the workload is one of them.
+    pub fn of(workload: &Workload) -> Option<Self> {
+        let runs = workload.phase == Phase::Running && workload.granted.is_none();
         runs.then(|| Self {
-            job: job.into(),
+            workload: workload.into(),
             // Its user unsuspended it, which puts it in line again. One that was made running and on
             // hold was never suspended before, and stays out of it.
-            unhold: job.hold && job.was_suspended,
+            unhold: workload.hold && workload.was_suspended,
         })
     }
 }
 
-/// A Job that will not run in the slot that it has. Its PATCH comes before the release: it changes
-/// the Job's version, so that no earlier decision can start the Job once the slot is gone.
+/// A workload that will not run in the slot that it has. Its PATCH comes before the release: it changes
+/// the workload's version, so that no earlier decision can start the workload once the slot is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GiveBack {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// The session that holds, or held, the slot.
     pub session: SessionId,
-    /// Whether the Job is put on hold: its user suspended it while it ran.
+    /// Whether the workload is put on hold: its user suspended it while it ran.
     pub hold: bool,
 }
 
-/// A Job that is not to wait: it is deleted.
+/// A workload that is not to wait: it is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// The `CronJob` that made it.
     pub cron_job: Option<Arc<CronJob>>,
     /// Why.
     pub why: Skipped,
 }
 
-/// Why a Job is deleted that is not to wait.
+/// Why a workload is deleted that is not to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Skipped {
     /// All slots are taken, by these.
@@ -205,7 +205,7 @@ pub struct Taker {
     pub holder: Option<String>,
     /// Whether it is dead, and its slot rests for the lock-delay.
     pub rests: bool,
-    /// Until when its slot cools, if its Job is done.
+    /// Until when its slot cools, if its workload is done.
     pub cools_until: Option<jiff::Timestamp>,
 }
 
@@ -239,11 +239,11 @@ impl Taker {
     }
 }
 
-/// A running Job whose annotation is to name the session that holds its slot now.
+/// A running workload whose annotation is to name the session that holds its slot now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// The session.
     pub session: SessionId,
 }
@@ -251,13 +251,13 @@ pub struct Rename {
 /// A slot that the transaction grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The Job.
-    pub job: Target,
+    /// The workload.
+    pub workload: Target,
     /// The session that will hold the slot.
     pub session: SessionId,
-    /// Whether the Job waits for it; otherwise it runs already and had lost its slot.
+    /// Whether the workload waits for it; otherwise it runs already and had lost its slot.
     pub starts: bool,
-    /// When the Job came in line, in seconds since 1970.
+    /// When the workload came in line, in seconds since 1970.
     pub since: i64,
 }
 
@@ -345,11 +345,11 @@ impl Transaction {
         })
     }
 
-    /// The Jobs to start now that Consul has given this answer.
+    /// The workloads to start now that Consul has given this answer.
     pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
         let granted = self.slots(answer).filter(|(grant, _)| grant.starts);
         let starts = granted.map(|(grant, slot)| Start {
-            job: grant.job.clone(),
+            workload: grant.workload.clone(),
             slot,
         });
         starts.collect()
@@ -366,19 +366,19 @@ pub struct Plan {
     pub transaction: Option<Transaction>,
     /// Starts that were cut short, to be completed.
     pub starts: Vec<Start>,
-    /// Jobs to be suspended.
+    /// Workloads to be suspended.
     pub suspends: Vec<Suspend>,
-    /// Jobs that give their slot back.
+    /// Workloads that give their slot back.
     pub give_backs: Vec<GiveBack>,
-    /// Running Jobs that have no slot, or none that could be shown for too long, and go on.
+    /// Running workloads that have no slot, or none that could be shown for too long, and go on.
     pub unheld: Vec<Target>,
-    /// Jobs whose annotation names an earlier session.
+    /// Workloads whose annotation names an earlier session.
     pub renames: Vec<Rename>,
-    /// Jobs that are not to wait.
+    /// Workloads that are not to wait.
     pub skips: Vec<Skip>,
-    /// Jobs to make a session for, the first in line first.
+    /// Workloads to make a session for, the first in line first.
     pub sessions: Vec<Target>,
-    /// Jobs whose session, made ahead, is not needed.
+    /// Workloads whose session, made ahead, is not needed.
     pub surplus: Vec<Uid>,
     /// `status.appliedLimits` once all of this is done.
     pub applied: Vec<u32>,
@@ -390,7 +390,7 @@ pub struct Plan {
     pub again: bool,
     /// When to decide again if nothing changes before.
     pub wake: Option<Moment>,
-    /// When a running Job is suspended unless something new is learned of its slot before.
+    /// When a running workload is suspended unless something new is learned of its slot before.
     pub deadline: Option<Moment>,
     /// Whether the semaphore that is being deleted has left nothing behind.
     pub finished: bool,

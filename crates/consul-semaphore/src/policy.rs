@@ -27,20 +27,20 @@ pub enum LimitPolicy {
     Enforce,
 }
 
-/// What to do when a running Job loses its slot.
+/// What to do when a running workload loses its slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OnSlotLost {
-    /// Have a slot again at once, before any waiting Job, else suspend the Job, first in line.
+    /// Have a slot again at once, before any waiting workload, else suspend the workload, first in line.
     #[default]
     Reacquire,
-    /// Suspend the Job, first in line.
+    /// Suspend the workload, first in line.
     Suspend,
-    /// As `Reacquire`, but the Job runs on if there is no slot.
+    /// As `Reacquire`, but the workload runs on if there is no slot.
     Continue,
 }
 
-/// What becomes of a Job if all slots are taken when it comes.
+/// What becomes of a workload if all slots are taken when it comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnContention {
     /// It waits.

@@ -6,10 +6,10 @@ use super::{
     LimitPolicy, Mode, OnSlotLost,
     fate::OwnContender,
     identity::{Cluster, Identity},
-    job::{Granted, Job, Phase, Uid},
     lock::SEMAPHORE_FLAGS,
     settings::Settings,
     turns::WINDOW,
+    workload::{Granted, Phase, Uid, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -29,8 +29,13 @@ pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
     }
 }
 
-pub(super) fn job(name: &str, phase: Phase, granted: Option<&str>, reported: Option<&str>) -> Job {
-    Job {
+pub(super) fn workload(
+    name: &str,
+    phase: Phase,
+    granted: Option<&str>,
+    reported: Option<&str>,
+) -> Workload {
+    Workload {
         name: name.into(),
         uid: Uid::from(name),
         version: "1".into(),
@@ -59,7 +64,7 @@ pub(super) fn time(seconds: u64) -> jiff::Timestamp {
     jiff::Timestamp::from_second(1_000_000 + since).unwrap_or(jiff::Timestamp::MAX)
 }
 
-pub(super) fn ours(session: &str, job: Option<Job>) -> OwnContender {
+pub(super) fn ours(session: &str, workload: Option<Workload>) -> OwnContender {
     OwnContender {
         session: session.into(),
         identity: Arc::new(Identity {
@@ -67,10 +72,14 @@ pub(super) fn ours(session: &str, job: Option<Job>) -> OwnContender {
             namespace: "batch".into(),
             semaphore: "db".into(),
             key: None,
-            job: job.as_ref().map_or("a".into(), |job| job.name.clone()),
-            uid: job.as_ref().map_or("a".into(), |job| job.uid.clone()),
+            workload: workload
+                .as_ref()
+                .map_or("a".into(), |workload| workload.name.clone()),
+            uid: workload
+                .as_ref()
+                .map_or("a".into(), |workload| workload.uid.clone()),
         }),
-        job: job.map(Arc::new),
+        workload: workload.map(Arc::new),
         pods_gone: false,
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     identity::{Cluster, Identity},
-    job::Job,
     plan::Target,
+    workload::Workload,
 };
 use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 
@@ -17,7 +17,7 @@ const UNTIMED: Duration = Duration::from_mins(5);
 pub struct Settings {
     /// The operator's cluster.
     pub cluster: Cluster,
-    /// The namespace of the `ConsulSemaphore` and of its Jobs.
+    /// The namespace of the `ConsulSemaphore` and of its workloads.
     pub namespace: String,
     /// Its name.
     pub name: String,
@@ -37,13 +37,13 @@ pub struct Settings {
     pub fair: Option<Duration>,
     /// The `ConsulSemaphore` is being deleted.
     pub terminating: bool,
-    /// What becomes of a running Job that lost its slot.
+    /// What becomes of a running workload that lost its slot.
     pub on_slot_lost: OnSlotLost,
     /// How long a session outlives its last renewal; `None`: for ever.
     pub ttl: Option<Duration>,
     /// How long the slot of a dead holder rests.
     pub lock_delay: Duration,
-    /// How long a slot stays taken after its Job is done.
+    /// How long a slot stays taken after its workload is done.
     pub cooldown: Duration,
     /// `.lock` is there only while somebody uses it: it comes with its first holder, and goes when
     /// nobody is left.
@@ -67,7 +67,7 @@ impl Settings {
         self.ttl.unwrap_or(UNTIMED)
     }
 
-    /// How long a running Job that lost its slot may go on while Consul is asked for another one:
+    /// How long a running workload that lost its slot may go on while Consul is asked for another one:
     /// many times what that takes when nothing is wrong. All that time it may run beside whoever took
     /// its slot, so a TTL of more than five minutes makes it no longer.
     pub fn patience(&self) -> Duration {
@@ -83,15 +83,15 @@ impl Settings {
         }
     }
 
-    /// Whom a session of this Job stands for.
-    pub fn identity(&self, job: &Target) -> Identity {
+    /// Whom a session of this workload stands for.
+    pub fn identity(&self, workload: &Target) -> Identity {
         Identity {
             cluster: self.cluster.id.as_str().into(),
             namespace: self.namespace.as_str().into(),
             semaphore: self.name.as_str().into(),
             key: self.key.clone(),
-            job: job.name.clone(),
-            uid: job.uid.clone(),
+            workload: workload.name.clone(),
+            uid: workload.uid.clone(),
         }
     }
 
@@ -108,12 +108,12 @@ impl Settings {
             && *identity.semaphore == *self.name
     }
 
-    /// Whether this Job can be started in a slot of this semaphore that it has.
-    pub fn may_start(&self, job: &Job) -> bool {
+    /// Whether this workload can be started in a slot of this semaphore that it has.
+    pub fn may_start(&self, workload: &Workload) -> bool {
         !self.terminating
-            && job.is_queued()
-            && job.wants.as_deref() == Some(self.name.as_str())
-            && (self.key.is_none() || self.key == job.key)
+            && workload.is_queued()
+            && workload.wants.as_deref() == Some(self.name.as_str())
+            && (self.key.is_none() || self.key == workload.key)
     }
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use crate::samples;
 
     #[test]
-    fn a_long_ttl_gives_a_job_that_lost_its_slot_no_more_time() {
+    fn a_long_ttl_gives_a_workload_that_lost_its_slot_no_more_time() {
         let patience = |ttl| {
             let settings = Settings {
                 ttl,

@@ -163,7 +163,7 @@ pub(crate) fn names(
     let waiting = queue.places.iter().map(|place| place.job.clone());
     let asking = workloads
         .iter()
-        .map(|workload| workload.job.name.to_string());
+        .map(|workload| workload.workload.name.to_string());
     let holders = item::status(semaphore).holders;
     let holding = holders.iter().filter_map(|holder| {
         let who = Who::read(holder.holder.as_deref());

@@ -35,26 +35,26 @@ pub fn stop(stop: &Stop) -> Request {
         json!({})
     };
     Request::Patch(json!({
-        "metadata": metadata(&stop.job, &annotations),
+        "metadata": metadata(&stop.workload, &annotations),
         "spec": { "suspend": true },
     }))
 }
 
 /// One patch unsuspends the Job and puts the sequencer where its pods read it.
 fn start(start: &Start) -> Value {
-    let Start { job, slot } = start;
+    let Start { workload, slot } = start;
     json!({
-        "metadata": metadata(job, &json!({ (a::SESSION): slot.session() })),
+        "metadata": metadata(workload, &json!({ (a::SESSION): slot.session() })),
         "spec": {
             "suspend": false,
             "template": { "metadata": {
-                "labels": { (a::HOLDER_LABEL): job.uid.as_ref() },
+                "labels": { (a::HOLDER_LABEL): workload.uid.as_ref() },
                 "annotations": {
                     (a::LOCK_KEY): slot.key(),
                     (a::SESSION): slot.session(),
                     (a::LOCK_INDEX): slot.lock_index().to_string(),
                     (a::FENCING_TOKEN): slot.fencing_token().to_string(),
-                    (a::GRANTED_TO): job.uid.as_ref(),
+                    (a::GRANTED_TO): workload.uid.as_ref(),
                 },
             } },
         },
@@ -64,7 +64,7 @@ fn start(start: &Start) -> Value {
 /// The Job controller ends the pods of a suspended Job.
 fn suspend(suspend: &Suspend) -> Value {
     json!({
-        "metadata": metadata(&suspend.job, &json!({ (a::SESSION): null })),
+        "metadata": metadata(&suspend.workload, &json!({ (a::SESSION): null })),
         "spec": { "suspend": true },
     })
 }
@@ -76,7 +76,7 @@ fn give_back(give_back: &GiveBack) -> Value {
         annotations[a::HOLD] = "true".into();
     }
     json!({
-        "metadata": metadata(&give_back.job, &annotations),
+        "metadata": metadata(&give_back.workload, &annotations),
         "spec": { "template": { "metadata": {
             "labels": { (a::HOLDER_LABEL): null },
             "annotations": {
@@ -92,7 +92,7 @@ fn give_back(give_back: &GiveBack) -> Value {
 
 /// Names the session that holds a running Job's slot now.
 fn rename(rename: &Rename) -> Value {
-    json!({ "metadata": metadata(&rename.job, &json!({ (a::SESSION): rename.session })) })
+    json!({ "metadata": metadata(&rename.workload, &json!({ (a::SESSION): rename.session })) })
 }
 
 /// The version makes the API server refuse what was decided on an older one; the uid, what was

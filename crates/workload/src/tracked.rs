@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
-use consul_semaphore::{Job, OnContention};
+use consul_semaphore::{OnContention, Workload};
 use consul_semaphore_api::annotations::{self, AnnotationError};
 
 use crate::{Obstacle, WorkloadObject, job};
@@ -14,7 +14,7 @@ pub struct TrackedWorkload {
     /// Its namespace.
     pub namespace: Arc<str>,
     /// What the engine needs to know of it.
-    pub job: Arc<Job>,
+    pub workload: Arc<Workload>,
     /// The `ConsulSemaphore` that it names, also where an obstacle keeps it out of the queue.
     pub semaphore: Option<Arc<str>>,
     /// Why it is in no queue, whatever its semaphore is like: see [`TrackedWorkload::obstacle_in`].
@@ -58,7 +58,7 @@ impl TrackedWorkload {
             OnContention::Skip => job::cron_job(object).map(Arc::new),
         };
         let reported = job::reported(object);
-        let job = Job {
+        let workload = Workload {
             name: metadata.name.as_deref()?.into(),
             uid: metadata.uid.as_deref()?.into(),
             version: metadata.resource_version.as_deref()?.into(),
@@ -78,7 +78,7 @@ impl TrackedWorkload {
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
-            job: Arc::new(job),
+            workload: Arc::new(workload),
             semaphore,
             obstacle,
             bad_key,
@@ -93,7 +93,7 @@ impl TrackedWorkload {
     /// What on the workload itself keeps it out of the queue of its semaphore, if anything does. `keyed` says whether
     /// the semaphore is.
     pub fn obstacle_in(&self, keyed: bool) -> Option<Obstacle> {
-        if self.obstacle.is_some() || !keyed || self.job.key.is_some() {
+        if self.obstacle.is_some() || !keyed || self.workload.key.is_some() {
             return self.obstacle.clone();
         }
         let bad_key = self.bad_key.clone().map(Obstacle::Malformed);
@@ -110,19 +110,19 @@ impl TrackedWorkload {
 
     /// Whether a later version says nothing else: most changes of a workload mean nothing to its slot.
     pub fn says_the_same(&self, later: &Self) -> bool {
-        let job = Job {
-            version: self.job.version.clone(),
-            seen: self.job.seen,
-            ..Job::clone(&later.job)
+        let workload = Workload {
+            version: self.workload.version.clone(),
+            seen: self.workload.seen,
+            ..Workload::clone(&later.workload)
         };
         let Self {
             namespace,
-            job: _,
+            workload: _,
             semaphore,
             obstacle,
             bad_key,
         } = later;
-        *self.job == job
+        *self.workload == workload
             && self.namespace == *namespace
             && self.semaphore == *semaphore
             && self.obstacle == *obstacle

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use super::{
     ALIVE,
     consul::{advice, steps},
-    holder,
-    line_of_jobs::{self, Place},
-    named,
+    holder, named,
+    queue::{self, Place},
 };
 use crate::check::{
     Name,
@@ -193,11 +192,11 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
     let named_so = jobs.iter().filter(|workload| workload.names(name));
     let (mut held, mut stuck) = (Vec::new(), Vec::new());
     for workload in named_so {
-        let job = &workload.job.name;
+        let job = &workload.workload.name;
         match workload.obstacle_in(seen.semaphore.spec.keyed) {
-            _ if workload.job.has_ended() => {}
+            _ if workload.workload.has_ended() => {}
             Some(why) => stuck.push(format!("{job}: {why}")),
-            None if workload.job.hold => held.push(job),
+            None if workload.workload.hold => held.push(job),
             None => {}
         }
     }
@@ -253,7 +252,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
 
 /// The keys that Jobs name, and those of which something is in Consul.
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
-    let named_so = jobs.iter().map(|workload| &workload.job);
+    let named_so = jobs.iter().map(|workload| &workload.workload);
     let named_so =
         named_so.filter(|job| job.is_queued() && job.wants.as_deref() == Some(&*settings.name));
     let wanted = named_so.filter_map(|job| job.key.clone());
@@ -416,7 +415,7 @@ fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
     let names = named(place.line.iter().map(|job| &job.name));
     let count = place.line.len();
     let all_known = prefix.sessions.is_ok();
-    let (outcome, why, todo) = line_of_jobs::why_it_waits(place, plan, first, all_known);
+    let (outcome, why, todo) = queue::why_it_waits(place, plan, first, all_known);
     let why = line(&format!("first: {}", first.name), outcome, why);
     vec![
         line(

@@ -13,30 +13,30 @@ use consul_semaphore::Uid;
 /// How far the lists have come.
 #[derive(Default)]
 pub(super) struct Lists {
-    /// While Jobs are listed anew: since when, and those that were seen.
-    jobs: HashMap<WatchScope, (Moment, BTreeSet<Uid>)>,
+    /// While workloads are listed anew: since when, and those that were seen.
+    workloads: HashMap<WatchScope, (Moment, BTreeSet<Uid>)>,
     /// Where all semaphores are known: until then, that one is missing means nothing.
     semaphores: HashSet<WatchScope>,
 }
 
 impl Lists {
-    /// A list of all Jobs there begins.
+    /// A list of all workloads there begins.
     pub(super) fn begin(&mut self, reach: &WatchScope) {
         let list = (Moment::now(), BTreeSet::new());
-        self.jobs.insert(reach.clone(), list);
+        self.workloads.insert(reach.clone(), list);
     }
 
     /// That list is complete; what was in it.
     pub(super) fn end(&mut self, reach: &WatchScope) -> Option<BTreeSet<Uid>> {
-        let (_, listed) = self.jobs.remove(reach)?;
+        let (_, listed) = self.workloads.remove(reach)?;
         Some(listed)
     }
 
-    /// Takes note of a Job that a watch shows; says when the list began, if it shows it in one.
-    pub(super) fn note(&mut self, namespace: &str, job: &Uid) -> Option<Moment> {
-        let mut lists = self.jobs.iter_mut();
+    /// Takes note of a workload that a watch shows; says when the list began, if it shows it in one.
+    pub(super) fn note(&mut self, namespace: &str, workload: &Uid) -> Option<Moment> {
+        let mut lists = self.workloads.iter_mut();
         let (_, (began, listed)) = lists.find(|(reach, _)| reach.covers(namespace))?;
-        listed.insert(job.clone());
+        listed.insert(workload.clone());
         Some(*began)
     }
 

@@ -1,4 +1,4 @@
-//! The place of each Job: its line there, or among the unclaimed ones.
+//! The place of each workload: its line there, or among the unclaimed ones.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use consul_semaphore::{Key, Phase, Prefix, Uid, lock_key_parts, plan::Stop};
 use consul_semaphore_workload::TrackedWorkload;
 
 impl State {
-    /// A Job as it is, unless what is known of it is newer.
+    /// A workload as it is, unless what is known of it is newer.
     pub(super) fn put(&mut self, kept: TrackedWorkload, announce: bool, asked: Option<Moment>) {
-        let uid = kept.job.uid.clone();
+        let uid = kept.workload.uid.clone();
         let mut new_in_line = true;
-        if let Some(known) = self.jobs.get_mut(&uid) {
-            if !known.job.gives_way_to(&kept.job, asked) {
+        if let Some(known) = self.workloads.get_mut(&uid) {
+            if !known.workload.gives_way_to(&kept.workload, asked) {
                 return;
             }
             if known.says_the_same(&kept) {
@@ -21,23 +21,23 @@ impl State {
                 return self.note_started(&kept);
             }
         }
-        if let Some(known) = self.jobs.get(&uid) {
+        if let Some(known) = self.workloads.get(&uid) {
             new_in_line =
-                !known.job.is_queued() || self.looks_after(known) != self.looks_after(&kept);
+                !known.workload.is_queued() || self.looks_after(known) != self.looks_after(&kept);
             self.withdraw(&uid);
         }
         self.arrange(&kept, announce && new_in_line);
-        self.jobs.insert(uid, kept);
+        self.workloads.insert(uid, kept);
     }
 
     pub(super) fn remove(&mut self, uid: &Uid) {
         self.withdraw(uid);
-        self.jobs.remove(uid);
+        self.workloads.remove(uid);
     }
 
-    /// Takes a Job out of its place.
+    /// Takes a workload out of its place.
     fn withdraw(&mut self, uid: &Uid) {
-        let Some(kept) = self.jobs.get(uid) else {
+        let Some(kept) = self.workloads.get(uid) else {
             return;
         };
         self.unclaimed.remove(uid);
@@ -47,7 +47,7 @@ impl State {
         let Some(reference) = self.looks_after(&kept) else {
             return;
         };
-        let place = kept.job.place();
+        let place = kept.workload.place();
         if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
             semaphore.queue.remove(&place);
             if let Some(line) = semaphore.lines.get_mut(&reference.key) {
@@ -58,76 +58,76 @@ impl State {
         }
     }
 
-    /// Gives a Job its place; `announce` if it is to be told that it waits. Those of other operators
+    /// Gives a workload its place; `announce` if it is to be told that it waits. Those of other operators
     /// have none here.
     fn arrange(&mut self, kept: &TrackedWorkload, announce: bool) {
         self.mark_concerned(kept);
         if self.belongs_to_others(kept) {
             return;
         }
-        let (job, uid) = (&kept.job, &kept.job.uid);
-        if !kept.is_managed() && Stop::of(job).is_some() {
+        let (workload, uid) = (&kept.workload, &kept.workload.uid);
+        if !kept.is_managed() && Stop::of(workload).is_some() {
             self.ungranted.insert(uid.clone());
         }
         let looks_after = self.looks_after(kept);
         let known = |by: &QueueRef| self.semaphores.contains_key(&by.semaphore);
         let Some(reference) = looks_after.filter(known) else {
-            if !job.has_ended() {
+            if !workload.has_ended() {
                 self.unclaimed.insert(uid.clone());
             }
             return;
         };
-        let asks = job.wants.as_ref() == Some(&reference.semaphore.name)
-            && (reference.key.is_none() || reference.key == job.key);
-        if job.is_queued() && asks {
+        let asks = workload.wants.as_ref() == Some(&reference.semaphore.name)
+            && (reference.key.is_none() || reference.key == workload.key);
+        if workload.is_queued() && asks {
             if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
-                semaphore.queue.insert(job.place(), uid.clone());
+                semaphore.queue.insert(workload.place(), uid.clone());
             }
             let Some(line) = self.line_for(&reference) else {
                 return;
             };
-            line.waiting.insert(job.place(), uid.clone());
-            if job.is_impatient() {
-                line.impatient.insert(job.place(), uid.clone());
+            line.waiting.insert(workload.place(), uid.clone());
+            if workload.is_impatient() {
+                line.impatient.insert(workload.place(), uid.clone());
             }
             if announce {
                 line.newcomers.insert(uid.clone());
             }
-        } else if job.granted.is_some()
-            && !matches!(job.phase, Phase::Finished { .. })
+        } else if workload.granted.is_some()
+            && !matches!(workload.phase, Phase::Finished { .. })
             && let Some(line) = self.line_for(&reference)
         {
             line.bound.insert(uid.clone());
         }
     }
 
-    /// Marks whoever looks after a Job, and all who may hold a slot or have a contender for it.
+    /// Marks whoever looks after a workload, and all who may hold a slot or have a contender for it.
     fn mark_concerned(&mut self, kept: &TrackedWorkload) {
         for queue in self.concerned(kept) {
             if let Some(line) = self.line_mut(&queue) {
-                line.note(&kept.job.uid);
+                line.note(&kept.workload.uid);
                 self.marks.mark(queue);
             }
         }
     }
 
-    /// There is another version of a Job that says nothing else: who writes to it next is to name that one.
+    /// There is another version of a workload that says nothing else: who writes to it next is to name that one.
     fn note_started(&mut self, kept: &TrackedWorkload) {
-        if kept.job.granted.is_none() {
+        if kept.workload.granted.is_none() {
             return;
         }
         for queue in self.concerned(kept) {
             if let Some(line) = self.line_mut(&queue) {
-                line.note(&kept.job.uid);
+                line.note(&kept.workload.uid);
             }
         }
     }
 
     fn concerned(&self, kept: &TrackedWorkload) -> Vec<QueueRef> {
-        let started = kept.job.granted.iter();
+        let started = kept.workload.granted.iter();
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
         let concerned = self.looks_after(kept).into_iter().chain(started);
-        let contenders = self.contenders.lines_of(&kept.job.uid);
+        let contenders = self.contenders.lines_of(&kept.workload.uid);
         concerned.chain(contenders.cloned()).collect()
     }
 
@@ -172,7 +172,7 @@ impl State {
             .collect()
     }
 
-    /// Finds the places of a namespace's Jobs anew, because its semaphores have changed.
+    /// Finds the places of a namespace's workloads anew, because its semaphores have changed.
     pub(super) fn rearrange(&mut self, namespace: &str) {
         for (reference, semaphore) in &mut self.semaphores {
             if reference.namespace.as_ref() == namespace {
@@ -185,14 +185,14 @@ impl State {
                 }
             }
         }
-        let jobs: Vec<TrackedWorkload> = self
-            .jobs
+        let workloads: Vec<TrackedWorkload> = self
+            .workloads
             .values()
             .filter(|kept| kept.namespace.as_ref() == namespace)
             .cloned()
             .collect();
-        for kept in jobs {
-            let uid = &kept.job.uid;
+        for kept in workloads {
+            let uid = &kept.workload.uid;
             self.ungranted.remove(uid);
             let known = self.lists.knows_semaphores(&kept.namespace);
             let waited_for_it = self.unclaimed.remove(uid) && known;
@@ -200,20 +200,20 @@ impl State {
         }
     }
 
-    /// The line that looks after a Job: the one that started it, until its grant is cleared, else the
+    /// The line that looks after a workload: the one that started it, until its grant is cleared, else the
     /// one that it asks for.
     fn looks_after(&self, kept: &TrackedWorkload) -> Option<QueueRef> {
         let wanted = self.wanted(kept).and_then(|semaphore| {
             let key = if semaphore.keyed {
-                Some(kept.job.key.clone()?)
+                Some(kept.workload.key.clone()?)
             } else {
                 None
             };
-            let (namespace, name) = (kept.namespace.clone(), kept.job.wants.clone()?);
+            let (namespace, name) = (kept.namespace.clone(), kept.workload.wants.clone()?);
             let semaphore = SemaphoreRef { namespace, name };
             Some(QueueRef { semaphore, key })
         });
-        let Some(granted) = &kept.job.granted else {
+        let Some(granted) = &kept.workload.granted else {
             return wanted;
         };
         let started = self.lines_at(&kept.namespace, &granted.lock_key);
@@ -223,7 +223,7 @@ impl State {
         started.into_iter().next()
     }
 
-    /// Whether another operator looks after a Job, or after the semaphore that it names.
+    /// Whether another operator looks after a workload, or after the semaphore that it names.
     fn belongs_to_others(&self, kept: &TrackedWorkload) -> bool {
         let line = self.looks_after(kept);
         let semaphore = line.map(|line| line.semaphore).or_else(|| {
@@ -236,9 +236,9 @@ impl State {
         semaphore.is_some_and(|semaphore| !semaphore.ours)
     }
 
-    /// A Job whose place is final for now: all semaphores of its namespace are known.
+    /// A workload whose place is final for now: all semaphores of its namespace are known.
     pub(super) fn placed(&self, uid: &Uid) -> Option<&TrackedWorkload> {
-        let kept = self.jobs.get(uid)?;
+        let kept = self.workloads.get(uid)?;
         self.lists.knows_semaphores(&kept.namespace).then_some(kept)
     }
 
@@ -248,7 +248,7 @@ impl State {
         known.is_some_and(|known| !known.ours && known.prefix == *prefix && known.keyed == keyed)
     }
 
-    /// Forgets a semaphore and its lines. Its Jobs are to be arranged anew.
+    /// Forgets a semaphore and its lines. Its workloads are to be arranged anew.
     pub(super) fn forget_semaphore(&mut self, reference: &SemaphoreRef) {
         let Some(semaphore) = self.semaphores.remove(reference) else {
             return;
@@ -266,9 +266,13 @@ impl State {
         }
     }
 
-    /// The semaphore that a Job asks for, if it is there.
+    /// The semaphore that a workload asks for, if it is there.
     pub(super) fn wanted(&self, kept: &TrackedWorkload) -> Option<&Semaphore> {
-        let wanted = kept.job.wants.clone().filter(|_| kept.obstacle.is_none())?;
+        let wanted = kept
+            .workload
+            .wants
+            .clone()
+            .filter(|_| kept.obstacle.is_none())?;
         let reference = SemaphoreRef {
             namespace: kept.namespace.clone(),
             name: wanted,

@@ -43,11 +43,11 @@ fn empty() -> Index {
     index
 }
 
-/// A Job in line for the semaphore `db`, with these changes.
+/// A workload in line for the semaphore `db`, with these changes.
 fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
     let mut kept = TrackedWorkload {
         namespace: "batch".into(),
-        job: Arc::new(Job {
+        workload: Arc::new(Workload {
             name: name.into(),
             uid: name.into(),
             version: "10".into(),
@@ -70,14 +70,14 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
         bad_key: None,
     };
     change(&mut kept);
-    if kept.job.wants.is_some() {
-        kept.semaphore.clone_from(&kept.job.wants);
+    if kept.workload.wants.is_some() {
+        kept.semaphore.clone_from(&kept.workload.wants);
     }
     kept
 }
 
 fn put(index: &Index, kept: TrackedWorkload) {
-    index.put(&kept.job.uid.clone(), Some(kept));
+    index.put(&kept.workload.uid.clone(), Some(kept));
 }
 
 /// An index with the semaphore `db`, whose queue has had its first pass.
@@ -88,13 +88,16 @@ fn with_db() -> Index {
     index
 }
 
-/// The Job, to be changed.
-fn job(kept: &mut TrackedWorkload) -> &mut Job {
-    Arc::make_mut(&mut kept.job)
+/// The workload, to be changed.
+fn workload(kept: &mut TrackedWorkload) -> &mut Workload {
+    Arc::make_mut(&mut kept.workload)
 }
 
-fn names(jobs: &[Arc<Job>]) -> Vec<&str> {
-    jobs.iter().map(|job| job.name.as_ref()).collect()
+fn names(workloads: &[Arc<Workload>]) -> Vec<&str> {
+    workloads
+        .iter()
+        .map(|workload| workload.name.as_ref())
+        .collect()
 }
 
 fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
@@ -102,7 +105,9 @@ fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
 }
 
 fn names_of(kept: &[TrackedWorkload]) -> Vec<&str> {
-    kept.iter().map(|kept| kept.job.name.as_ref()).collect()
+    kept.iter()
+        .map(|kept| kept.workload.name.as_ref())
+        .collect()
 }
 
 /// Whether the queue of `db` is due a pass, and no other one.
@@ -117,13 +122,16 @@ fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
     let index = with_db();
     put(&index, kept("a", |_| {}));
     assert!(marked(&index));
-    put(&index, kept("a", |kept| job(kept).version = "11".into()));
+    put(
+        &index,
+        kept("a", |kept| workload(kept).version = "11".into()),
+    );
     assert!(!marked(&index));
     let line = index.slice(&line("db"), 9).waiting;
     assert_eq!(&*line[0].version, "11");
     let urgent = |kept: &mut TrackedWorkload| {
-        job(kept).version = "12".into();
-        job(kept).priority = 1;
+        workload(kept).version = "12".into();
+        workload(kept).priority = 1;
     };
     put(&index, kept("a", urgent));
     assert!(marked(&index));
@@ -141,9 +149,9 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
     let changed = Some((vec!["a".to_owned()], false));
     let runs = |version: &str| {
         kept("a", |kept| {
-            job(kept).version = version.into();
-            job(kept).phase = Phase::Running;
-            job(kept).granted = Some(Granted {
+            workload(kept).version = version.into();
+            workload(kept).phase = Phase::Running;
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -175,8 +183,8 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
         put(
             &index,
             kept(name, |kept| {
-                job(kept).since = since;
-                job(kept).on_contention = if hasty {
+                workload(kept).since = since;
+                workload(kept).on_contention = if hasty {
                     OnContention::Skip
                 } else {
                     OnContention::Wait
@@ -188,22 +196,22 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
     assert_eq!(names(&line(1)), ["a", "hasty", "hastier"]);
     assert_eq!(names(&line(3)), ["a", "b", "hasty", "hastier"]);
     assert_eq!(names(&line(9)), ["a", "b", "hasty", "c", "hastier"]);
-    put(&index, kept("hasty", |kept| job(kept).hold = true));
+    put(&index, kept("hasty", |kept| workload(kept).hold = true));
     assert_eq!(names(&line(1)), ["a", "hastier"]);
 }
 
 #[test]
 fn the_line_is_by_loss_priority_age_and_name() {
     let index = with_db();
-    put(&index, kept("younger", |kept| job(kept).since = 5));
+    put(&index, kept("younger", |kept| workload(kept).since = 5));
     put(&index, kept("b", |_| {}));
     put(&index, kept("a", |_| {}));
-    put(&index, kept("urgent", |kept| job(kept).priority = 10));
+    put(&index, kept("urgent", |kept| workload(kept).priority = 10));
     put(
         &index,
         kept("lost", |kept| {
-            job(kept).since = 9;
-            job(kept).granted = Some(Granted {
+            workload(kept).since = 9;
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -215,7 +223,7 @@ fn the_line_is_by_loss_priority_age_and_name() {
 }
 
 #[test]
-fn a_change_moves_a_job_and_marks_the_queue() {
+fn a_change_moves_a_workload_and_marks_the_queue() {
     let index = with_db();
     put(&index, kept("a", |_| {}));
     assert!(marked(&index));
@@ -223,9 +231,9 @@ fn a_change_moves_a_job_and_marks_the_queue() {
     put(
         &index,
         kept("a", |kept| {
-            job(kept).version = "11".into();
-            job(kept).phase = Phase::Running;
-            job(kept).granted = Some(Granted {
+            workload(kept).version = "11".into();
+            workload(kept).phase = Phase::Running;
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -257,8 +265,8 @@ fn one_that_holds_a_slot_does_not_wait() {
     put(
         &index,
         kept("a", |kept| {
-            job(kept).version = "11".into();
-            job(kept).phase = Phase::Running;
+            workload(kept).version = "11".into();
+            workload(kept).phase = Phase::Running;
         }),
     );
     assert_eq!(is_queued(), (1, Vec::new()));
@@ -267,8 +275,11 @@ fn one_that_holds_a_slot_does_not_wait() {
 #[test]
 fn an_older_version_changes_nothing() {
     let index = with_db();
-    put(&index, kept("a", |kept| job(kept).hold = true));
-    put(&index, kept("a", |kept| job(kept).version = "9".into()));
+    put(&index, kept("a", |kept| workload(kept).hold = true));
+    put(
+        &index,
+        kept("a", |kept| workload(kept).version = "9".into()),
+    );
     assert_eq!(index.line(&line("db")).len(), 0);
 }
 
@@ -277,14 +288,14 @@ fn an_older_version_changes_nothing() {
 fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
     let held = |version: &str, seen: u64| {
         kept("a", |kept| {
-            let job = job(kept);
-            (job.version, job.hold) = (version.into(), seen > 1);
-            job.seen = Moment::from_boot(Duration::from_secs(seen));
+            let workload = workload(kept);
+            (workload.version, workload.hold) = (version.into(), seen > 1);
+            workload.seen = Moment::from_boot(Duration::from_secs(seen));
         })
     };
     let uid = "a".into();
     let index = with_db();
-    let version = || index.job(&uid).unwrap().version.to_string();
+    let version = || index.workload(&uid).unwrap().version.to_string();
     put(&index, held("100", 1));
     // What the watch and a write's answer bring may be late.
     put(&index, held("50", 2));
@@ -302,15 +313,15 @@ fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
 }
 
 #[test]
-fn an_answer_does_not_bring_back_a_job_that_is_gone() {
+fn an_answer_does_not_bring_back_a_workload_that_is_gone() {
     let index = with_db();
     put(&index, kept("a", |_| {}));
     index.remove(&"a".into());
     index.written(
         &"a".into(),
-        Some(kept("a", |kept| job(kept).version = "12".into())),
+        Some(kept("a", |kept| workload(kept).version = "12".into())),
     );
-    assert_eq!(index.job(&"a".into()), None);
+    assert_eq!(index.workload(&"a".into()), None);
 }
 
 #[test]
@@ -323,7 +334,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     // An answer that comes in between is not part of the list.
     index.written(
         &"a".into(),
-        Some(kept("a", |kept| job(kept).version = "12".into())),
+        Some(kept("a", |kept| workload(kept).version = "12".into())),
     );
     index.list_ends(&WatchScope::Cluster);
     assert_eq!(names(&index.line(&line("db"))), ["b"]);
@@ -339,18 +350,21 @@ fn newcomers_are_told_once_and_not_after_a_list() {
     put(&index, kept("gone", |_| {}));
     index.remove(&"gone".into());
     assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
-    put(&index, kept("new", |kept| job(kept).version = "11".into()));
+    put(
+        &index,
+        kept("new", |kept| workload(kept).version = "11".into()),
+    );
     assert!(index.newcomers(&line("db")).is_empty());
 }
 
 #[test]
-fn a_job_stays_with_the_semaphore_that_started_it() {
+fn a_workload_stays_with_the_semaphore_that_started_it() {
     let index = with_db();
     add(&index, "other", "other", false);
     let started = |kept: &mut TrackedWorkload| {
-        job(kept).wants = Some("other".into());
-        job(kept).phase = Phase::Running;
-        job(kept).granted = Some(Granted {
+        workload(kept).wants = Some("other".into());
+        workload(kept).phase = Phase::Running;
+        workload(kept).granted = Some(Granted {
             lock_key: "db/.lock".into(),
             session: "s".into(),
         });
@@ -362,29 +376,29 @@ fn a_job_stays_with_the_semaphore_that_started_it() {
         &index,
         kept("a", |kept| {
             started(kept);
-            job(kept).wants = None;
+            workload(kept).wants = None;
         }),
     );
     assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
     // Its grant is cleared.
     put(
         &index,
-        kept("a", |kept| job(kept).wants = Some("other".into())),
+        kept("a", |kept| workload(kept).wants = Some("other".into())),
     );
     assert!(index.slice(&line("db"), 9).bound.is_empty());
     assert_eq!(names(&index.line(&line("other"))), ["a"]);
 }
 
 #[test]
-fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
+fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_workload() {
     let index = with_db();
     add(&index, "twin", "db", false);
     put(
         &index,
         kept("a", |kept| {
-            job(kept).wants = Some("twin".into());
-            job(kept).phase = Phase::Running;
-            job(kept).granted = Some(Granted {
+            workload(kept).wants = Some("twin".into());
+            workload(kept).phase = Phase::Running;
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -395,12 +409,12 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_job() {
 }
 
 #[test]
-fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
+fn a_workload_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
     let index = empty();
     put(&index, kept("waits", |_| {}));
     put(
         &index,
-        kept("runs", |kept| job(kept).phase = Phase::Running),
+        kept("runs", |kept| workload(kept).phase = Phase::Running),
     );
     let unclaimed = index.unclaimed();
     assert_eq!(names_of(&unclaimed), ["runs", "waits"]);
@@ -413,21 +427,21 @@ fn a_job_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
 }
 
 #[test]
-fn a_job_that_cannot_be_in_line_is_a_stray() {
+fn a_workload_that_cannot_be_in_line_is_a_stray() {
     let index = with_db();
     put(
         &index,
         kept("malformed", |kept| {
-            job(kept).wants = None;
-            job(kept).phase = Phase::Running;
+            workload(kept).wants = None;
+            workload(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
         }),
     );
     put(
         &index,
         kept("managed", |kept| {
-            job(kept).wants = None;
-            job(kept).phase = Phase::Running;
+            workload(kept).wants = None;
+            workload(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
         }),
     );
@@ -448,13 +462,13 @@ fn the_end_of_a_pod_is_told_to_the_semaphores_of_its_lock_key() {
 }
 
 #[test]
-fn finished_jobs_cost_nothing() {
+fn finished_workloads_cost_nothing() {
     let index = with_db();
     put(
         &index,
         kept("a", |kept| {
-            job(kept).phase = Phase::Finished { at_rest: true };
-            job(kept).granted = Some(Granted {
+            workload(kept).phase = Phase::Finished { at_rest: true };
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });
@@ -462,13 +476,16 @@ fn finished_jobs_cost_nothing() {
     );
     let slice = index.slice(&line("db"), 9);
     assert!(slice.bound.is_empty() && slice.waiting.is_empty());
-    assert!(index.job(&"a".into()).is_some());
+    assert!(index.workload(&"a".into()).is_some());
 }
 
 #[test]
 fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_there_or_not() {
     let index = with_db();
-    put(&index, kept("a", |kept| job(kept).phase = Phase::Running));
+    put(
+        &index,
+        kept("a", |kept| workload(kept).phase = Phase::Running),
+    );
     assert!(
         index
             .0
@@ -479,18 +496,21 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
     );
     assert_eq!(names_of(&ungranted(&index)), ["a"]);
     assert!(index.slice(&line("db"), 9).bound.is_empty());
-    put(&index, kept("a", |kept| job(kept).version = "11".into()));
+    put(
+        &index,
+        kept("a", |kept| workload(kept).version = "11".into()),
+    );
     assert!(ungranted(&index).is_empty());
     assert_eq!(names(&index.line(&line("db"))), ["a"]);
 }
 
 #[test]
-fn a_pod_that_ends_while_its_job_runs_marks_nothing() {
+fn a_pod_that_ends_while_its_workload_runs_marks_nothing() {
     let index = with_db();
     let started = |phase| {
         move |kept: &mut TrackedWorkload| {
-            job(kept).phase = phase;
-            job(kept).granted = Some(Granted {
+            workload(kept).phase = phase;
+            workload(kept).granted = Some(Granted {
                 lock_key: "db/.lock".into(),
                 session: "s".into(),
             });

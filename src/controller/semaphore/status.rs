@@ -17,7 +17,7 @@ use super::tenures::Tenures;
 use crate::controller::index::{InLine, Index};
 use consul_client::SessionId;
 use consul_semaphore::{
-    Agreement, ContenderBody, Job, Key, Lock, Reading, Uid,
+    Agreement, ContenderBody, Key, Lock, Reading, Uid, Workload,
     engine::{Conclusion, Owner, Queue, QueueRef, SemaphoreRef},
 };
 use consul_semaphore_api::{
@@ -97,7 +97,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
 pub(super) fn is_queued(index: &Index, reference: &QueueRef, queue: &Queue) -> InLine {
     let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
-        // One without a contender is dead, and its Job may wait for another slot.
+        // One without a contender is dead, and its workload may wait for another slot.
         let lives = |session: &&SessionId| reading.contender(session).is_some();
         held.into_iter().filter(lives)
     });
@@ -108,7 +108,7 @@ pub(super) fn is_queued(index: &Index, reference: &QueueRef, queue: &Queue) -> I
     index.is_queued(reference, own)
 }
 
-/// Whether what others do there matters to a waiting Job: they take part, or nothing can be granted as it
+/// Whether what others do there matters to a waiting workload: they take part, or nothing can be granted as it
 /// is. Where all who take part are ours, their slots become free here first; but since the watch was
 /// last `seen` to show what we wrote, somebody may have come who is to go before the next one.
 pub(super) fn depends_on_others(queue: &Queue, conclusion: &Conclusion, seen: bool) -> bool {
@@ -142,7 +142,7 @@ pub(super) struct KeyStatus {
     pub(super) shown: Shown,
     pub(super) is_queued: InLine,
     pub(super) findings: Vec<Finding>,
-    /// Whether a Job waits for what others may do there, or may have to let one go first who has come.
+    /// Whether a workload waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
     /// How long the watch may wait for news.
     pub(super) wait: Duration,
@@ -162,13 +162,13 @@ pub(super) struct Totals {
     pub(super) idle: usize,
     /// How many keys have a holder or somebody in line.
     pub(super) in_use: usize,
-    /// The Jobs in line that hold a slot already.
+    /// The workloads in line that hold a slot already.
     pub(super) starting: BTreeSet<Uid>,
     /// The limit in Consul, where all keys have the same.
     pub(super) limit: Option<u32>,
     /// The oldest spec that any of this is true of.
     pub(super) spec: Option<SpecOf>,
-    /// Whether a Job of any key waits for what others may do.
+    /// Whether a workload of any key waits for what others may do.
     pub(super) awaits_others: bool,
     /// How long the watch may wait for news, for those who need them most.
     pub(super) wait: Option<Duration>,
@@ -250,9 +250,11 @@ pub(super) fn queue(
     keyed: bool,
 ) -> Vec<QueueStatus> {
     let head = index.head(reference, LISTED + starting.len());
-    let waiting = head.iter().filter(|job| !starting.contains(&job.uid));
+    let waiting = head
+        .iter()
+        .filter(|workload| !starting.contains(&workload.uid));
     let listed = waiting.take(LISTED);
-    listed.map(|job| queued(job, keyed)).collect()
+    listed.map(|workload| queued(workload, keyed)).collect()
 }
 
 /// That all slots of one key are held says nothing about others.
@@ -419,12 +421,12 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     }
 }
 
-fn queued(job: &Job, keyed: bool) -> QueueStatus {
-    let key = job.key.as_ref().filter(|_| keyed);
+fn queued(workload: &Workload, keyed: bool) -> QueueStatus {
+    let key = workload.key.as_ref().filter(|_| keyed);
     QueueStatus {
         key: key.map(ToString::to_string),
-        job: job.name.to_string(),
-        since: Timestamp::from_second(job.since).ok().map(Time),
+        job: workload.name.to_string(),
+        since: Timestamp::from_second(workload.since).ok().map(Time),
     }
 }
 

@@ -76,7 +76,7 @@ impl Means {
             } => return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await),
             Call::Prove(identity) => {
                 let workloads = &self.context.workloads;
-                let proof = workloads.prove(&identity.namespace, &identity.job, &identity.uid);
+                let proof = workloads.prove(&identity.namespace, &identity.workload, &identity.uid);
                 let proof = proof.await;
                 Answer::Proof(proof.map_err(|error| error.to_string()))
             }

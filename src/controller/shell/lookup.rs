@@ -1,11 +1,11 @@
-//! What the engine looks up: Jobs in the index, and sessions that are renewed here.
+//! What the engine looks up: workloads in the index, and sessions that are renewed here.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::controller::{Context, index::Index, session_manager::SessionManager};
 use consul_client::SessionId;
 use consul_semaphore::{
-    Job, Key, SessionState, Uid,
+    Key, SessionState, Uid, Workload,
     engine::{Changes, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
 };
 
@@ -67,12 +67,12 @@ impl Lookup for OfQueue<'_> {
         self.index.slice(self.queue, head)
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        self.index.job(uid)
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        self.index.workload(uid)
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
-        self.index.jobs_of(self.queue, uids)
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
+        self.index.workloads_of(self.queue, uids)
     }
 
     fn touched(&self) -> BTreeSet<Uid> {
@@ -87,15 +87,15 @@ impl Lookup for OfQueue<'_> {
         self.index.changes(self.queue)
     }
 
-    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+    fn started(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.index.started(self.queue, uid)
     }
 
-    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
+    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
         self.index.waiting(self.queue, head)
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         self.index.contends(self.queue, uid, does)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Job, Settings, Uid,
+    Settings, Uid, Workload,
     engine::{Outcome, QueueRef, Write},
     plan::{Cooling, Grant, Release, Skip, Skipped, Suspend, Suspended, Target},
 };
@@ -37,7 +37,7 @@ impl Teller<'_> {
         match outcome {
             Outcome::Granted { grant, at, lost } => self.tell_grant(&grant, at, lost, ended),
             Outcome::Written(write) => self.tell_write(&write),
-            Outcome::GoesOn(job) => self.tell_that_it_goes_on(&job),
+            Outcome::GoesOn(workload) => self.tell_that_it_goes_on(&workload),
             Outcome::Released {
                 release,
                 granted,
@@ -53,13 +53,13 @@ impl Teller<'_> {
             }
             // It is told of the semaphore.
             Outcome::LimitMoved(_) => {}
-            Outcome::Refused { job, message } => {
-                tracing::warn!(job = %job.name, %semaphore, why = %message, "a write was refused");
+            Outcome::Refused { workload, message } => {
+                tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
                 let note = format!("the API server refuses to have this Job changed: {message}");
-                self.tell_job(&job.name, &job.uid, Reason::StartRefused, note);
+                self.tell_workload(&workload.name, &workload.uid, Reason::StartRefused, note);
             }
-            Outcome::Unanswered { job, why } => {
-                tracing::warn!(job = %job.name, %semaphore, why, "a write is to be repeated");
+            Outcome::Unanswered { workload, why } => {
+                tracing::warn!(workload = %workload.name, %semaphore, why, "a write is to be repeated");
             }
             Outcome::PodsRemain { identity, pods } => {
                 let note = format!(
@@ -68,29 +68,29 @@ impl Teller<'_> {
                     semaphore.title(),
                     pods.join(", ")
                 );
-                tracing::warn!(job = %identity.job, %semaphore, "{note}");
-                self.tell_job(&identity.job, &identity.uid, Reason::PodsRemain, note);
+                tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
+                self.tell_workload(&identity.workload, &identity.uid, Reason::PodsRemain, note);
             }
             Outcome::PodsUnknown { identity, why } => {
-                let job = &identity.job;
-                tracing::warn!(%job, error = %why, "it can't be seen whether pods are left");
+                let workload = &identity.workload;
+                tracing::warn!(%workload, error = %why, "it can't be seen whether pods are left");
             }
             Outcome::Adopted { identity, session } => {
-                let job = format_args!("{}/{}", identity.namespace, identity.job);
-                tracing::info!(%job, %semaphore, %session, "adopted");
+                let workload = format_args!("{}/{}", identity.namespace, identity.workload);
+                tracing::info!(%workload, %semaphore, %session, "adopted");
             }
         }
     }
 
     fn tell_grant(&self, grant: &Grant, at: Option<Timestamp>, lost: bool, ended: &Ended) {
         let Grant {
-            job,
+            workload,
             session,
             starts,
             since,
         } = grant;
         tracing::info!(
-            job = %format_args!("{}/{}", self.reference.semaphore.namespace, job.name),
+            workload = %format_args!("{}/{}", self.reference.semaphore.namespace, workload.name),
             semaphore = %self.reference,
             %session,
             "granted"
@@ -102,21 +102,21 @@ impl Teller<'_> {
         } else {
             if lost {
                 self.context.shared.metrics.lost(self.labels);
-                self.trace_loss(&job.uid, "the slot was lost; the Job has another one");
+                self.trace_loss(&workload.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
                 "the slot of {} was lost while this Job ran, and it has one again under session \
                  {session}",
                 self.reference.title()
             );
-            self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+            self.tell_workload(&workload.name, &workload.uid, Reason::SlotLost, note);
         }
         if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
             // One that runs did not wait: it lost its slot, and has another one.
             let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
             let links = if *starts { ended.clone() } else { Vec::new() };
-            let passage = self.passage(&job.name, &job.uid, session);
+            let passage = self.passage(&workload.name, &workload.uid, session);
             if let Some(span) = passage.waiting(since.unwrap_or(granted), granted, links) {
                 self.context.shared.traces.tell(span);
             }
@@ -134,7 +134,7 @@ impl Teller<'_> {
             identity, session, ..
         } = release;
         tracing::info!(
-            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            workload = %format_args!("{}/{}", identity.namespace, identity.workload),
             semaphore = %self.reference,
             %session,
             "released"
@@ -144,9 +144,14 @@ impl Teller<'_> {
             "gave its slot of {} back (session {session})",
             self.reference.title()
         );
-        self.tell_job(&identity.job, &identity.uid, Reason::SlotReleased, note);
+        self.tell_workload(
+            &identity.workload,
+            &identity.uid,
+            Reason::SlotReleased,
+            note,
+        );
         let traced = granted.filter(|_| self.context.shared.traces.are_on());
-        let passage = self.passage(&identity.job, &identity.uid, session);
+        let passage = self.passage(&identity.workload, &identity.uid, session);
         if let Some(granted) = traced
             && let Some(mut span) = passage.holding(granted, clock::time().max(granted))
         {
@@ -163,7 +168,7 @@ impl Teller<'_> {
             until,
         } = cooling;
         tracing::info!(
-            job = %format_args!("{}/{}", identity.namespace, identity.job),
+            workload = %format_args!("{}/{}", identity.namespace, identity.workload),
             semaphore = %self.reference,
             %session,
             %until,
@@ -174,19 +179,19 @@ impl Teller<'_> {
              granted (session {session})",
             self.reference.title()
         );
-        self.tell_job(&identity.job, &identity.uid, Reason::SlotCooling, note);
+        self.tell_workload(&identity.workload, &identity.uid, Reason::SlotCooling, note);
     }
 
-    fn tell_that_it_goes_on(&self, job: &Target) {
+    fn tell_that_it_goes_on(&self, workload: &Target) {
         self.context.shared.metrics.lost(self.labels);
-        self.trace_loss(&job.uid, "the slot was lost; the Job goes on");
-        tracing::warn!(job = %job.name, semaphore = %self.reference, "slot lost, goes on");
+        self.trace_loss(&workload.uid, "the slot was lost; the Job goes on");
+        tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, goes on");
         let note = format!(
             "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
              it goes on, as spec.onSlotLost says",
             self.reference.title()
         );
-        self.tell_job(&job.name, &job.uid, Reason::SlotLost, note);
+        self.tell_workload(&workload.name, &workload.uid, Reason::SlotLost, note);
     }
 
     fn tell_write(&self, write: &Write) {
@@ -213,11 +218,11 @@ impl Teller<'_> {
             Write::Skip(skip) => return self.tell_skip(skip),
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
-        self.tell_job(name, uid, reason, note);
+        self.tell_workload(name, uid, reason, note);
     }
 
     fn tell_suspension(&self, suspend: &Suspend) -> String {
-        let (semaphore, job) = (self.reference.title(), &suspend.job);
+        let (semaphore, workload) = (self.reference.title(), &suspend.workload);
         let (said, why, note) = match suspend.why {
             Suspended::SlotLost => (
                 "slot lost",
@@ -233,22 +238,26 @@ impl Teller<'_> {
                 ),
             ),
         };
-        tracing::warn!(job = %job.name, semaphore = %self.reference, "{said}");
+        tracing::warn!(workload = %workload.name, semaphore = %self.reference, "{said}");
         if let Some(session) = &suspend.session {
-            self.trace_end(job, session, suspend.since, why);
+            self.trace_end(workload, session, suspend.since, why);
         }
         note
     }
 
-    /// Tells the Job that was deleted, and the `CronJob` that made it.
+    /// Tells the workload that was deleted, and the `CronJob` that made it.
     fn tell_skip(&self, skip: &Skip) {
-        let Skip { job, cron_job, why } = skip;
+        let Skip {
+            workload,
+            cron_job,
+            why,
+        } = skip;
         let why = explain(&self.reference.title(), why);
-        tracing::info!(job = %job.name, semaphore = %self.reference, why, "skipped");
+        tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
         let note = format!("deleted, as {ON_CONTENTION} says: {why}");
-        self.tell_job(&job.name, &job.uid, Reason::Skipped, note);
+        self.tell_workload(&workload.name, &workload.uid, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
-            let note = format!("its Job {} was deleted: {why}", job.name);
+            let note = format!("its Job {} was deleted: {why}", workload.name);
             let (events, namespace) = (
                 &self.context.shared.events,
                 &self.reference.semaphore.namespace,
@@ -257,22 +266,22 @@ impl Teller<'_> {
         }
     }
 
-    /// Tells that the slot of a Job that still runs was lost.
+    /// Tells that the slot of a workload that still runs was lost.
     fn trace_loss(&self, uid: &Uid, why: &'static str) {
-        if let Some(job) = self.context.index.job(uid)
-            && let Some(session) = job.held_by().next()
+        if let Some(workload) = self.context.index.workload(uid)
+            && let Some(session) = workload.held_by().next()
         {
-            self.trace_end(&(&*job).into(), session, job.since, why);
+            self.trace_end(&(&*workload).into(), session, workload.since, why);
         }
     }
 
-    /// Tells of a slot whose contender is gone, so that only the Job's status says since when it ran: in
+    /// Tells of a slot whose contender is gone, so that only the workload's status says since when it ran: in
     /// seconds since 1970.
-    fn trace_end(&self, job: &Target, session: &SessionId, since: i64, error: &'static str) {
+    fn trace_end(&self, workload: &Target, session: &SessionId, since: i64, error: &'static str) {
         if !self.context.shared.traces.are_on() {
             return;
         }
-        let passage = self.passage(&job.name, &job.uid, session);
+        let passage = self.passage(&workload.name, &workload.uid, session);
         let since = Timestamp::from_second(since).ok();
         let span = since.and_then(|since| passage.holding(since, clock::time()));
         if let Some(mut span) = span {
@@ -281,12 +290,12 @@ impl Teller<'_> {
         }
     }
 
-    fn passage<'a>(&self, job: &str, uid: &'a Uid, session: &'a SessionId) -> Passage<'a> {
-        Passage::new(self.settings, job, uid, session)
+    fn passage<'a>(&self, workload: &str, uid: &'a Uid, session: &'a SessionId) -> Passage<'a> {
+        Passage::new(self.settings, workload, uid, session)
     }
 
-    pub(super) fn tell_job(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
-        self.context.shared.events.job(
+    pub(super) fn tell_workload(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
+        self.context.shared.events.workload(
             &self.reference.semaphore.namespace,
             name,
             uid,
@@ -301,17 +310,17 @@ impl Teller<'_> {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
         self.tell_useless_keys(&newcomers);
-        let jobs = || {
+        let workloads = || {
             newcomers
                 .iter()
-                .map(|workload| workload.job.clone())
+                .map(|workload| workload.workload.clone())
                 .collect()
         };
         let (told, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
             let told = if all {
                 self.context.index.line(self.reference)
             } else {
-                jobs()
+                workloads()
             };
             let note = format!(
                 "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
@@ -320,33 +329,34 @@ impl Teller<'_> {
             (told, Reason::NoSemaphore, note)
         } else {
             let note = format!("in line for a slot of ConsulSemaphore {name}");
-            (jobs(), Reason::SlotWaiting, note)
+            (workloads(), Reason::SlotWaiting, note)
         };
-        for job in told.iter().filter(|job| waits(&job.uid)) {
-            let Job { name, uid, .. } = &**job;
-            self.tell_job(name, uid, reason, note.clone());
+        for workload in told.iter().filter(|workload| waits(&workload.uid)) {
+            let Workload { name, uid, .. } = &**workload;
+            self.tell_workload(name, uid, reason, note.clone());
         }
     }
 
-    /// Tells Jobs that name a key of a semaphore which has none.
+    /// Tells workloads that name a key of a semaphore which has none.
     fn tell_useless_keys(&self, newcomers: &[TrackedWorkload]) {
         if self.settings.key.is_some() {
             return;
         }
-        let names_one =
-            |workload: &&TrackedWorkload| workload.job.key.is_some() || workload.bad_key.is_some();
-        for TrackedWorkload { job, .. } in newcomers.iter().filter(names_one) {
+        let names_one = |workload: &&TrackedWorkload| {
+            workload.workload.key.is_some() || workload.bad_key.is_some()
+        };
+        for TrackedWorkload { workload, .. } in newcomers.iter().filter(names_one) {
             let note = format!(
                 "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
                  its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
                 KEY, self.reference.semaphore.name
             );
-            self.tell_job(&job.name, &job.uid, Reason::Malformed, note);
+            self.tell_workload(&workload.name, &workload.uid, Reason::Malformed, note);
         }
     }
 }
 
-/// Why a Job is not to wait.
+/// Why a workload is not to wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
         Skipped::Taken { by, others } => {
@@ -427,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_how_late_a_job_comes() {
+    fn it_is_told_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
         assert!(note.contains("comes 90 s after"), "{note}");
     }

@@ -1,7 +1,7 @@
-//! A Job's way as a trace: it waits for a slot, and it holds one.
+//! A workload's way as a trace: it waits for a slot, and it holds one.
 //!
-//! Nothing is kept for it. The ids are those that are there anyway: a trace is called as the Job's uid,
-//! and a grant's two spans as the halves of the session that it made. The times are those that the Job
+//! Nothing is kept for it. The ids are those that are there anyway: a trace is called as the workload's uid,
+//! and a grant's two spans as the halves of the session that it made. The times are those that the workload
 //! and its contender bear. So whoever leads, and however often the operator was restarted meanwhile, the
 //! trace is the same.
 
@@ -11,7 +11,7 @@ use crate::telemetry::{Span, SpanRef};
 use consul_client::SessionId;
 use consul_semaphore::{Settings, Uid};
 
-/// A grant of a slot to a Job.
+/// A grant of a slot to a workload.
 pub(super) struct Passage<'a> {
     uid: &'a Uid,
     session: &'a SessionId,
@@ -23,14 +23,14 @@ impl<'a> Passage<'a> {
     /// A grant by the queue of these settings.
     pub(super) fn new(
         settings: &Settings,
-        job: &str,
+        workload: &str,
         uid: &'a Uid,
         session: &'a SessionId,
     ) -> Self {
         let mut attributes = vec![
             ("k8s.cluster.name", settings.cluster.name.clone()),
             ("k8s.namespace.name", settings.namespace.clone()),
-            ("k8s.job.name", job.to_owned()),
+            ("k8s.job.name", workload.to_owned()),
             ("k8s.job.uid", uid.to_string()),
             ("consul_semaphore.name", settings.name.clone()),
             ("consul_semaphore.lock_key", settings.prefix.lock_key()),
@@ -87,7 +87,7 @@ impl Passage<'_> {
     }
 }
 
-/// Which span says how a Job waited for the slot that it was granted under this session. `None` if
+/// Which span says how a workload waited for the slot that it was granted under this session. `None` if
 /// either id is no UUID: those of Kubernetes and Consul are.
 fn waiting_of(uid: &Uid, session: &SessionId) -> Option<SpanRef> {
     let [waiting, _] = halves(uuid(session.as_str())?);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_are_those_of_the_job_and_the_session() {
+    fn the_ids_are_those_of_the_workload_and_the_session() {
         let (uid, session) = (UID.into(), SESSION.to_owned().into());
         let waiting = passage(&uid, &session).waiting(at(10), at(20), Vec::new());
         let waiting = waiting.unwrap();

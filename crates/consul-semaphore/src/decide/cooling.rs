@@ -1,18 +1,18 @@
-//! The slots of Jobs that are done: they stay held for a while.
+//! The slots of workloads that are done: they stay held for a while.
 
 use super::Pass;
 use crate::{fate::OwnContender, identity::ContenderBody};
 use consul_client::SessionId;
 
 impl<'a> Pass<'a> {
-    /// Whether the end of this contender's cooldown is written: its Job is never started again in
+    /// Whether the end of this contender's cooldown is written: its workload is never started again in
     /// that slot.
     pub(super) fn cools(&self, session: &SessionId) -> bool {
         self.observed.cooldowns.end(session).is_some()
     }
 
-    /// The Job has run and is done: its slot is released when it has cooled for as long as the grant
-    /// said, counted from when the Job is first seen done.
+    /// The workload has run and is done: its slot is released when it has cooled for as long as the grant
+    /// said, counted from when the workload is first seen done.
     pub(super) fn cool(&mut self, ours: &'a OwnContender) {
         // While the lock can't be read, it may hold one all the same.
         let may_hold = self.reading.holds(&ours.session) || !self.reading.is_readable();

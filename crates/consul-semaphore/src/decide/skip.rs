@@ -1,21 +1,21 @@
-//! Jobs that are not to wait: where one would have to, somebody else does its work.
+//! Workloads that are not to wait: where one would have to, somebody else does its work.
 
 use std::time::Duration;
 
 use super::{Pass, SessionId};
 use crate::{
-    job::Job,
     limit::Agreement,
     lock::Lock,
     plan::{Skip, Skipped, Taker},
+    workload::Workload,
 };
 
 /// How many of those that take the slots are named.
 const NAMED: usize = 3;
 
 impl Pass<'_> {
-    /// Decides which Jobs are deleted because they are not to wait. A slot must have been taken by
-    /// somebody else at a time when the Job was there; whatever else is in the way, it waits.
+    /// Decides which workloads are deleted because they are not to wait. A slot must have been taken by
+    /// somebody else at a time when the workload was there; whatever else is in the way, it waits.
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
         let obstacle = settings.paused || settings.terminating || self.observed.closed;
@@ -36,43 +36,43 @@ impl Pass<'_> {
             Lock::Absent { .. } | Lock::Unreadable(_) => false,
         };
         let mut taken = None;
-        for job in self.observed.line {
-            if !self.may_be_skipped(job) {
+        for workload in self.observed.line {
+            if !self.may_be_skipped(workload) {
                 continue;
             }
-            let late = self.lateness(job);
+            let late = self.lateness(workload);
             if late.is_none() && !full {
                 continue;
             }
-            if job.seen > self.reading.sent {
-                // What Consul said before the Job was there proves nothing against it.
+            if workload.seen > self.reading.sent {
+                // What Consul said before the workload was there proves nothing against it.
                 self.plan.reread = true;
                 return;
             }
             let why = late.map(Skipped::Late);
             self.plan.skips.push(Skip {
-                job: job.into(),
-                cron_job: job.cron_job.clone(),
+                workload: workload.into(),
+                cron_job: workload.cron_job.clone(),
                 why: why.unwrap_or_else(|| taken.get_or_insert_with(|| self.takers()).clone()),
             });
         }
     }
 
-    fn may_be_skipped(&self, job: &Job) -> bool {
-        let left_alone = self.settled.contains(&job.uid)
-            || self.observed.barred.contains(&job.uid)
-            || self.is_busy(&job.uid);
-        job.is_impatient() && self.observed.settings.may_start(job) && !left_alone
+    fn may_be_skipped(&self, workload: &Workload) -> bool {
+        let left_alone = self.settled.contains(&workload.uid)
+            || self.observed.barred.contains(&workload.uid)
+            || self.is_busy(&workload.uid);
+        workload.is_impatient() && self.observed.settings.may_start(workload) && !left_alone
     }
 
-    /// How long ago the time was that such a Job is scheduled for, if that is longer than a slot
+    /// How long ago the time was that such a workload is scheduled for, if that is longer than a slot
     /// cools: had another cluster done its work, that would not show any more.
-    pub(super) fn lateness(&self, job: &Job) -> Option<Duration> {
+    pub(super) fn lateness(&self, workload: &Workload) -> Option<Duration> {
         let cooldown = self.observed.settings.cooldown;
-        let scheduled = job.cron_job.as_ref()?.scheduled?;
+        let scheduled = workload.cron_job.as_ref()?.scheduled?;
         let since = self.observed.time.duration_since(scheduled);
         let since = Duration::try_from(since).ok()?;
-        (job.is_impatient() && !cooldown.is_zero() && since > cooldown).then_some(since)
+        (workload.is_impatient() && !cooldown.is_zero() && since > cooldown).then_some(since)
     }
 
     /// Who takes the slots, for people.

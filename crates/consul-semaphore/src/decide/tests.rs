@@ -6,9 +6,9 @@ use super::*;
 use crate::{
     OnContention,
     identity::ContenderBody,
-    job::{CronJob, Granted},
     plan::{Skipped, Taker},
     samples,
+    workload::{CronJob, Granted},
 };
 use consul_client::{Entry, Listing};
 
@@ -36,8 +36,8 @@ struct Facts {
     turns: Turns,
     evidence: Evidence,
     ours: Vec<OwnContender>,
-    bound: Vec<Arc<Job>>,
-    line: Vec<Arc<Job>>,
+    bound: Vec<Arc<Workload>>,
+    line: Vec<Arc<Workload>>,
     sessions: BTreeMap<Uid, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
@@ -45,7 +45,7 @@ struct Facts {
     operations: usize,
 }
 
-/// When the prefix was read, when Jobs were seen in the usual case (before), and the present.
+/// When the prefix was read, when workloads were seen in the usual case (before), and the present.
 const READ: u64 = 10;
 const NOW: u64 = 20;
 
@@ -102,9 +102,9 @@ impl Facts {
     }
 
     /// A live contender of ours.
-    fn ours(&mut self, session: &str, job: &Job, pods_gone: bool) -> &mut Self {
+    fn ours(&mut self, session: &str, workload: &Workload, pods_gone: bool) -> &mut Self {
         self.contender(session);
-        let mut ours = samples::ours(session, Some(job.clone()));
+        let mut ours = samples::ours(session, Some(workload.clone()));
         ours.pods_gone = pods_gone;
         self.ours.push(ours);
         self
@@ -137,14 +137,14 @@ impl Facts {
         self
     }
 
-    fn bound(&mut self, job: Job) -> &mut Self {
-        self.bound.push(job.into());
+    fn bound(&mut self, workload: Workload) -> &mut Self {
+        self.bound.push(workload.into());
         self
     }
 
-    fn line(&mut self, jobs: &[Job]) -> &mut Self {
-        self.line.extend(jobs.iter().cloned().map(Arc::new));
-        self.line.sort_by_key(|job| job.place());
+    fn line(&mut self, workloads: &[Workload]) -> &mut Self {
+        self.line.extend(workloads.iter().cloned().map(Arc::new));
+        self.line.sort_by_key(|workload| workload.place());
         self
     }
 
@@ -198,38 +198,38 @@ impl Facts {
     }
 }
 
-/// A Job that was never started.
-fn waiting(name: &str) -> Job {
-    samples::job(name, Phase::Idle, None, None)
+/// A workload that was never started.
+fn waiting(name: &str) -> Workload {
+    samples::workload(name, Phase::Idle, None, None)
 }
 
-/// A Job that is not to wait.
-fn impatient(name: &str) -> Job {
-    Job {
+/// A workload that is not to wait.
+fn impatient(name: &str) -> Workload {
+    Workload {
         on_contention: OnContention::Skip,
         ..waiting(name)
     }
 }
 
-/// A Job that ran in the slot of this session, and is done.
-fn done(name: &str, session: &str) -> Job {
+/// A workload that ran in the slot of this session, and is done.
+fn done(name: &str, session: &str) -> Workload {
     let phase = Phase::Finished { at_rest: true };
-    samples::job(name, phase, Some(session), Some(session))
+    samples::workload(name, phase, Some(session), Some(session))
 }
 
-/// A Job that runs, started in the slot of this session.
-fn running(name: &str, session: &str) -> Job {
-    samples::job(name, Phase::Running, Some(session), Some(session))
+/// A workload that runs, started in the slot of this session.
+fn running(name: &str, session: &str) -> Workload {
+    samples::workload(name, Phase::Running, Some(session), Some(session))
 }
 
-/// A Job that was started in the slot of this session and is suspended, with no pod left.
-fn stopped(name: &str, session: &str) -> Job {
-    samples::job(name, Phase::Idle, Some(session), Some(session))
+/// A workload that was started in the slot of this session and is suspended, with no pod left.
+fn stopped(name: &str, session: &str) -> Workload {
+    samples::workload(name, Phase::Idle, Some(session), Some(session))
 }
 
 fn granted(plan: &Plan) -> Vec<&str> {
     let grants = plan.transaction.iter().flat_map(|t| &t.grants);
-    grants.map(|grant| grant.job.uid.as_ref()).collect()
+    grants.map(|grant| grant.workload.uid.as_ref()).collect()
 }
 
 fn released(plan: &Plan) -> Vec<&str> {
@@ -238,7 +238,10 @@ fn released(plan: &Plan) -> Vec<&str> {
 }
 
 fn asks_sessions(plan: &Plan) -> Vec<&str> {
-    plan.sessions.iter().map(|job| job.uid.as_ref()).collect()
+    plan.sessions
+        .iter()
+        .map(|workload| workload.uid.as_ref())
+        .collect()
 }
 
 /// The `.lock` that the plan writes.

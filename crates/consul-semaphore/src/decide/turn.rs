@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::{Observed, Pass};
 use crate::{
     ContenderBody, Mode,
-    job::{Job, Place},
     reading::Reading,
+    workload::{Place, Workload},
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
@@ -58,14 +58,14 @@ impl Others {
         others
     }
 
-    /// Those who come before this Job. One that says nothing of its place comes before a Job whose
+    /// Those who come before this workload. One that says nothing of its place comes before a workload whose
     /// contender is younger, or not there yet.
     fn before(
         &self,
-        job: &Job,
+        workload: &Workload,
         contender: Option<&Entry>,
     ) -> impl Iterator<Item = &Waiter> + Clone {
-        let place = job.place();
+        let place = workload.place();
         let own = contender.map(|entry| entry.create_index);
         self.waiting
             .iter()
@@ -77,11 +77,11 @@ impl Others {
 }
 
 impl Pass<'_> {
-    /// Leaves free slots to those elsewhere who come before this Job.
-    pub(super) fn leave_to_others(&mut self, others: &mut Others, job: &Job) {
-        let session = self.session_of(&job.uid);
+    /// Leaves free slots to those elsewhere who come before this workload.
+    pub(super) fn leave_to_others(&mut self, others: &mut Others, workload: &Workload) {
+        let session = self.session_of(&workload.uid);
         let contender = session.and_then(|session| self.reading.contender(&session));
-        let before = others.before(job, contender);
+        let before = others.before(workload, contender);
         let (count, until) = (
             before.clone().count(),
             before.filter_map(|waiter| waiter.until).min(),
@@ -95,14 +95,14 @@ impl Pass<'_> {
         }
     }
 
-    /// Has this Job wait where everybody sees it: with a contender that says where it stands in
+    /// Has this workload wait where everybody sees it: with a contender that says where it stands in
     /// line.
-    pub(super) fn show(&mut self, others: &Others, job: &Job, session: &SessionId) {
+    pub(super) fn show(&mut self, others: &Others, workload: &Workload, session: &SessionId) {
         let shown = self.reading.contender(session);
         let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.place());
         // One in `Holders` that has no contender is dead, and stays so.
-        if others.any && !self.reading.is_named(session) && shown != Some(job.place()) {
-            self.composer.show(job, session);
+        if others.any && !self.reading.is_named(session) && shown != Some(workload.place()) {
+            self.composer.show(workload, session);
         }
     }
 }

@@ -51,10 +51,11 @@ impl Pass<'_> {
         }
     }
 
-    /// Ends a semaphore that is being deleted, once no Job of ours has anything left of it.
+    /// Ends a semaphore that is being deleted, once no workload of ours has anything left of it.
     pub(super) fn finish(&mut self) {
-        let bound = self.observed.bound.iter().any(|job| {
-            matches!(job.phase, Phase::Running | Phase::Stopping) && self.started_here(job)
+        let bound = self.observed.bound.iter().any(|workload| {
+            matches!(workload.phase, Phase::Running | Phase::Stopping)
+                && self.started_here(workload)
         });
         let any_holds =
             !self.observed.ours.is_empty() || self.observed.evidence.count_of_steady() > 0;

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Withheld, sessions::Sessions,
 };
-use crate::{Evidence, Identity, Job, OwnContender, Reading, Settings, Uid, reading::Changed};
+use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
 
 /// What a pass looks at.
@@ -20,7 +20,7 @@ pub(super) struct Active {
     /// Our contenders.
     pub(super) contenders: BTreeMap<SessionId, Arc<Identity>>,
     /// The workloads that were started here.
-    pub(super) bound: BTreeMap<Uid, Arc<Job>>,
+    pub(super) bound: BTreeMap<Uid, Arc<Workload>>,
     /// The contenders of others.
     pub(super) foreign: BTreeSet<SessionId>,
     /// The sessions of which Consul said that they are gone since the last look at a reading.
@@ -60,7 +60,9 @@ impl Active {
         let Some(changes) = changes.filter(|_| !self.all) else {
             evidence.unsettle_all(|session| lookup.life(session));
             let bound = lookup.slice(0).bound.into_iter();
-            self.bound = bound.map(|job| (job.uid.clone(), job)).collect();
+            self.bound = bound
+                .map(|workload| (workload.uid.clone(), workload))
+                .collect();
             self.gone = sessions.gone(lookup).into_iter().collect();
             self.all = false;
             if let Some(reading) = &mut knowledge.reading {
@@ -77,7 +79,7 @@ impl Active {
         for uid in active {
             self.unsettle(evidence, &uid, lookup);
             match lookup.started(&uid) {
-                Some(job) => drop(self.bound.insert(uid, job)),
+                Some(workload) => drop(self.bound.insert(uid, workload)),
                 None => drop(self.bound.remove(&uid)),
             }
         }
@@ -92,11 +94,11 @@ impl Active {
         let OwnContender {
             session,
             identity,
-            job,
+            workload,
             ..
         } = ours;
-        let job = job.map(|job| (uid.clone(), job));
-        self.bound.extend(job);
+        let workload = workload.map(|workload| (uid.clone(), workload));
+        self.bound.extend(workload);
         self.contenders.insert(session, identity);
     }
 
@@ -155,8 +157,9 @@ impl Active {
         lookup: &impl Lookup,
     ) {
         let steady = evidence.unsettle_all(|session| lookup.life(session));
-        let jobs = steady.into_iter().filter_map(|ours| ours.job);
-        self.bound.extend(jobs.map(|job| (job.uid.clone(), job)));
+        let workloads = steady.into_iter().filter_map(|ours| ours.workload);
+        self.bound
+            .extend(workloads.map(|workload| (workload.uid.clone(), workload)));
         let Self {
             contenders,
             foreign,
@@ -200,7 +203,7 @@ impl Active {
                 && held.cooldowns.end(&own.session).is_none()
                 && !withheld.busy.contains(uid)
                 && !twice.contains(uid)
-                && self.bound.get(uid) == own.job.as_ref();
+                && self.bound.get(uid) == own.workload.as_ref();
             if !is_steady || !held.evidence.settle(settings, own) {
                 return true;
             }

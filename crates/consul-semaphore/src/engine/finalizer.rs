@@ -172,7 +172,7 @@ mod tests {
         let mut finalizer = Finalizer::default();
         finalizer.observe(true, false);
         finalizer.observe(false, true);
-        assert!(finalizer.is_at_work(), "its Jobs may still hold slots");
+        assert!(finalizer.is_at_work(), "its workloads may still hold slots");
         assert_eq!(finalizer.due(), None, "the API server would refuse it");
         assert_eq!(finalizer.may_be_removed(now().moment), Ok(()));
     }

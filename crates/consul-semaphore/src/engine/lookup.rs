@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use crate::{AHEAD, Job, SessionState, Uid};
+use crate::{AHEAD, SessionState, Uid, Workload};
 use consul_client::SessionId;
 
 /// How many more of those in the queue are looked at than need be: as many may come in before those that
@@ -14,9 +14,9 @@ pub trait Lookup {
     /// The workloads that this queue started, and the first so many of those that wait in it.
     fn slice(&self, head: usize) -> Slice;
     /// A workload, whichever semaphore it asks for.
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>>;
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>>;
     /// The same for all of which this queue has contenders: it is to have a pass when one of them changes.
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>>;
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>>;
     /// The workloads of which a pod has ended since this was last asked.
     fn touched(&self) -> BTreeSet<Uid>;
     /// What is known of a session that is renewed by this process, for whichever queue.
@@ -30,18 +30,18 @@ pub trait Lookup {
     }
 
     /// A workload, if this queue started it: as in [`Slice::bound`].
-    fn started(&self, uid: &Uid) -> Option<Arc<Job>> {
+    fn started(&self, uid: &Uid) -> Option<Arc<Workload>> {
         let mut bound = self.slice(0).bound.into_iter();
-        bound.find(|job| job.uid == *uid)
+        bound.find(|workload| workload.uid == *uid)
     }
 
     /// The first so many of those that wait, as in [`Slice::waiting`].
-    fn waiting(&self, head: usize) -> Vec<Arc<Job>> {
+    fn waiting(&self, head: usize) -> Vec<Arc<Workload>> {
         self.slice(head).waiting
     }
 
     /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which tells of all.
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         self.workload(uid).filter(|_| does)
     }
 }
@@ -59,9 +59,9 @@ pub struct Changes {
 #[derive(Clone, Debug, Default)]
 pub struct Slice {
     /// Those that were started here and have not ended.
-    pub bound: Vec<Arc<Job>>,
+    pub bound: Vec<Arc<Workload>>,
     /// The head of the queue, in order, and some of those behind it that are not to wait.
-    pub waiting: Vec<Arc<Job>>,
+    pub waiting: Vec<Arc<Workload>>,
 }
 
 /// How many of those in a queue a pass looks at that can write so many operations: all who may be granted a slot

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Identity, Job, Settings,
+    Identity, Settings, Workload,
     plan::{Cooling, GiveBack, Grant, Release, Rename, Skip, Start, Suspend, Target, Transaction},
 };
 use consul_client::{self as consul, Entry, Listing, Session, SessionId, clock::Moment};
@@ -99,7 +99,7 @@ pub enum Answer {
     /// Of [`Call::Write`].
     Written(Written),
     /// Of [`Call::Prove`]: the workload as it is now, and the pods of it that are left; or why there is no answer.
-    Proof(Result<(Option<Arc<Job>>, Vec<String>), String>),
+    Proof(Result<(Option<Arc<Workload>>, Vec<String>), String>),
     /// Of [`Call::AskAccess`]: whether workloads may be written to; `None` if nobody can say.
     Access(Option<bool>),
 }
@@ -110,7 +110,7 @@ pub enum Written {
     /// It was done.
     Done,
     /// The workload has changed since; as it was read then, or `None` if it is gone.
-    Outdated(Option<Arc<Job>>),
+    Outdated(Option<Arc<Workload>>),
     /// It was not sent, because its answer could have come too late.
     NotSent,
     /// The API server refuses it.
@@ -206,19 +206,21 @@ impl Write {
     /// What it is about, at the version that was decided on.
     pub fn target(&self) -> &Target {
         match self {
-            Self::Start(Start { job, .. })
-            | Self::Suspend(Suspend { job, .. })
-            | Self::GiveBack(GiveBack { job, .. })
-            | Self::Rename(Rename { job, .. })
-            | Self::Skip(Skip { job, .. }) => job,
+            Self::Start(Start { workload, .. })
+            | Self::Suspend(Suspend { workload, .. })
+            | Self::GiveBack(GiveBack { workload, .. })
+            | Self::Rename(Rename { workload, .. })
+            | Self::Skip(Skip { workload, .. }) => workload,
         }
     }
 
     /// Whether the workload, read again, shows that the write was done though its answer was lost.
-    pub(super) fn is_done_in(&self, job: Option<&Job>) -> bool {
-        match (self, job) {
+    pub(super) fn is_done_in(&self, workload: Option<&Workload>) -> bool {
+        match (self, workload) {
             // One that lost its slot names the session in its template already, but does not report it.
-            (Self::Start(start), Some(job)) => job.started_by(start.slot.session()) && !job.lost(),
+            (Self::Start(start), Some(workload)) => {
+                workload.started_by(start.slot.session()) && !workload.lost()
+            }
             (Self::Skip(_), None) => true,
             _ => false,
         }
@@ -266,14 +268,14 @@ pub enum Outcome {
     /// The API server refuses a write.
     Refused {
         /// To which workload.
-        job: Target,
+        workload: Target,
         /// What it says.
         message: String,
     },
     /// Nothing was heard of a write, and it is repeated.
     Unanswered {
         /// To which workload.
-        job: Target,
+        workload: Target,
         /// Why nothing was heard.
         why: String,
     },

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Now;
-use crate::{Identity, Job, OwnContender, Phase, holding::Setback};
+use crate::{Identity, OwnContender, Phase, Workload, holding::Setback};
 use consul_client::{SessionId, clock::Moment, id::IdMap};
 
 /// How long it is believed that pods are left while nothing is heard of them.
@@ -14,7 +14,7 @@ const PROVE_AGAIN: Duration = Duration::from_secs(5);
 const PROVE_SOON: Duration = Duration::from_millis(250);
 
 /// For how long after a start it proves nothing that there are no pods: the Job controller may make them yet,
-/// from a Job that it saw before it was suspended or deleted again.
+/// from a workload that it saw before it was suspended or deleted again.
 pub(crate) const UNHEARD: Duration = Duration::from_secs(5);
 
 /// After how long pods that are left over are warned of.
@@ -37,7 +37,7 @@ pub(super) struct Question {
 struct Proof {
     /// The version of the workload that it was asked for.
     of: Option<Arc<str>>,
-    job: Option<Arc<Job>>,
+    workload: Option<Arc<Workload>>,
     /// The pods that are left; or that there was no answer.
     pods: Result<Vec<String>, Setback>,
     first: Moment,
@@ -66,7 +66,7 @@ impl Proof {
     }
 
     fn is_current(&self, ours: &OwnContender, now: Moment) -> bool {
-        let version = ours.job.as_ref().map(|job| &job.version);
+        let version = ours.workload.as_ref().map(|workload| &workload.version);
         self.of.as_ref() == version && self.due().is_none_or(|due| due > now)
     }
 }
@@ -138,8 +138,8 @@ impl Proofs {
     pub(super) fn note_starts(&mut self, ours: &[OwnContender], now: Moment) {
         for contender in ours {
             let session = &contender.session;
-            let started = contender.job.as_ref().is_none_or(|job| {
-                job.phase == Phase::Deleting || job.held_by().any(|held| held == session)
+            let started = contender.workload.as_ref().is_none_or(|workload| {
+                workload.phase == Phase::Deleting || workload.held_by().any(|held| held == session)
             });
             if started && !self.starts.contains_key(session) {
                 self.starts.insert(session.clone(), now);
@@ -152,7 +152,7 @@ impl Proofs {
         let session = &contender.session;
         match self.brought.get(session) {
             Some(proof) if proof.is_current(contender, now) => {
-                contender.job.clone_from(&proof.job);
+                contender.workload.clone_from(&proof.workload);
                 contender.pods_gone = proof.pods_gone();
                 None
             }
@@ -161,7 +161,10 @@ impl Proofs {
                 Some(Question {
                     session: session.clone(),
                     identity: contender.identity.clone(),
-                    version: contender.job.as_ref().map(|job| job.version.clone()),
+                    version: contender
+                        .workload
+                        .as_ref()
+                        .map(|workload| workload.version.clone()),
                     asked: now,
                 })
             }
@@ -173,8 +176,8 @@ impl Proofs {
     pub(super) fn answered(
         &mut self,
         question: Question,
-        answer: Result<(Option<Arc<Job>>, Vec<String>), String>,
-        known: Option<Arc<Job>>,
+        answer: Result<(Option<Arc<Workload>>, Vec<String>), String>,
+        known: Option<Arc<Workload>>,
         now: Now,
     ) -> Option<Remark> {
         let Question {
@@ -189,8 +192,8 @@ impl Proofs {
             .as_ref()
             .and_then(|before| before.pods.as_ref().err());
         let mut remark = None;
-        let (job, pods) = match answer {
-            Ok((job, pods)) => (job, Ok(pods)),
+        let (workload, pods) = match answer {
+            Ok((workload, pods)) => (workload, Ok(pods)),
             Err(why) => {
                 if unanswered.is_none() {
                     remark = Some(Remark::Unknown(why));
@@ -204,7 +207,7 @@ impl Proofs {
         let start = self.starts.get(&session);
         let mut proof = Proof {
             of: version,
-            job,
+            workload,
             pods,
             first: before.as_ref().map_or(asked, |before| before.first),
             taken: asked,
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn that_there_are_no_pods_counts_once_the_job_controller_must_have_heard_of_the_start() {
+    fn that_there_are_no_pods_counts_once_the_workload_controller_must_have_heard_of_the_start() {
         let mut proofs = Proofs::default();
         let mut gone = samples::ours("s", None);
         proofs.note_starts(std::slice::from_ref(&gone), at(10).moment);

@@ -28,8 +28,8 @@ use super::{
     sessions::Sessions,
 };
 use crate::{
-    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Job, Lock, OwnContender,
-    Phase, Plan, Reading, SessionState, Settings, Turns, Uid, decide,
+    Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
+    Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
 };
@@ -224,7 +224,7 @@ impl Queue {
         blocking.is_some_and(|blocking| match &blocking.what {
             Blocks::Transact(transaction) => {
                 let mut grants = transaction.grants.iter();
-                grants.any(|grant| grant.job.uid == *uid)
+                grants.any(|grant| grant.workload.uid == *uid)
             }
             Blocks::Read | Blocks::Resolve(_) => false,
         })
@@ -357,8 +357,8 @@ impl Queue {
             return self.catch_up(now);
         }
         match (self.calls.others.remove(&id), answer) {
-            (Some(Pending::Session(job)), Answer::SessionMade(made)) => {
-                self.session_made(&job, made, now);
+            (Some(Pending::Session(workload)), Answer::SessionMade(made)) => {
+                self.session_made(&workload, made, now);
             }
             (Some(Pending::Describe(session)), Answer::Described(answer)) => {
                 self.held.foreign.answered(session, answer, now);
@@ -495,9 +495,9 @@ impl Queue {
     }
 
     fn granted(&mut self, grant: &Grant) {
-        self.sessions.ahead.remove(&grant.job.uid);
+        self.sessions.ahead.remove(&grant.workload.uid);
         let at = self.body(&grant.session).map(|body| body.time);
-        let reported = self.held.unheld.remove(&grant.job.uid);
+        let reported = self.held.unheld.remove(&grant.workload.uid);
         let lost = !grant.starts && !reported;
         let grant = grant.clone();
         self.calls.report(Outcome::Granted { grant, at, lost });
@@ -532,17 +532,22 @@ impl Queue {
         (others > 0 && from != to).then_some(Moved { from, to, others })
     }
 
-    fn session_made(&mut self, job: &Target, made: Result<SessionId, consul::Error>, now: Now) {
-        self.sessions.making.remove(&job.uid);
+    fn session_made(
+        &mut self,
+        workload: &Target,
+        made: Result<SessionId, consul::Error>,
+        now: Now,
+    ) {
+        self.sessions.making.remove(&workload.uid);
         let id = match made {
             Ok(id) => id,
             Err(error) => return self.knowledge.write_failed(error, now),
         };
         self.knowledge.writing_works();
-        let own = Owner::Own(Arc::new(self.settings.identity(job)));
+        let own = Owner::Own(Arc::new(self.settings.identity(workload)));
         self.sessions.owners.insert(id.clone(), own);
         self.sessions.kept.insert(id.clone());
-        if let Some(other) = self.sessions.ahead.insert(job.uid.clone(), id) {
+        if let Some(other) = self.sessions.ahead.insert(workload.uid.clone(), id) {
             self.end_session(&other);
         }
     }
@@ -556,11 +561,11 @@ impl Queue {
     }
 
     fn written(&mut self, write: Write, written: Written, now: Now, lookup: &impl Lookup) {
-        let (job, refusals) = (write.target().clone(), &mut self.writes.refusals);
-        self.writes.busy.remove(&job.uid);
+        let (workload, refusals) = (write.target().clone(), &mut self.writes.refusals);
+        self.writes.busy.remove(&workload.uid);
         match written {
             Written::Outdated(seen) if !write.is_done_in(seen.as_deref()) => {
-                refusals.outrun(&job.uid, now);
+                refusals.outrun(&workload.uid, now);
             }
             Written::Done | Written::Outdated(_) => {
                 refusals.done(&write);
@@ -572,23 +577,23 @@ impl Queue {
                     refusals.start_refused(message.clone(), forbidden, now);
                 }
                 refusals.failed(&write, true, now);
-                self.calls.report(Outcome::Refused { job, message });
+                self.calls.report(Outcome::Refused { workload, message });
             }
             Written::Unanswered(why) => {
                 refusals.failed(&write, false, now);
-                self.calls.report(Outcome::Unanswered { job, why });
+                self.calls.report(Outcome::Unanswered { workload, why });
             }
         }
         self.writes.refusals.retain(|uid| {
-            let job = lookup.workload(uid);
-            job.is_some_and(|job| !matches!(job.phase, Phase::Finished { .. }))
+            let workload = lookup.workload(uid);
+            workload.is_some_and(|workload| !matches!(workload.phase, Phase::Finished { .. }))
         });
     }
 
     fn proved(
         &mut self,
         question: proofs::Question,
-        answer: Result<(Option<Arc<Job>>, Vec<String>), String>,
+        answer: Result<(Option<Arc<Workload>>, Vec<String>), String>,
         now: Now,
         lookup: &impl Lookup,
     ) {
@@ -712,7 +717,7 @@ impl Queue {
             return;
         };
         let error = consul::Error::Unreachable {
-            message: "no answer before a running Job must be suspended".into(),
+            message: "no answer before a running workload must be suspended".into(),
             undecided: true,
         };
         match blocking.what {
@@ -787,22 +792,23 @@ impl Queue {
         let Some(Owner::Own(identity)) = self.owner(&session).cloned() else {
             return;
         };
-        let job = lookup.workload(&identity.uid);
-        let started_by_it = |job: &Arc<Job>| job.held_by().any(|by| *by == session);
-        let held = named || job.as_ref().is_some_and(started_by_it);
-        let lost =
-            |job: &Arc<Job>| job.lost() || matches!(job.phase, Phase::Running | Phase::Stopping);
-        if !held || job.as_ref().is_some_and(lost) {
+        let workload = lookup.workload(&identity.uid);
+        let started_by_it = |workload: &Arc<Workload>| workload.held_by().any(|by| *by == session);
+        let held = named || workload.as_ref().is_some_and(started_by_it);
+        let lost = |workload: &Arc<Workload>| {
+            workload.lost() || matches!(workload.phase, Phase::Running | Phase::Stopping)
+        };
+        if !held || workload.as_ref().is_some_and(lost) {
             return;
         }
-        let ended = job.filter(|job| job.has_ended());
+        let ended = workload.filter(|workload| workload.has_ended());
         self.calls.report(Outcome::Released {
             release: Release {
                 identity,
                 session,
                 held: true,
             },
-            granted: ended.and_then(|job| Timestamp::from_second(job.since).ok()),
+            granted: ended.and_then(|workload| Timestamp::from_second(workload.since).ok()),
             done: None,
         });
     }
@@ -832,7 +838,7 @@ impl Queue {
         let ours = contenders.map(|(session, identity)| OwnContender {
             session: session.clone(),
             identity: identity.clone(),
-            job: lookup.contends(&identity.uid, true),
+            workload: lookup.contends(&identity.uid, true),
             pods_gone: false,
         });
         let mut ours: Vec<OwnContender> = ours.collect();
@@ -854,8 +860,8 @@ impl Queue {
         proofs.note_starts(&ours, now.moment);
         let mut questions = Vec::new();
         for contender in &mut ours {
-            let job = contender.job.as_ref();
-            let may_start = job.is_some_and(|job| self.settings.may_start(job))
+            let workload = contender.workload.as_ref();
+            let may_start = workload.is_some_and(|workload| self.settings.may_start(workload))
                 && !withheld.immovable.contains(&contender.identity.uid);
             if contender.needs_proof(reading.holds(&contender.session), may_start) {
                 questions.extend(proofs.apply(contender, now.moment));
@@ -870,7 +876,11 @@ impl Queue {
 
     /// How many of those in the queue this pass looks at.
     fn head(&self, ours: &[OwnContender], withheld: &Withheld) -> usize {
-        let waiting = |ours: &&OwnContender| ours.job.as_ref().is_some_and(|job| job.is_queued());
+        let waiting = |ours: &&OwnContender| {
+            ours.workload
+                .as_ref()
+                .is_some_and(|workload| workload.is_queued())
+        };
         let passed =
             ours.iter().filter(waiting).count() + withheld.busy.len() + withheld.barred.len();
         head(self.settings.limit, self.operations.unwrap_or(0), passed)
@@ -897,9 +907,11 @@ impl Queue {
         lookup: &impl Lookup,
     ) {
         let lock_key = self.settings.prefix.lock_key();
-        let runs = |job: &&Job| job.phase == Phase::Running && job.started_at(&lock_key);
+        let runs = |workload: &&Workload| {
+            workload.phase == Phase::Running && workload.started_at(&lock_key)
+        };
         let bound = self.active.bound.values();
-        let running: Vec<&Job> = bound.map(AsRef::as_ref).filter(runs).collect();
+        let running: Vec<&Workload> = bound.map(AsRef::as_ref).filter(runs).collect();
         let reading = self.knowledge.reading.as_ref().filter(|_| certain);
         let evidence = &mut self.held.evidence;
         evidence.observe(
@@ -943,7 +955,9 @@ impl Queue {
             self.write(Write::Rename(rename.clone()), None);
         }
         if certain && !blocked {
-            plan.sessions.iter().for_each(|job| self.make_session(job));
+            plan.sessions
+                .iter()
+                .for_each(|workload| self.make_session(workload));
             if plan.transaction.is_none() && self.sessions.making.is_empty() {
                 self.knowledge.writing_works();
             }
@@ -961,11 +975,13 @@ impl Queue {
     /// answered, or is so old that the workload would be suspended again.
     fn start(&mut self, start: Start, now: Now, lookup: &impl Lookup) {
         self.note_token(start.slot.fencing_token());
-        let job = lookup.workload(&start.job.uid);
-        let grace = job.as_ref().map_or(Duration::ZERO, |job| job.grace);
+        let workload = lookup.workload(&start.workload.uid);
+        let grace = workload
+            .as_ref()
+            .map_or(Duration::ZERO, |workload| workload.grace);
         // One that was suspended for want of evidence is not started only to be suspended again: by the time
         // that the next proof is due it must have been enough.
-        let lost = job.is_some_and(|job| job.lost());
+        let lost = workload.is_some_and(|workload| workload.lost());
         let due = if lost { 3 } else { 8 };
         let enough = |sent: Moment, ttl: Duration| {
             let end = sent + ttl;
@@ -1009,16 +1025,16 @@ impl Queue {
     }
 
     /// Has a session made for a workload, unless that is under way.
-    fn make_session(&mut self, job: &Target) {
-        if !self.sessions.making.insert(job.uid.clone()) {
+    fn make_session(&mut self, workload: &Target) {
+        if !self.sessions.making.insert(workload.uid.clone()) {
             return;
         }
         let call = Call::CreateSession {
-            name: self.settings.identity(job).session_name(),
+            name: self.settings.identity(workload).session_name(),
             ttl: self.settings.ttl,
             lock_delay: self.settings.session_lock_delay(),
         };
-        self.calls.ask(Pending::Session(job.clone()), call);
+        self.calls.ask(Pending::Session(workload.clone()), call);
     }
 
     /// Has workloads deleted that are not to wait, unless something is wrong with Consul: then they wait.
@@ -1052,19 +1068,22 @@ impl Queue {
     /// when it was granted, and only while Consul's entries are.
     fn report_unheld(&mut self, plan: &Plan, certain: bool) {
         let mut known = std::mem::take(&mut self.held.unheld);
-        for job in &plan.unheld {
-            if !known.contains(&job.uid) {
-                self.calls.report(Outcome::GoesOn(job.clone()));
+        for workload in &plan.unheld {
+            if !known.contains(&workload.uid) {
+                self.calls.report(Outcome::GoesOn(workload.clone()));
             }
         }
         if certain {
             let transaction = plan.transaction.iter();
             let granted = transaction.flat_map(|transaction| &transaction.grants);
-            let granted = granted.map(|grant| &grant.job);
-            let soon: BTreeSet<&Uid> = granted.chain(&plan.sessions).map(|job| &job.uid).collect();
+            let granted = granted.map(|grant| &grant.workload);
+            let soon: BTreeSet<&Uid> = granted
+                .chain(&plan.sessions)
+                .map(|workload| &workload.uid)
+                .collect();
             known.retain(|uid| soon.contains(uid));
         }
-        known.extend(plan.unheld.iter().map(|job| job.uid.clone()));
+        known.extend(plan.unheld.iter().map(|workload| workload.uid.clone()));
         self.held.unheld = known;
     }
 

@@ -1,4 +1,4 @@
-//! What the API server refused to have done to Jobs, and what follows from it: for each of them, and
+//! What the API server refused to have done to workloads, and what follows from it: for each of them, and
 //! for all when it is about none of them.
 
 use std::{
@@ -13,14 +13,14 @@ use consul_client::clock::Moment;
 /// How long the API server may still do what it has not answered: its own bound on a request.
 const UNDECIDED: Duration = Duration::from_mins(1);
 
-/// How long a Job is left alone that can't be changed at all: long beside the time for which it
+/// How long a workload is left alone that can't be changed at all: long beside the time for which it
 /// keeps a slot before that is known.
 const LEFT_ALONE: Duration = Duration::from_mins(10);
 
-/// After how many refusals of starts in a row it is not about the Jobs.
+/// After how many refusals of starts in a row it is not about the workloads.
 const IN_A_ROW: u32 = 3;
 
-/// A Job that could not be written to.
+/// A workload that could not be written to.
 #[derive(Clone, Debug)]
 struct Trouble {
     setback: Setback,
@@ -30,7 +30,7 @@ struct Trouble {
 /// Why a write was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// Somebody else had changed the Job.
+    /// Somebody else had changed the workload.
     Outrun,
     /// Nothing was heard of it.
     Unanswered,
@@ -49,7 +49,7 @@ impl Why {
 /// What the API server refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refused {
-    /// To have the Job started.
+    /// To have the workload started.
     Start,
     /// Also to have it told that it gives its slot back, since then.
     GiveBack(Moment),
@@ -72,7 +72,7 @@ impl Refused {
     }
 }
 
-/// The Jobs that are not written to as they otherwise would be.
+/// The workloads that are not written to as they otherwise would be.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Withheld {
     /// They are being written to, or left alone for now.
@@ -83,18 +83,18 @@ pub(super) struct Withheld {
     pub(super) immovable: BTreeSet<Uid>,
 }
 
-/// No Job is started for now.
+/// No workload is started for now.
 #[derive(Clone, Debug)]
 struct Closed {
     /// When the next one may be tried, or what forbids all of them is asked about again.
     setback: Setback,
     /// What the API server said.
     message: String,
-    /// Whether the operator may write to no Job: none is tried before it may.
+    /// Whether the operator may write to no Workload: none is tried before it may.
     forbidden: bool,
 }
 
-/// The Jobs that could not be written to, and whether any can be started.
+/// The workloads that could not be written to, and whether any can be started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals {
     troubles: BTreeMap<Uid, Trouble>,
@@ -104,7 +104,7 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// The Jobs that are left alone for now, or can't be started.
+    /// The workloads that are left alone for now, or can't be started.
     pub(super) fn withheld(&self, now: Moment) -> Withheld {
         let mut withheld = Withheld::default();
         for (uid, trouble) in &self.troubles {
@@ -129,19 +129,19 @@ impl Refusals {
         withheld
     }
 
-    /// Whether no Job is started for now, because one after another was refused or all would be.
+    /// Whether no workload is started for now, because one after another was refused or all would be.
     pub(super) fn is_closed(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden || closed.setback.until > now)
     }
 
-    /// Whether it is time to ask again if the operator may write to Jobs.
+    /// Whether it is time to ask again if the operator may write to workloads.
     pub(super) fn is_to_ask(&self, now: Moment) -> bool {
         let closed = self.closed.as_ref();
         closed.is_some_and(|closed| closed.forbidden && closed.setback.until <= now)
     }
 
-    /// Takes note of the answer. That it might not is held against no Job: once it may, all are as
+    /// Takes note of the answer. That it might not is held against no Workload: once it may, all are as
     /// they were, in the same order.
     pub(super) fn answered(&mut self, may_write: Option<bool>, now: Now) {
         match (may_write, &mut self.closed) {
@@ -166,8 +166,8 @@ impl Refusals {
 
     /// When something is tried again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
-        let jobs = self.troubles.values().map(|trouble| trouble.setback.until);
-        jobs.chain(self.closed.iter().map(|closed| closed.setback.until))
+        let workloads = self.troubles.values().map(|trouble| trouble.setback.until);
+        workloads.chain(self.closed.iter().map(|closed| closed.setback.until))
     }
 
     /// Takes note of a write that was done.
@@ -188,7 +188,7 @@ impl Refusals {
         }
     }
 
-    /// Takes note of a write that came too late: the Job has changed, and what was refused before may not
+    /// Takes note of a write that came too late: the workload has changed, and what was refused before may not
     /// be any more. Who changes it all the time costs one try after another, so these have pauses too.
     pub(super) fn outrun(&mut self, uid: &Uid, now: Now) {
         let before = self.troubles.remove(uid);
@@ -202,7 +202,7 @@ impl Refusals {
         self.troubles.insert(uid.clone(), Trouble { setback, why });
     }
 
-    /// Forgets all Jobs but these.
+    /// Forgets all workloads but these.
     pub(super) fn retain(&mut self, matters: impl Fn(&Uid) -> bool) {
         self.troubles.retain(|uid, _| matters(uid));
     }
@@ -277,7 +277,7 @@ mod tests {
 
     fn give_back() -> Write {
         Write::GiveBack(GiveBack {
-            job: Target {
+            workload: Target {
                 name: "a".into(),
                 uid: Uid::from("a"),
                 version: "1".into(),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
+    fn a_workload_that_cannot_be_changed_keeps_its_slot_until_no_start_can_come() {
         let first = Moment::from_boot(Duration::from_secs(100));
         let again = |before, now| Refused::after(before, &give_back(), now);
         let told = again(Some(Refused::Start), first);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn that_all_starts_are_forbidden_is_held_against_no_job() {
+    fn that_all_starts_are_forbidden_is_held_against_no_workload() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let setback = Setback::after(None, now);
         let why = Why::Refused(Refused::Everything);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_some_jobs_close_nothing_for_long() {
+    fn refusals_of_some_workloads_close_nothing_for_long() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let mut refusals = Refusals::default();
         for _ in 1..IN_A_ROW {

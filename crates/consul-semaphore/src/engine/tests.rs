@@ -4,13 +4,14 @@ use std::{cell::RefCell, sync::Arc};
 
 use super::*;
 use crate::{
-    Granted, Job, Phase, SessionState, Settings, Uid, model::consul::Consul, plan::Start, samples,
+    Granted, Phase, SessionState, Settings, Uid, Workload, model::consul::Consul, plan::Start,
+    samples,
 };
 
 /// What the engine looks up: the workloads of each queue.
 #[derive(Default)]
 struct Store {
-    jobs: BTreeMap<QueueRef, Vec<Arc<Job>>>,
+    workloads: BTreeMap<QueueRef, Vec<Arc<Workload>>>,
     opened: RefCell<BTreeSet<QueueRef>>,
 }
 
@@ -27,7 +28,7 @@ impl Stores for Store {
     }
 
     fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>> {
-        let queues = self.jobs.keys();
+        let queues = self.workloads.keys();
         let queues = queues.filter(|queue| queue.semaphore == *semaphore);
         queues.map(|queue| queue.key.clone()).collect()
     }
@@ -37,7 +38,7 @@ impl Stores for Store {
     }
 
     fn close(&self, queue: &QueueRef) -> bool {
-        let empty = self.jobs.get(queue).is_none_or(Vec::is_empty);
+        let empty = self.workloads.get(queue).is_none_or(Vec::is_empty);
         if empty {
             self.opened.borrow_mut().remove(queue);
         }
@@ -50,30 +51,30 @@ impl Stores for Store {
 }
 
 impl OfQueue<'_> {
-    fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
-        self.store.jobs.get(self.queue).into_iter().flatten()
+    fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.store.workloads.get(self.queue).into_iter().flatten()
     }
 }
 
 impl Lookup for OfQueue<'_> {
     fn slice(&self, head: usize) -> Slice {
-        let waiting = self.jobs().filter(|job| job.is_queued());
+        let waiting = self.workloads().filter(|workload| workload.is_queued());
         Slice {
             bound: self
-                .jobs()
-                .filter(|job| !job.is_queued())
+                .workloads()
+                .filter(|workload| !workload.is_queued())
                 .cloned()
                 .collect(),
             waiting: waiting.take(head).cloned().collect(),
         }
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        let mut all = self.store.jobs.values().flatten();
-        all.find(|job| job.uid == *uid).cloned()
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        let mut all = self.store.workloads.values().flatten();
+        all.find(|workload| workload.uid == *uid).cloned()
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         uids.iter().map(|uid| self.workload(uid)).collect()
     }
 
@@ -153,14 +154,14 @@ impl World {
             .put(&db, spec, finalizer, known, now, &self.store);
     }
 
-    /// A Job comes in a queue.
-    fn job(&mut self, name: &str, of: &QueueRef) {
-        let job = Job {
+    /// A workload comes in a queue.
+    fn workload(&mut self, name: &str, of: &QueueRef) {
+        let workload = Workload {
             key: of.key.clone(),
-            ..samples::job(name, Phase::Idle, None, None)
+            ..samples::workload(name, Phase::Idle, None, None)
         };
-        let jobs = self.store.jobs.entry(of.clone()).or_default();
-        jobs.push(Arc::new(job));
+        let workloads = self.store.workloads.entry(of.clone()).or_default();
+        workloads.push(Arc::new(workload));
         let now = self.now();
         self.engine.touched(of, now, &self.store);
     }
@@ -231,14 +232,16 @@ impl World {
     }
 
     fn start(&mut self, start: &Start) {
-        self.started.push(start.job.name.to_string());
-        let mut jobs = self.store.jobs.values_mut().flatten();
-        let job = jobs.find(|job| job.uid == start.job.uid).unwrap();
-        let job = Arc::make_mut(job);
-        job.phase = Phase::Running;
+        self.started.push(start.workload.name.to_string());
+        let mut workloads = self.store.workloads.values_mut().flatten();
+        let workload = workloads
+            .find(|workload| workload.uid == start.workload.uid)
+            .unwrap();
+        let workload = Arc::make_mut(workload);
+        workload.phase = Phase::Running;
         let session = start.slot.session();
-        job.granted = Some(Granted::by(start.slot.key(), session.as_str()));
-        job.reported = Some(session.clone());
+        workload.granted = Some(Granted::by(start.slot.key(), session.as_str()));
+        workload.reported = Some(session.clone());
     }
 
     fn state(&self) -> &Semaphore {
@@ -282,7 +285,7 @@ impl World {
 fn nothing_is_asked_of_consul_before_the_finalizer_is_there() {
     let mut world = World::default();
     world.put(spec(1, false), false, GRANTED);
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     world.settle();
     assert_eq!(world.duties, [Duty::AddFinalizer]);
     assert!(world.consul.index() == 0 && world.started.is_empty());
@@ -303,8 +306,8 @@ fn a_transaction_of_one_key_that_hangs_delays_no_other_key() {
     world.put(spec(1, true), true, GRANTED);
     world.list();
     world.settle();
-    world.job("stuck", &a);
-    world.job("quick", &b);
+    world.workload("stuck", &a);
+    world.workload("quick", &b);
     world.settle();
     world.record();
     assert_eq!(world.started, ["quick"]);
@@ -315,7 +318,7 @@ fn a_key_has_a_queue_while_somebody_uses_it() {
     let mut world = World::default();
     let a = queue("db", Some("a"));
     world.put(spec(1, true), true, GRANTED);
-    world.job("one", &a);
+    world.workload("one", &a);
     world.settle();
     assert!(!world.state().is_known(), "the watch is silent");
     world.list();
@@ -340,7 +343,7 @@ fn a_key_has_a_queue_while_somebody_uses_it() {
 fn a_limit_is_ours_until_the_spec_agrees_with_another_one() {
     let mut world = World::default();
     world.put(spec(3, false), true, GRANTED);
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     world.settle();
     assert_eq!(world.duties, [Duty::RecordLimits(vec![3])]);
     assert!(
@@ -350,7 +353,7 @@ fn a_limit_is_ours_until_the_spec_agrees_with_another_one() {
     world.record();
     assert_eq!((world.limit(), world.started.len()), (3, 1));
 
-    world.store.jobs.clear();
+    world.store.workloads.clear();
     world.others_write(5);
     world.put(spec(5, false), true, GRANTED);
     world.settle();
@@ -363,7 +366,7 @@ fn a_limit_is_ours_until_the_spec_agrees_with_another_one() {
 fn the_finalizer_goes_when_nothing_is_left() {
     let mut world = World::default();
     world.put(spec(1, false), true, GRANTED);
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     world.settle();
     world.record();
     world.put(terminating(spec(1, false)), true, GRANTED);
@@ -372,10 +375,10 @@ fn the_finalizer_goes_when_nothing_is_left() {
     assert_eq!(world.duties.pop(), Some(Duty::ListSessions), "now and then");
     world.sessions();
     world.duties.clear();
-    assert!(world.consul.get("p/.lock").is_some(), "a Job runs");
+    assert!(world.consul.get("p/.lock").is_some(), "a workload runs");
 
-    let job = Arc::make_mut(&mut world.store.jobs.values_mut().next().unwrap()[0]);
-    job.phase = Phase::Finished { at_rest: true };
+    let workload = Arc::make_mut(&mut world.store.workloads.values_mut().next().unwrap()[0]);
+    workload.phase = Phase::Finished { at_rest: true };
     let now = world.now();
     world.engine.touched(&queue("db", None), now, &world.store);
     world.settle();
@@ -402,7 +405,7 @@ fn one_that_may_not_use_its_prefix_is_let_go_at_once() {
         true,
         ConsulAccess::Refused { since },
     );
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     world.settle();
     assert_eq!(world.duties, [Duty::LeaveBehind]);
     assert_eq!(world.consul.index(), 0);
@@ -413,7 +416,7 @@ fn one_that_may_not_use_its_prefix_is_let_go_at_once() {
 fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
     let mut world = World::default();
     world.put(spec(1, false), true, GRANTED);
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     let now = world.now();
     world.engine.pass(now, &world.store);
     let Some(Effect::Queue(_, Action::Call(id, _))) = world.engine.next_effect() else {
@@ -431,7 +434,7 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
 #[test]
 fn one_without_an_object_waits_for_no_finalizer_and_has_no_duties() {
     let mut world = World::default();
-    world.job("a", &queue("db", None));
+    world.workload("a", &queue("db", None));
     let settings = Settings {
         ttl: Some(Duration::from_mins(1)),
         transient: true,
@@ -478,7 +481,7 @@ fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
     let db = queue("db", None);
     world.hung.insert(db.clone());
     world.put(spec(1, false), true, GRANTED);
-    world.job("a", &db);
+    world.workload("a", &db);
     world.settle();
     world.record();
     assert!(world.engine.queue(&db).unwrap().is_granting(&"a".into()));
@@ -504,15 +507,15 @@ fn what_a_key_wanted_for_an_earlier_limit_undoes_nothing() {
     world.put(spec(3, true), true, GRANTED);
     world.list();
     world.settle();
-    world.job("runs", &a);
-    world.job("ends", &b);
+    world.workload("runs", &a);
+    world.workload("ends", &b);
     world.settle();
     world.record();
     assert_eq!(world.started.len(), 2);
     // It gives its slot back, and hears nothing of that: so it says no more than that it wants 4.
     world.hung.insert(b.clone());
-    let job = &mut world.store.jobs.get_mut(&b).unwrap()[0];
-    Arc::make_mut(job).phase = Phase::Finished { at_rest: true };
+    let workload = &mut world.store.workloads.get_mut(&b).unwrap()[0];
+    Arc::make_mut(workload).phase = Phase::Finished { at_rest: true };
     world.put(spec(4, true), true, GRANTED);
     world.settle();
     assert!(world.engine.queue(&b).unwrap().is_blocked());

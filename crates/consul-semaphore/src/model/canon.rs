@@ -1,29 +1,29 @@
 //! When two states are the same: if one turns into the other by renaming. Names and numbers that
 //! are only ever compared count by what such comparisons say: a session by when it was first spoken
-//! of, an index by whether it is still the key's, a version by whether it is still the Job's, a
+//! of, an index by whether it is still the key's, a version by whether it is still the workload's, a
 //! moment by what it is later than. So a state that differs in nothing else is not looked at again.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::{consul::Consul, jobs::Jobs};
+use super::{consul::Consul, workloads::Workloads};
 use crate::{ContenderBody, Uid};
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// Hashes what it is told of a state, in the order of these Jobs.
+/// Hashes what it is told of a state, in the order of these workloads.
 pub(super) struct Canon<'a> {
     consul: &'a Consul,
-    jobs: &'a [Uid],
+    workloads: &'a [Uid],
     now: Moment,
     sessions: Vec<SessionId>,
     hasher: DefaultHasher,
 }
 
 impl<'a> Canon<'a> {
-    /// Jobs that can be taken for each other have a number by their place in this list.
-    pub(super) fn new(consul: &'a Consul, jobs: &'a [Uid], now: Moment) -> Self {
+    /// Workloads that can be taken for each other have a number by their place in this list.
+    pub(super) fn new(consul: &'a Consul, workloads: &'a [Uid], now: Moment) -> Self {
         Self {
             consul,
-            jobs,
+            workloads,
             now,
             sessions: Vec::new(),
             hasher: DefaultHasher::new(),
@@ -38,9 +38,9 @@ impl<'a> Canon<'a> {
         self.now
     }
 
-    /// The Jobs, in the order in which they count.
-    pub(super) fn jobs(&self) -> &'a [Uid] {
-        self.jobs
+    /// The workloads, in the order in which they count.
+    pub(super) fn workloads(&self) -> &'a [Uid] {
+        self.workloads
     }
 
     /// Something that counts by itself.
@@ -48,19 +48,19 @@ impl<'a> Canon<'a> {
         word.hash(&mut self.hasher);
     }
 
-    /// A Job's place in that order.
+    /// A workload's place in that order.
     pub(super) fn number(&self, uid: &Uid) -> Option<usize> {
-        self.jobs.iter().position(|job| job == uid)
+        self.workloads.iter().position(|workload| workload == uid)
     }
 
-    /// A Job.
-    pub(super) fn job(&mut self, uid: &Uid) {
+    /// A workload.
+    pub(super) fn workload(&mut self, uid: &Uid) {
         self.word(&self.number(uid));
     }
 
-    /// A version of a Job: an older one never comes back.
-    pub(super) fn version(&mut self, jobs: &Jobs, uid: &Uid, version: &str) {
-        self.word(&jobs.is_at(uid, version));
+    /// A version of a Workload: an older one never comes back.
+    pub(super) fn version(&mut self, workloads: &Workloads, uid: &Uid, version: &str) {
+        self.word(&workloads.is_at(uid, version));
     }
 
     /// A session. Whose it is and whether it lives is told where it is first spoken of; what

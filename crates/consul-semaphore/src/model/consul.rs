@@ -92,7 +92,7 @@ impl Consul {
         self.sessions.get(session)?.identity.as_deref()
     }
 
-    /// The contenders: those of the first Job first, and of one Job the oldest first, because of
+    /// The contenders: those of the first workload first, and of one workload the oldest first, because of
     /// two the older stays.
     pub(super) fn trace(&self, prefix: &Prefix, fair: bool, canon: &mut Canon<'_>) {
         let lock_key = prefix.lock_key();

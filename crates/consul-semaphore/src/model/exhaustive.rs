@@ -1,7 +1,7 @@
 //! Every order of events, in a world that is small enough: [`decide`](crate::decide)
 //! itself under stateright's model checker.
 //!
-//! There are three contenders for one or two slots: two Jobs, of two clusters or of one with two
+//! There are three contenders for one or two slots: two workloads, of two clusters or of one with two
 //! operators that both take themselves for the active one, and another program with the algorithm of
 //! Consul's Go client. In every state every next thing may happen: a step of a plan, a pass, a pod's
 //! end, the Job controller's turn, and as many faults and changes of mind as the setup allows.
@@ -36,11 +36,11 @@ const STEPS: usize = 150;
 /// Who works where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sites {
-    /// One operator, with two Jobs.
+    /// One operator, with two workloads.
     One,
-    /// Two operators that work on the same two Jobs.
+    /// Two operators that work on the same two workloads.
     TwoReplicas,
-    /// Two clusters, each with an operator and a Job.
+    /// Two clusters, each with an operator and a workload.
     TwoClusters,
 }
 
@@ -54,7 +54,7 @@ struct Setup {
     faults: u8,
     /// of these kinds,
     kinds: &'static [Fault],
-    /// how often users suspend or delete a Job, or it fails,
+    /// how often users suspend or delete a workload, or it fails,
     whims: u8,
     /// and how often another program comes.
     arrivals: u8,
@@ -173,7 +173,7 @@ impl Model for Space {
             }),
             // stateright's own `eventually` says nothing about paths that join or go in a circle.
             Property::always("all comes to rest", Space::comes_to_rest),
-            Property::sometimes("all Jobs are done", |_, state: &State| {
+            Property::sometimes("all workloads are done", |_, state: &State| {
                 state.shows(Showing::AllDone)
             }),
             Property::sometimes("another program holds", |space, state: &State| {
@@ -184,7 +184,7 @@ impl Model for Space {
             Property::sometimes("a lost slot is had again", |space, state: &State| {
                 !space.setup.takes_slots() || state.shows(Showing::SlotHadAgain)
             }),
-            Property::sometimes("a Job is suspended", |space, state: &State| {
+            Property::sometimes("a workload is suspended", |space, state: &State| {
                 !space.setup.takes_slots() || state.shows(Showing::Suspended)
             }),
         ]

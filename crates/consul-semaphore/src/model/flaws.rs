@@ -21,31 +21,31 @@ pub(super) enum Flaw {
     SkipsChecks,
     /// `.lock` is written whatever it was written to since it was read.
     DropsIndex,
-    /// The pods of a Job are taken to be gone without a proof.
+    /// The pods of a workload are taken to be gone without a proof.
     ReleasesEarly,
     /// A holder's contender is written, but not locked by its session.
     LocksNothing,
-    /// A Job that lost its slot is not suspended.
+    /// A workload that lost its slot is not suspended.
     SuspendsNobody,
-    /// A Job that lost its slot is not given another one.
+    /// A workload that lost its slot is not given another one.
     RegrantsNobody,
     /// Nobody is granted a free slot.
     GrantsNobody,
-    /// What the Jobs of others hold is never pruned.
+    /// What the workloads of others hold is never pruned.
     PrunesNobody,
     /// A slot is left to those who come first for as long as they do not take it.
     StandsBackForEver,
     /// A limit that was written once counts as ours for ever, whichever one the spec agrees with since.
     ClaimsOldLimits,
-    /// The grant of a Job that is put on hold, and whose session dies, stays in its template.
+    /// The grant of a workload that is put on hold, and whose session dies, stays in its template.
     KeepsGrantOnHold,
-    /// A conflict is always taken for a change of the Job, and what it was about is tried again at once.
+    /// A conflict is always taken for a change of the workload, and what it was about is tried again at once.
     NeverPauses,
     /// A version that is smaller than the one that is known is never believed.
     BelievesNoSmallerVersion,
     /// While it is asked whether pods are left, nothing else is decided.
     WaitsForProofs,
-    /// Contenders of waiting Jobs that others have overtaken are never taken back.
+    /// Contenders of waiting workloads that others have overtaken are never taken back.
     ShowsTheOvertaken,
 }
 

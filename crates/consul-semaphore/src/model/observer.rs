@@ -1,4 +1,4 @@
-//! An observer of Consul and of the Jobs, who shares nothing with the algorithm: it knows the rules
+//! An observer of Consul and of the workloads, who shares nothing with the algorithm: it knows the rules
 //! from their documentation, and checks every write of the operator's and every moment.
 
 use std::{
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{canon::Canon, jobs::Jobs, outside::Outside, sight::Sight};
+use super::{canon::Canon, outside::Outside, sight::Sight, workloads::Workloads};
 use crate::{
     LimitPolicy, Mode, Settings, Uid,
     plan::{Start, Transaction},
@@ -38,7 +38,7 @@ pub(super) struct Written<'a> {
     pub(super) index: u64,
     pub(super) before: Sight,
     pub(super) after: Sight,
-    pub(super) jobs: &'a Jobs,
+    pub(super) workloads: &'a Workloads,
     pub(super) settings: &'a Settings,
     /// `status.appliedLimits` at the time.
     pub(super) applied: &'a [u32],
@@ -48,7 +48,7 @@ pub(super) struct Written<'a> {
 /// What the observer remembers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observer {
-    /// When a slot was last taken from a Job by anything else than the operator. It may have pods
+    /// When a slot was last taken from a workload by anything else than the operator. It may have pods
     /// without a slot then, until it is given another one or suspended.
     robbed: BTreeMap<Uid, Moment>,
     /// Since when each session that was once seen as a dead holder is dead.
@@ -63,14 +63,14 @@ pub(super) struct Observer {
     pub(super) limit_is_ours: bool,
     /// The limits that were recorded as the operator's, until the spec's was agreed with.
     claimed: BTreeSet<u32>,
-    /// The sessions in whose slots Jobs were started, or have gone on.
+    /// The sessions in whose slots workloads were started, or have gone on.
     ran_in: BTreeSet<SessionId>,
     /// How long each grant has its slot cool.
     cooldowns: BTreeMap<SessionId, Duration>,
-    /// Since when each holder's Job, which was started in its slot, is done: it has ended or is gone,
+    /// Since when each holder's workload, which was started in its slot, is done: it has ended or is gone,
     /// and so are its pods.
     done: BTreeMap<SessionId, Moment>,
-    /// The Jobs that are not to wait and were there while all slots were taken.
+    /// The workloads that are not to wait and were there while all slots were taken.
     contended: BTreeSet<Uid>,
 }
 
@@ -90,7 +90,7 @@ impl Observer {
             done,
             contended,
         } = self;
-        for uid in canon.jobs() {
+        for uid in canon.workloads() {
             canon.word(&robbed.contains_key(uid));
             canon.word(&contended.contains(uid));
         }
@@ -126,12 +126,12 @@ impl Observer {
         taken.is_some_and(|taken| *taken >= moment)
     }
 
-    /// Whether somebody else has taken this Job's slot at this moment or later.
+    /// Whether somebody else has taken this workload's slot at this moment or later.
     pub(super) fn robbed_since(&self, uid: &Uid, moment: Moment) -> bool {
         self.robbed.get(uid).is_some_and(|robbed| *robbed >= moment)
     }
 
-    /// Whether this Job is without its slot because somebody else took it.
+    /// Whether this workload is without its slot because somebody else took it.
     pub(super) fn is_robbed(&self, uid: &Uid) -> bool {
         self.robbed.contains_key(uid)
     }
@@ -140,7 +140,7 @@ impl Observer {
     pub(super) fn others_acted(&mut self, before: &Sight, after: &Sight, now: Moment) {
         let limit = |sight: &Sight| sight.body.as_ref().map(|body| body.limit);
         self.limit_is_ours &= limit(before) == limit(after);
-        for uid in before.jobs().difference(&after.jobs()) {
+        for uid in before.workloads().difference(&after.workloads()) {
             self.robbed.insert(uid.clone(), now);
         }
         let hold: BTreeSet<&SessionId> = after.holding().map(|(session, _)| session).collect();
@@ -152,47 +152,53 @@ impl Observer {
         }
     }
 
-    /// At every moment: a Job that was started by a grant, or has pods from then, holds a slot,
+    /// At every moment: a workload that was started by a grant, or has pods from then, holds a slot,
     /// unless somebody else took it.
-    pub(super) fn look(&mut self, sight: &Sight, jobs: &Jobs, settings: &Settings, now: Moment) {
+    pub(super) fn look(
+        &mut self,
+        sight: &Sight,
+        workloads: &Workloads,
+        settings: &Settings,
+        now: Moment,
+    ) {
         self.died
             .retain(|session, _| !sight.contenders.contains_key(session));
         for session in sight.dead_holders() {
             self.died.entry(session).or_insert(now);
         }
-        self.look_at_ends(sight, jobs, now);
+        self.look_at_ends(sight, workloads, now);
         if sight
             .body
             .as_ref()
             .is_some_and(|body| body.holders.len() >= body.limit())
         {
-            let impatient = jobs.objects().filter(|object| object.is_impatient());
+            let impatient = workloads.objects().filter(|object| object.is_impatient());
             self.contended
                 .extend(impatient.map(|object| object.uid.clone()));
         }
-        let held = sight.jobs();
+        let held = sight.workloads();
         self.robbed.retain(|uid, _| !held.contains(uid));
-        for uid in jobs.in_need_of_a_slot(&settings.prefix.lock_key()) {
+        for uid in workloads.in_need_of_a_slot(&settings.prefix.lock_key()) {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
         }
     }
 
-    /// Takes note of the holders whose Jobs are done.
-    fn look_at_ends(&mut self, sight: &Sight, jobs: &Jobs, now: Moment) {
+    /// Takes note of the holders whose workloads are done.
+    fn look_at_ends(&mut self, sight: &Sight, workloads: &Workloads, now: Moment) {
         let alive = |session: &SessionId| sight.contenders.contains_key(session);
         self.done.retain(|session, _| alive(session));
         for (session, uid) in sight.holding() {
             let Some(uid) = uid else { continue };
-            let object = jobs.get(uid);
+            let object = workloads.get(uid);
             let ended = object.is_none_or(|object| !object.may_run());
-            if ended && !jobs.has_pods(uid) {
+            if ended && !workloads.has_pods(uid) {
                 self.done.entry(session.clone()).or_insert(now);
             }
         }
     }
 
-    /// A Job that is not to wait was deleted.
+    /// A workload that is not to wait was deleted.
     pub(super) fn skipped(&self, uid: &Uid) {
         let contended = self.contended.contains(uid);
         assert!(
@@ -201,12 +207,12 @@ impl Observer {
         );
     }
 
-    /// A Job was told that it gives its slot back: it is not done, and its slot does not cool.
+    /// A workload was told that it gives its slot back: it is not done, and its slot does not cool.
     pub(super) fn gave_back(&mut self, session: &SessionId) {
         self.ran_in.remove(session);
     }
 
-    /// A slot is not released before its Job is done and it has cooled, unless its Job was never
+    /// A slot is not released before its workload is done and it has cooled, unless its workload was never
     /// started or gives it back.
     fn check_cooldown(&self, written: &Written<'_>) {
         let of_the_dead = |session: &SessionId| !written.before.contenders.contains_key(session);
@@ -216,7 +222,7 @@ impl Observer {
             .iter()
             .filter(|release| release.held)
         {
-            let object = written.jobs.get(&release.identity.uid);
+            let object = written.workloads.get(&release.identity.uid);
             let ran = object.is_none_or(|object| object.finished() && object.ran());
             let started = self.ran_in.contains(&release.session);
             if !ran || !started || of_the_dead(&release.session) {
@@ -262,11 +268,11 @@ impl Observer {
         if let (Some(before), Some(after)) = (&before.body, &after.body) {
             assert_eq!(before.rest, after.rest, "changed what it does not know");
         }
-        // A Job whose template still names its slot gives it back first: until then an older decision
+        // A workload whose template still names its slot gives it back first: until then an older decision
         // could start it.
         for release in transaction.releases.iter().filter(|release| release.held) {
             let bound = written
-                .jobs
+                .workloads
                 .get(&release.identity.uid)
                 .is_some_and(|object| {
                     let granted = object.granted.as_ref();
@@ -312,8 +318,8 @@ impl Observer {
                 "dropped a holder that lives: {transaction:?}"
             );
         }
-        // A dead one's place may go to another session of its Job at once, and so may that of a
-        // Job that is proved to be done.
+        // A dead one's place may go to another session of its workload at once, and so may that of a
+        // workload that is proved to be done.
         let replaced = transaction.grants.iter().any(|grant| !grant.starts);
         let released =
             |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
@@ -366,10 +372,10 @@ impl Observer {
         self.defended.clear();
     }
 
-    /// A Job is started in a slot that is its own, with the token of its last grant; unless somebody
+    /// A workload is started in a slot that is its own, with the token of its last grant; unless somebody
     /// took that slot after the operator read, at `read`, that it was there.
     pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
-        let uid = &start.job.uid;
+        let uid = &start.workload.uid;
         let session = start.slot.session();
         let mut holding = sight.holding();
         let holder = holding.find_map(|(holder, uid)| (holder == session).then_some(uid));

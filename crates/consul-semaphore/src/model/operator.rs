@@ -23,12 +23,12 @@ use self::{
 use super::{
     consul::Refused,
     flaws::Flaw,
-    jobs::Object,
     outside::{Outside, Reach},
     requests::{self, Patch},
+    workloads::Object,
 };
 use crate::{
-    Identity, Job, Plan, SessionState, Turns, Uid,
+    Identity, Plan, SessionState, Turns, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Lookup, Now,
         Queue, QueueRef, SemaphoreRef, Spec, Write,
@@ -62,11 +62,11 @@ pub(super) struct Operator {
     pending: VecDeque<Step>,
     /// The calls of which nothing is heard.
     hung: Vec<End>,
-    /// Whether a Job has changed since the last pass.
+    /// Whether a workload has changed since the last pass.
     woken: bool,
     /// What was heard of sessions by the last pass.
     lives: BTreeSet<(SessionId, bool)>,
-    /// Jobs that were stopped and have not been seen since.
+    /// Workloads that were stopped and have not been seen since.
     stopped: BTreeSet<Uid>,
     /// The last answers, and what the watch brought last: each may come once more.
     answered: VecDeque<(CallId, Answer)>,
@@ -79,16 +79,16 @@ pub(super) struct Operator {
 fn now(outside: &Outside) -> Now {
     Now {
         moment: outside.now(),
-        time: jiff::Timestamp::from_second(outside.jobs.clock).unwrap_or_default(),
+        time: jiff::Timestamp::from_second(outside.workloads.clock).unwrap_or_default(),
         jitter: 0.0,
     }
 }
 
-/// Whether nothing has happened to any Job.
-fn alike(before: &[Arc<Job>], after: &[Arc<Job>]) -> bool {
-    let same = |(before, after): (&Arc<Job>, &Arc<Job>)| {
+/// Whether nothing has happened to any workload.
+fn alike(before: &[Arc<Workload>], after: &[Arc<Workload>]) -> bool {
+    let same = |(before, after): (&Arc<Workload>, &Arc<Workload>)| {
         let seen = after.seen;
-        Job {
+        Workload {
             seen,
             ..(**before).clone()
         } == **after
@@ -170,7 +170,7 @@ impl Operator {
         self.pending.front()
     }
 
-    /// Whether it has a session made ahead for this Job.
+    /// Whether it has a session made ahead for this workload.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
         self.queue()
             .is_some_and(|queue| queue.sessions.ahead.contains_key(uid))
@@ -240,23 +240,23 @@ impl Operator {
         });
     }
 
-    /// All Jobs are listed.
-    pub(super) fn see_jobs(&mut self, outside: &Outside) {
+    /// All workloads are listed.
+    pub(super) fn see_workloads(&mut self, outside: &Outside) {
         let now = outside.now();
         let asked = (self.flaw != Some(Flaw::BelievesNoSmallerVersion)).then_some(now);
         let seen = |object: &Object| {
-            let mut job = outside.jobs.read(&object.uid, now)?;
-            let mut known = self.store.jobs.iter();
-            match known.find(|known| known.uid == job.uid) {
-                Some(known) if !known.gives_way_to(&job, asked) => return Some(known.clone()),
-                Some(known) if known.version == job.version => job.seen = known.seen,
+            let mut workload = outside.workloads.read(&object.uid, now)?;
+            let mut known = self.store.workloads.iter();
+            match known.find(|known| known.uid == workload.uid) {
+                Some(known) if !known.gives_way_to(&workload, asked) => return Some(known.clone()),
+                Some(known) if known.version == workload.version => workload.seen = known.seen,
                 _ => {}
             }
-            Some(Arc::new(job))
+            Some(Arc::new(workload))
         };
-        let jobs: Vec<_> = outside.jobs.objects().filter_map(seen).collect();
-        self.woken |= !alike(&self.store.jobs, &jobs);
-        self.store.jobs = jobs;
+        let workloads: Vec<_> = outside.workloads.objects().filter_map(seen).collect();
+        self.woken |= !alike(&self.store.workloads, &workloads);
+        self.store.workloads = workloads;
         self.stopped.clear();
     }
 
@@ -356,7 +356,7 @@ impl Operator {
             while engine.pass(now, view).is_some() {}
         });
         for stop in self.stops(outside).collect::<Vec<_>>() {
-            self.stopped.insert(stop.job.uid.clone());
+            self.stopped.insert(stop.workload.uid.clone());
             self.pending.push_back(Step::Patch {
                 id: None,
                 patch: Patch::Stop(stop),
@@ -443,15 +443,17 @@ impl Operator {
         }
     }
 
-    /// The Jobs that run though no grant started them, as far as it has seen.
+    /// The workloads that run though no grant started them, as far as it has seen.
     pub(super) fn stops(&self, outside: &Outside) -> impl Iterator<Item = Stop> {
-        let asking = self.store.jobs.iter().filter(|job| {
-            let busy = self.queue().is_some_and(|queue| queue.is_busy(&job.uid));
-            job.wants.as_deref() == Some(outside.settings.name.as_str())
+        let asking = self.store.workloads.iter().filter(|workload| {
+            let busy = self
+                .queue()
+                .is_some_and(|queue| queue.is_busy(&workload.uid));
+            workload.wants.as_deref() == Some(outside.settings.name.as_str())
                 && !busy
-                && !self.stopped.contains(&job.uid)
+                && !self.stopped.contains(&workload.uid)
         });
-        asking.filter_map(|job| Stop::of(job))
+        asking.filter_map(|workload| Stop::of(workload))
     }
 
     /// Lines up what the engine asks for.
@@ -548,11 +550,11 @@ impl Operator {
             }
             Call::Describe(id) => Answer::Described(reached(()).map(|()| session(id))),
             Call::Prove(identity) => {
-                let job = outside.jobs.read(&identity.uid, outside.now());
-                let pods = outside.jobs.has_pods(&identity.uid);
+                let workload = outside.workloads.read(&identity.uid, outside.now());
+                let pods = outside.workloads.has_pods(&identity.uid);
                 let pods = pods && self.flaw != Some(Flaw::ReleasesEarly);
                 let left = pods.then(|| "a pod".to_owned());
-                Answer::Proof(Ok((job.map(Arc::new), left.into_iter().collect())))
+                Answer::Proof(Ok((workload.map(Arc::new), left.into_iter().collect())))
             }
             Call::AskAccess => Answer::Access(Some(true)),
             // These are no questions.

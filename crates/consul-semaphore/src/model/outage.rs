@@ -1,7 +1,7 @@
 //! Consul out of reach, and sessions that expire: worlds in which time counts.
 //!
 //! A call takes no time here, and the operator passes when something happens, when its plan asks
-//! for it, and every few seconds: it runs. What is checked is the sentence of the design: no Job has
+//! for it, and every few seconds: it runs. What is checked is the sentence of the design: no workload has
 //! pods without its session in `Holders` but from the loss of its slot to the end of its pods' grace
 //! period. Where Consul can't be asked, the loss that counts is the first that can come: Consul ends
 //! no session before its TTL is over, and may end it from then on.
@@ -107,10 +107,10 @@ impl Days {
     /// A second passes.
     fn second(&mut self) {
         self.outside.seconds += 1;
-        self.outside.jobs.clock += 1;
+        self.outside.workloads.clock += 1;
         self.outside.by_others(|outside| {
-            outside.jobs.end_in_time();
-            outside.jobs.control();
+            outside.workloads.end_in_time();
+            outside.workloads.control();
         });
         for session in self.overdue(2) {
             self.expire(&session);
@@ -127,7 +127,7 @@ impl Days {
     /// Passes, until there is nothing left to do.
     fn pass(&mut self) {
         for _ in 0..20 {
-            self.operator.see_jobs(&self.outside);
+            self.operator.see_workloads(&self.outside);
             if self.outside.reach != Reach::Silent {
                 self.operator.see_consul(&self.outside);
             }
@@ -137,7 +137,8 @@ impl Days {
             while self.operator.is_busy() {
                 self.operator.act(&mut self.outside, None);
             }
-            self.outside.by_others(|outside| outside.jobs.control());
+            self.outside
+                .by_others(|outside| outside.workloads.control());
             self.operator.renew(&mut self.outside);
             if !self.outside.is_away() {
                 self.reached = self.outside.now();
@@ -162,7 +163,7 @@ impl Days {
         overdue.map(|(session, _)| session.clone()).collect()
     }
 
-    /// Consul ends a session, as it may: the pods of its Job are gone by then.
+    /// Consul ends a session, as it may: the pods of its workload are gone by then.
     fn expire(&mut self, session: &SessionId) {
         let renewed = self.outside.renewed.get(session).copied();
         let ran_on = renewed.is_some_and(|renewed| renewed >= self.started);
@@ -181,7 +182,7 @@ impl Days {
             .by_others(|outside| outside.consul.destroy(session));
     }
 
-    /// The Job that holds a slot by this session.
+    /// The workload that holds a slot by this session.
     fn holder(&self, session: &SessionId) -> Option<Uid> {
         let sight = self.outside.sight();
         let mut holding = sight.holding();
@@ -189,31 +190,37 @@ impl Days {
         holder.and_then(|(_, uid)| uid.cloned())
     }
 
-    /// Whether this Job has pods that it had by a grant.
+    /// Whether this workload has pods that it had by a grant.
     fn pods(&self, uid: &Uid) -> bool {
-        let mut pods = self.outside.jobs.pods().iter();
-        pods.any(|pod| pod.job == *uid && !pod.rogue)
+        let mut pods = self.outside.workloads.pods().iter();
+        pods.any(|pod| pod.workload == *uid && !pod.rogue)
     }
 
     /// At every moment.
     fn check(&self) {
-        let Outside { settings, jobs, .. } = &self.outside;
+        let Outside {
+            settings,
+            workloads,
+            ..
+        } = &self.outside;
         if settings.on_slot_lost == OnSlotLost::Continue {
             return;
         }
-        let held = self.outside.sight().jobs();
+        let held = self.outside.sight().workloads();
         let now = self.outside.now();
         let lock_key = settings.prefix.lock_key();
-        let lost = jobs.in_need_of_a_slot(&lock_key);
+        let lost = workloads.in_need_of_a_slot(&lock_key);
         for uid in lost.filter(|uid| !held.contains(uid)) {
-            let runs = jobs.get(uid).is_some_and(super::jobs::Object::runs);
+            let runs = workloads
+                .get(uid)
+                .is_some_and(super::workloads::Object::runs);
             if !self.outside.is_away() {
                 assert!(!runs, "{uid} runs, and Consul says that it must not");
             }
             let Some(ttl) = settings.ttl else {
                 continue;
             };
-            let orphaned = jobs.get(uid).is_none();
+            let orphaned = workloads.get(uid).is_none();
             let out_of_sight = now.since(self.reached);
             assert!(
                 orphaned || out_of_sight <= ttl,
@@ -235,10 +242,10 @@ impl Days {
     /// Consul is there for good: all comes back by itself, and to rest.
     fn settle(&mut self) {
         self.reach(Reach::There);
-        self.outside.jobs.allow_all();
+        self.outside.workloads.allow_all();
         self.pass();
         for _ in 0..4 * TTL {
-            self.outside.by_others(|outside| outside.jobs.settle());
+            self.outside.by_others(|outside| outside.workloads.settle());
             self.second();
         }
         self.pass();
@@ -248,12 +255,12 @@ impl Days {
 
 fn happenings() -> impl Strategy<Value = Vec<Happening>> {
     let any_one = || 0..6_usize;
-    let jobs = prop_oneof![
-        4 => any_one().prop_map(|job| Event::Create { job, priority: 0 }),
+    let workloads = prop_oneof![
+        4 => any_one().prop_map(|workload| Event::Create { workload, priority: 0 }),
         2 => any_one().prop_map(Event::EndPod),
-        1 => any_one().prop_map(|job| Event::Delete(job, Deletion::Background)),
+        1 => any_one().prop_map(|workload| Event::Delete(workload, Deletion::Background)),
         1 => any_one().prop_map(Event::Suspend),
-        1 => any_one().prop_map(|job| Event::Hold(job, false)),
+        1 => any_one().prop_map(|workload| Event::Hold(workload, false)),
     ];
     let clients = prop_oneof![
         2 => any_one().prop_map(Event::Arrive),
@@ -272,7 +279,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         4 => Just(Reach::There),
     ];
     let happening = prop_oneof![
-        6 => jobs.prop_map(Happening::Other),
+        6 => workloads.prop_map(Happening::Other),
         3 => clients.prop_map(Happening::Other),
         2 => mischief.prop_map(Happening::Other),
         4 => reach.prop_map(Happening::Reach),
@@ -286,7 +293,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
 proptest! {
     #![proptest_config(config(100))]
 
-    /// Whatever becomes of Consul, every policy does what it says, no Job has pods when Consul may
+    /// Whatever becomes of Consul, every policy does what it says, no workload has pods when Consul may
     /// have given its slot to somebody else, and in the end nothing is lost.
     #[test]
     fn no_pods_outlive_the_evidence_for_their_slot(

@@ -7,10 +7,10 @@ use serde_json::Value;
 use super::{
     canon::Canon,
     consul::{Consul, Refused},
-    jobs::Jobs,
     observer::{Observer, Written},
     requests::{Answer, Patch},
     sight::{Body, Sight},
+    workloads::Workloads,
 };
 use crate::{Identity, Mode, Settings, Uid, plan::Transaction};
 use consul_client::{Entry, Op, SessionId, clock::Moment};
@@ -29,7 +29,7 @@ pub(super) enum Reach {
 #[derive(Clone)]
 pub(super) struct Outside {
     pub(super) consul: Consul,
-    pub(super) jobs: Jobs,
+    pub(super) workloads: Workloads,
     /// The spec of the `ConsulSemaphore`.
     pub(super) settings: Arc<Settings>,
     /// How often its spec has changed.
@@ -50,7 +50,7 @@ pub(super) struct Outside {
     pub(super) pods_hidden: bool,
     /// Seconds since the start.
     pub(super) seconds: u64,
-    /// The Jobs in the order in which they were started.
+    /// The workloads in the order in which they were started.
     pub(super) started: Vec<Uid>,
     /// The operator's transactions that did not get to Consul yet, with their generations. Nobody
     /// waits for their answers.
@@ -62,7 +62,7 @@ impl Outside {
     pub(super) fn new(settings: Settings, operations: usize) -> Self {
         Self {
             consul: Consul::default(),
-            jobs: Jobs::default(),
+            workloads: Workloads::default(),
             settings: Arc::new(settings),
             generation: 1,
             applied: Vec::new(),
@@ -85,7 +85,7 @@ impl Outside {
 
     /// All that counts of it, but for Consul.
     pub(super) fn trace(&self, canon: &mut Canon<'_>) {
-        self.jobs.trace(canon);
+        self.workloads.trace(canon);
         canon.word(&(&self.applied, self.generation));
     }
 
@@ -140,7 +140,7 @@ impl Outside {
 
     /// The finalizer is added, or removed.
     pub(super) fn set_finalizer(&mut self, added: bool) {
-        let left = self.sight().jobs();
+        let left = self.sight().workloads();
         assert!(added || left.is_empty(), "let go while {left:?} hold");
         assert!(added || self.settings.terminating, "let go too early");
         // The object goes with it.
@@ -163,7 +163,8 @@ impl Outside {
 
     fn look(&mut self) {
         let (sight, now) = (self.sight(), self.now());
-        self.observer.look(&sight, &self.jobs, &self.settings, now);
+        self.observer
+            .look(&sight, &self.workloads, &self.settings, now);
     }
 
     /// A transaction of the operator's, decided on this generation of the spec.
@@ -185,7 +186,7 @@ impl Outside {
             index: self.consul.index(),
             before,
             after: self.sight(),
-            jobs: &self.jobs,
+            workloads: &self.workloads,
             settings: &self.settings,
             applied: &self.applied,
             now: self.now(),
@@ -208,16 +209,16 @@ impl Outside {
 
     /// A PATCH of the operator's, decided on a reading of that time.
     pub(super) fn patch(&mut self, patch: &Patch, read: Moment, favoured: bool) -> Answer {
-        let answer = self.jobs.patch(patch, favoured);
+        let answer = self.workloads.patch(patch, favoured);
         if let (Answer::Done, Patch::Start(start)) = (answer, patch) {
             self.observer.started(start, &self.sight(), read);
-            self.started.push(start.job.uid.clone());
+            self.started.push(start.workload.uid.clone());
         }
         if let (Answer::Done, Patch::GiveBack(give_back)) = (answer, patch) {
             self.observer.gave_back(&give_back.session);
         }
         if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
-            self.observer.skipped(&skip.job.uid);
+            self.observer.skipped(&skip.workload.uid);
         }
         self.look();
         answer

@@ -1,15 +1,15 @@
-//! What the API server is asked to do with a Job, and what it says.
+//! What the API server is asked to do with a workload, and what it says.
 
 use crate::plan::{GiveBack, Rename, Skip, Start, Stop, Suspend, Target};
 
-/// What happens to a Job's pods when it is deleted.
+/// What happens to a workload's pods when it is deleted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deletion {
-    /// The Job goes at once, its pods when the garbage collector and their node get to it.
+    /// The workload goes at once, its pods when the garbage collector and their node get to it.
     Background,
-    /// The Job goes after its pods.
+    /// The workload goes after its pods.
     Foreground,
-    /// The Job goes at once, and its pods run on.
+    /// The workload goes at once, and its pods run on.
     Orphan,
 }
 
@@ -27,12 +27,12 @@ pub(super) enum Patch {
 impl Patch {
     pub(super) fn target(&self) -> &Target {
         match self {
-            Self::Start(start) => &start.job,
-            Self::Suspend(suspend) => &suspend.job,
-            Self::Stop(stop) => &stop.job,
-            Self::GiveBack(give_back) => &give_back.job,
-            Self::Rename(rename) => &rename.job,
-            Self::Skip(skip) => &skip.job,
+            Self::Start(start) => &start.workload,
+            Self::Suspend(suspend) => &suspend.workload,
+            Self::Stop(stop) => &stop.workload,
+            Self::GiveBack(give_back) => &give_back.workload,
+            Self::Rename(rename) => &rename.workload,
+            Self::Skip(skip) => &skip.workload,
         }
     }
 }
@@ -41,7 +41,7 @@ impl Patch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Done,
-    /// The Job is not there any more, or not at that version.
+    /// The workload is not there any more, or not at that version.
     Conflict,
     /// Refused for good.
     Refused,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{jobs::Object, operator::Operator, outside::Outside, sight::Body};
+use super::{operator::Operator, outside::Outside, sight::Body, workloads::Object};
 use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Uid};
 
-/// What must be true while calls hang, once all else is done: nobody waits for them but the Jobs that they are
+/// What must be true while calls hang, once all else is done: nobody waits for them but the workloads that they are
 /// about. One that is being written to may have pods, for which a slot is kept.
 pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let settings = &outside.settings;
@@ -15,15 +15,15 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
         return;
     };
     let foreign = sight.holding().filter(|(_, uid)| uid.is_none()).count();
-    let mut taken = sight.jobs();
+    let mut taken = sight.workloads();
     let writes = operator.hung().filter(|(_, written)| *written);
     taken.extend(writes.map(|(uid, _)| uid.clone()));
     let free = foreign + taken.len() < body.limit();
     let hangs = |uid: &Uid| operator.hung().any(|(hung, _)| hung == uid);
-    let mut objects = outside.jobs.objects();
+    let mut objects = outside.workloads.objects();
     let waits = objects.any(|object| {
-        let job = outside.jobs.read(&object.uid, outside.now());
-        !hangs(&object.uid) && job.is_some_and(|job| settings.may_start(&job))
+        let workload = outside.workloads.read(&object.uid, outside.now());
+        !hangs(&object.uid) && workload.is_some_and(|workload| settings.may_start(&workload))
     });
     assert!(!(free && waits), "a slot is idle while a call hangs");
 }
@@ -32,18 +32,18 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
 pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
     let settings = &outside.settings;
     let sight = outside.sight();
-    let holding = sight.jobs();
-    let job = |uid: &Uid| outside.jobs.read(uid, outside.now());
+    let holding = sight.workloads();
+    let workload = |uid: &Uid| outside.workloads.read(uid, outside.now());
 
     for uid in sight.contenders.values().flatten() {
-        let phase = job(uid).map(|job| job.phase);
+        let phase = workload(uid).map(|workload| workload.phase);
         let waits = phase == Some(Phase::Idle) && !holding.contains(uid);
         assert!(
             phase == Some(Phase::Running) || waits,
             "{uid} is {phase:?} and has a contender"
         );
     }
-    for object in outside.jobs.objects().filter(|_| !sight.is_misused()) {
+    for object in outside.workloads.objects().filter(|_| !sight.is_misused()) {
         let asks = object.wants.as_deref() == Some(settings.name.as_str());
         let ours = asks || object.granted.is_some();
         let held = holding.contains(&object.uid);
@@ -54,12 +54,16 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
             "it runs: {object:?}"
         );
     }
-    for object in outside.jobs.objects().filter(|object| object.may_run()) {
+    for object in outside
+        .workloads
+        .objects()
+        .filter(|object| object.may_run())
+    {
         assert!(
             object.hold || !object.stopped_by_user,
             "no hold: {object:?}"
         );
-        let rests = object.hold && object.suspend && !outside.jobs.has_pods(&object.uid);
+        let rests = object.hold && object.suspend && !outside.workloads.has_pods(&object.uid);
         let stale = object.granted.as_ref().is_some_and(|grant| {
             *grant.lock_key == *settings.prefix.lock_key() && !outside.is_in_holders(&grant.session)
         });
@@ -79,13 +83,14 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let others = outside.applied.iter().any(|applied| *applied != limit);
         assert!(!others, "a limit of others is ours: {:?}", outside.applied);
         assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
-        let startable = outside.jobs.objects().filter(|object| {
-            let job = job(&object.uid);
-            job.is_some_and(|job| settings.may_start(&job))
+        let startable = outside.workloads.objects().filter(|object| {
+            let workload = workload(&object.uid);
+            workload.is_some_and(|workload| settings.may_start(&workload))
         });
         let idle = held < body.limit() && startable.count() > 0;
         assert!(!idle || settings.paused, "a slot is idle");
-        let waiting = |uid: &&Uid| job(uid).is_some_and(|job| job.phase == Phase::Idle);
+        let waiting =
+            |uid: &&Uid| workload(uid).is_some_and(|workload| workload.phase == Phase::Idle);
         let contenders = sight.contenders.iter();
         let without_slot = contenders.filter(|(session, _)| !body.holds(session));
         let shown = without_slot
@@ -94,10 +99,10 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let (shown, most) = (shown.count(), body.limit().min(AHEAD) + OVERTAKEN);
         assert!(settings.paused || shown <= most, "{shown} are shown");
         let waits = |object: &Object| {
-            let job = job(&object.uid);
-            object.is_impatient() && job.is_some_and(|job| settings.may_start(&job))
+            let workload = workload(&object.uid);
+            object.is_impatient() && workload.is_some_and(|workload| settings.may_start(&workload))
         };
-        let waiting = outside.jobs.objects().any(waits);
+        let waiting = outside.workloads.objects().any(waits);
         assert!(!waiting || settings.paused, "it was not to wait");
     }
 }

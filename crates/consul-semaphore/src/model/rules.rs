@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    Job, Observed, Phase, Plan, Uid,
+    Observed, Phase, Plan, Uid, Workload,
     plan::{Grant, Transaction},
 };
 use consul_client::Op;
@@ -26,15 +26,15 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A Job is written to once at the most, and not while another write to it is on its way.
+/// A workload is written to once at the most, and not while another write to it is on its way.
 fn check_patches(observed: &Observed<'_>, plan: &Plan) {
     let grants = plan.transaction.iter().flat_map(|t| &t.grants);
-    let targets = (plan.starts.iter().map(|start| &start.job))
-        .chain(plan.suspends.iter().map(|suspend| &suspend.job))
-        .chain(plan.give_backs.iter().map(|give_back| &give_back.job))
-        .chain(plan.renames.iter().map(|rename| &rename.job))
-        .chain(plan.skips.iter().map(|skip| &skip.job))
-        .chain(grants.map(|grant| &grant.job));
+    let targets = (plan.starts.iter().map(|start| &start.workload))
+        .chain(plan.suspends.iter().map(|suspend| &suspend.workload))
+        .chain(plan.give_backs.iter().map(|give_back| &give_back.workload))
+        .chain(plan.renames.iter().map(|rename| &rename.workload))
+        .chain(plan.skips.iter().map(|skip| &skip.workload))
+        .chain(grants.map(|grant| &grant.workload));
     let mut written = BTreeSet::new();
     for target in targets {
         assert!(
@@ -45,14 +45,17 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A Job is deleted for contention alone: by what was read after it was seen, and while nothing else
+/// A workload is deleted for contention alone: by what was read after it was seen, and while nothing else
 /// is in the way.
 fn check_skips(observed: &Observed<'_>, plan: &Plan) {
     for skip in &plan.skips {
         let reading = observed.reading.expect("Consul was read");
         let mut line = observed.line.iter();
-        let job = line.find(|job| job.uid == skip.job.uid);
-        assert!(job.is_some_and(|job| job.seen <= reading.sent), "{skip:?}");
+        let workload = line.find(|workload| workload.uid == skip.workload.uid);
+        assert!(
+            workload.is_some_and(|workload| workload.seen <= reading.sent),
+            "{skip:?}"
+        );
         let paused = observed.settings.paused || observed.settings.terminating;
         assert!(!paused && plan.transaction.is_none(), "{skip:?}");
     }
@@ -69,10 +72,10 @@ fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
     assert!(!(removed && used), "removed a lock in use: {transaction:?}");
 }
 
-/// Nobody is passed: a Job that waits is granted only if a slot is left for everyone before it, and
-/// for every running Job that is to have its own again.
+/// Nobody is passed: a workload that waits is granted only if a slot is left for everyone before it, and
+/// for every running workload that is to have its own again.
 fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
-    let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.job.uid).collect();
+    let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.workload.uid).collect();
     let starts = |grant: &&Grant| grant.starts;
     if !transaction.grants.iter().any(|grant| starts(&grant)) {
         return;
@@ -80,28 +83,41 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     assert!(!observed.settings.paused && !observed.settings.terminating);
     let body = written(transaction).expect("a grant writes the lock");
 
-    let line: Vec<&Job> = observed
+    let line: Vec<&Workload> = observed
         .line
         .iter()
         .map(AsRef::as_ref)
-        .filter(|job| waits(observed, job))
+        .filter(|workload| waits(observed, workload))
         .collect();
-    let in_order = |job: &&Job| {
-        let lost = job.granted.is_some();
-        let (name, uid) = (job.name.to_string(), job.uid.to_string());
-        (!lost, -i64::from(job.priority), job.since, name, uid)
+    let in_order = |workload: &&Workload| {
+        let lost = workload.granted.is_some();
+        let (name, uid) = (workload.name.to_string(), workload.uid.to_string());
+        (
+            !lost,
+            -i64::from(workload.priority),
+            workload.since,
+            name,
+            uid,
+        )
     };
     assert!(line.is_sorted_by_key(in_order), "the line is out of order");
-    let last = line.iter().rposition(|job| granted.contains(&job.uid));
+    let last = line
+        .iter()
+        .rposition(|workload| granted.contains(&workload.uid));
     let before = &line[..last.unwrap_or(0)];
-    let passed = before.iter().filter(|job| !granted.contains(&job.uid));
+    let passed = before
+        .iter()
+        .filter(|workload| !granted.contains(&workload.uid));
 
-    let suspended = |job: &Job| plan.suspends.iter().any(|s| s.job.uid == job.uid);
-    let robbed = observed.bound.iter().filter(|job| {
-        runs_without_slot(observed, job) && !granted.contains(&job.uid) && !suspended(job)
+    let suspended =
+        |workload: &Workload| plan.suspends.iter().any(|s| s.workload.uid == workload.uid);
+    let robbed = observed.bound.iter().filter(|workload| {
+        runs_without_slot(observed, workload)
+            && !granted.contains(&workload.uid)
+            && !suspended(workload)
     });
-    let without_place = robbed.filter(|job| {
-        let mut held_by = job.held_by();
+    let without_place = robbed.filter(|workload| {
+        let mut held_by = workload.held_by();
         !held_by.any(|session| body.holds(session))
     });
     let left = body.limit().saturating_sub(body.holders.len());
@@ -111,26 +127,27 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     );
 }
 
-/// Whether a Job in line can be granted a slot now.
-fn waits(observed: &Observed<'_>, job: &Job) -> bool {
+/// Whether a workload in line can be granted a slot now.
+fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
     let taken = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
-        let ran_in = job.started_by(&ours.session) || job.reported.as_ref() == Some(&ours.session);
-        ours.identity.uid == job.uid && (held || ran_in)
+        let ran_in =
+            workload.started_by(&ours.session) || workload.reported.as_ref() == Some(&ours.session);
+        ours.identity.uid == workload.uid && (held || ran_in)
     });
-    let away = observed.barred.contains(&job.uid) || observed.busy.contains(&job.uid);
-    observed.settings.may_start(job) && !taken && !away
+    let away = observed.barred.contains(&workload.uid) || observed.busy.contains(&workload.uid);
+    observed.settings.may_start(workload) && !taken && !away
 }
 
-/// Whether a running Job that was started here is seen to have no slot.
-fn runs_without_slot(observed: &Observed<'_>, job: &Job) -> bool {
+/// Whether a running workload that was started here is seen to have no slot.
+fn runs_without_slot(observed: &Observed<'_>, workload: &Workload) -> bool {
     let lock_key = observed.settings.prefix.lock_key();
-    let here = matches!(&job.granted, Some(granted) if *granted.lock_key == *lock_key);
+    let here = matches!(&workload.granted, Some(granted) if *granted.lock_key == *lock_key);
     let held = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
-        ours.identity.uid == job.uid && held
+        ours.identity.uid == workload.uid && held
     });
-    here && job.phase == Phase::Running && !held && !observed.busy.contains(&job.uid)
+    here && workload.phase == Phase::Running && !held && !observed.busy.contains(&workload.uid)
 }
 
 /// The body of `.lock` that a transaction writes, or what stands for it in a mutex.

@@ -4,9 +4,9 @@ use proptest::{collection::vec, prelude::*, strategy::Union};
 
 use super::{
     foreign::Style,
-    jobs::Refusal,
     operator::Lost,
     requests::Deletion,
+    workloads::Refusal,
     world::{Event, Setup},
 };
 use crate::{LimitPolicy, Mode, lock::SEMAPHORE_FLAGS};
@@ -70,28 +70,28 @@ pub(super) fn mutex() -> impl Strategy<Value = Setup> {
 }
 
 /// What users, pods and the Job controller do all day.
-pub(super) fn jobs() -> BoxedStrategy<Event> {
+pub(super) fn workloads() -> BoxedStrategy<Event> {
     let deletion = prop_oneof![
         Just(Deletion::Background),
         Just(Deletion::Foreground),
         Just(Deletion::Orphan)
     ];
     prop_oneof![
-        6 => (any_one(), -1..2).prop_map(|(job, priority)| Event::Create { job, priority }),
+        6 => (any_one(), -1..2).prop_map(|(workload, priority)| Event::Create { workload, priority }),
         2 => any_one().prop_map(Event::CreateImpatient),
         6 => Just(Event::Control),
         5 => any_one().prop_map(Event::EndPod),
         1 => any_one().prop_map(Event::Fail),
-        1 => (any_one(), deletion).prop_map(|(job, how)| Event::Delete(job, how)),
+        1 => (any_one(), deletion).prop_map(|(workload, how)| Event::Delete(workload, how)),
         1 => Just(Event::CleanUp),
-        2 => (any_one(), prop::bool::weighted(0.3)).prop_map(|(job, hold)| Event::Hold(job, hold)),
+        2 => (any_one(), prop::bool::weighted(0.3)).prop_map(|(workload, hold)| Event::Hold(workload, hold)),
         1 => any_one().prop_map(Event::Suspend),
         1 => any_one().prop_map(Event::Unsuspend),
         1 => (any_one(), prop_oneof![1 => Just(None), 1 => Just(Some("other")), 4 => Just(Some("db"))])
-            .prop_map(|(job, name)| Event::AskFor(job, name)),
+            .prop_map(|(workload, name)| Event::AskFor(workload, name)),
         1 => any_one().prop_map(Event::Touch),
         1 => (any_one(), prop_oneof![Just(Refusal::Forbidden), Just(Refusal::Conflict)])
-            .prop_map(|(job, refusal)| Event::Forbid(job, refusal)),
+            .prop_map(|(workload, refusal)| Event::Forbid(workload, refusal)),
     ]
     .boxed()
 }
@@ -220,7 +220,7 @@ pub(super) fn rest() -> BoxedStrategy<Event> {
 /// Anything, while calls are under way side by side.
 pub(super) fn any_order() -> impl Strategy<Value = (Setup, Vec<Event>)> {
     let kinds = [
-        (6, jobs()),
+        (6, workloads()),
         (3, clients()),
         (1, mischief()),
         (1, limits()),
@@ -231,7 +231,7 @@ pub(super) fn any_order() -> impl Strategy<Value = (Setup, Vec<Event>)> {
     (setup(), script(kinds, 250))
 }
 
-/// So many slots that others hold, and the priorities of Jobs that come one after the other.
+/// So many slots that others hold, and the priorities of workloads that come one after the other.
 pub(super) fn crowd() -> impl Strategy<Value = (u32, Vec<i32>)> {
     (1..25_u32, vec(-4..5, 10..50))
 }

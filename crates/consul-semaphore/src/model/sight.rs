@@ -93,7 +93,7 @@ pub(super) struct Sight {
     pub(super) lock: Option<Entry>,
     /// `.lock`, if it is a semaphore's.
     pub(super) body: Option<Arc<Body>>,
-    /// The contenders that live, with the Job's uid where it is ours.
+    /// The contenders that live, with the workload's uid where it is ours.
     pub(super) contenders: BTreeMap<SessionId, Option<Uid>>,
     misused: bool,
 }
@@ -112,7 +112,7 @@ impl Sight {
     }
 
     /// The same of a mutex: whoever has locked the key is the only holder, and the limit is one.
-    /// `uid` is that of the holder's Job, where it is ours.
+    /// `uid` is that of the holder's workload, where it is ours.
     pub(super) fn of_mutex(lock: Option<Entry>, uid: Option<Uid>) -> Self {
         let holder = lock.as_ref().and_then(|lock| lock.session.clone());
         let usable = lock.as_ref().is_none_or(is_usable_as_mutex);
@@ -139,8 +139,8 @@ impl Sight {
             .map(|(session, uid)| (session, uid.as_ref()))
     }
 
-    /// The Jobs that hold a slot.
-    pub(super) fn jobs(&self) -> BTreeSet<Uid> {
+    /// The workloads that hold a slot.
+    pub(super) fn workloads(&self) -> BTreeSet<Uid> {
         self.holding().filter_map(|(_, uid)| uid.cloned()).collect()
     }
 

@@ -5,20 +5,20 @@ use std::time::Duration;
 use super::{
     flaws::Flaw,
     foreign::{Client, Style},
-    jobs::{Jobs, Object, Refusal},
     operator::{Lost, Operator, Step},
     outside::Outside,
     requests::{Deletion, Patch},
     rest::{check_at_rest, check_beside_hung},
+    workloads::{Object, Refusal, Workloads},
 };
 use crate::{Agreement, LimitPolicy, Mode, Plan, Uid, samples};
 use consul_client::SessionId;
 
-/// The Jobs' names; one is made again under the same name when it is gone.
+/// The workloads' names; one is made again under the same name when it is gone.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// How many passes it may take until nothing is left to do, once nothing happens any more, and two
-/// more for each Job.
+/// more for each workload.
 const PASSES: usize = 20;
 
 /// What a script starts from.
@@ -39,10 +39,10 @@ pub(super) struct Setup {
 pub(super) enum Event {
     // Users and the Job controller. What a number stands for is chosen among what is there.
     Create {
-        job: usize,
+        workload: usize,
         priority: i32,
     },
-    /// A Job is made that is not to wait.
+    /// A workload is made that is not to wait.
     CreateImpatient(usize),
     Control,
     EndPod(usize),
@@ -156,7 +156,7 @@ impl World {
         session.is_some_and(|session| self.outside.sight().contenders.contains_key(session))
     }
 
-    /// Whether the replica that was overtaken last is about to start a Job.
+    /// Whether the replica that was overtaken last is about to start a workload.
     pub(super) fn straggler_starts(&self) -> bool {
         let step = self.stragglers.last().and_then(Operator::next_step);
         matches!(
@@ -192,7 +192,7 @@ impl World {
     /// One thing happens, in the same second.
     pub(super) fn happen_at_once(&mut self, event: &Event) {
         match event {
-            Event::SeeJobs => self.operator.see_jobs(&self.outside),
+            Event::SeeJobs => self.operator.see_workloads(&self.outside),
             Event::SeeConsul => self.operator.see_consul(&self.outside),
             Event::Step(lost) if self.operator.is_busy() => {
                 self.operator.act(&mut self.outside, *lost);
@@ -212,7 +212,7 @@ impl World {
             }
             Event::Crash => {
                 self.operator = Operator::new(self.operator.flaw());
-                self.operator.see_jobs(&self.outside);
+                self.operator.see_workloads(&self.outside);
                 self.outside.observer.forget_enforcements();
             }
             Event::Depose => {
@@ -220,7 +220,7 @@ impl World {
                 let mut deposed = std::mem::replace(&mut self.operator, next);
                 deposed.deposed = true;
                 self.stragglers.push(deposed);
-                self.operator.see_jobs(&self.outside);
+                self.operator.see_workloads(&self.outside);
                 self.outside.observer.forget_enforcements();
             }
             Event::Straggle => {
@@ -244,14 +244,14 @@ impl World {
     fn tick(&mut self, seconds: u64) {
         self.outside.seconds += seconds;
         self.outside.consul.seconds += seconds;
-        self.outside.jobs.clock += i64::try_from(seconds).unwrap_or(0);
+        self.outside.workloads.clock += i64::try_from(seconds).unwrap_or(0);
     }
 
     /// A whole pass, with everything seen and nothing going wrong; says what was decided, and whether there
     /// was anything to do.
     fn pass(&mut self) -> (Plan, bool) {
         self.finish_plan();
-        self.operator.see_jobs(&self.outside);
+        self.operator.see_workloads(&self.outside);
         self.operator.see_consul(&self.outside);
         let plan = self.operator.decide(&self.outside);
         let busy = self.operator.is_busy();
@@ -277,7 +277,7 @@ impl World {
         self.finish_plan();
         self.operator.give_up(&self.outside, false);
         self.fall_quiet();
-        self.outside.jobs.allow_all();
+        self.outside.workloads.allow_all();
         self.outside.pods_hidden = true;
         self.come_to_rest();
         check_beside_hung(&self.outside, &self.operator);
@@ -292,10 +292,10 @@ impl World {
     /// after a pause: within a bounded number of passes nothing is.
     fn fall_quiet(&mut self) {
         let call_seconds = std::mem::take(&mut self.call_seconds);
-        let passes = PASSES + 4 * self.outside.jobs.objects().count();
+        let passes = PASSES + 4 * self.outside.workloads.objects().count();
         let mut plan = Plan::default();
         let quiet = (0..passes).any(|_| {
-            self.outside.by_others(|outside| outside.jobs.settle());
+            self.outside.by_others(|outside| outside.workloads.settle());
             let busy;
             (plan, busy) = self.pass();
             !busy
@@ -307,12 +307,12 @@ impl World {
     fn come_to_rest(&mut self) -> Plan {
         self.finish_plan();
         let mut plan = Plan::default();
-        let passes = PASSES + 2 * self.outside.jobs.objects().count();
+        let passes = PASSES + 2 * self.outside.workloads.objects().count();
         for _ in 0..passes {
             self.tick(1);
-            self.outside.by_others(|outside| outside.jobs.settle());
+            self.outside.by_others(|outside| outside.workloads.settle());
             self.finish_plan();
-            self.operator.see_jobs(&self.outside);
+            self.operator.see_workloads(&self.outside);
             let stops = self.operator.stops(&self.outside).next().is_some();
             let busy;
             (plan, busy) = self.pass();
@@ -334,16 +334,20 @@ impl World {
         self.happen(&Event::Terminate);
         let running: Vec<Uid> = self.running();
         self.settle();
-        assert_eq!(self.running(), running, "running Jobs keep their slots");
+        assert_eq!(
+            self.running(),
+            running,
+            "running workloads keep their slots"
+        );
         self.outside
-            .by_others(|outside| outside.jobs.complete_all());
+            .by_others(|outside| outside.workloads.complete_all());
         self.settle()
     }
 
-    /// The Jobs that run in a slot.
+    /// The workloads that run in a slot.
     pub(super) fn running(&self) -> Vec<Uid> {
-        let holding = self.outside.sight().jobs();
-        let objects = self.outside.jobs.objects();
+        let holding = self.outside.sight().workloads();
+        let objects = self.outside.workloads.objects();
         let running = objects.filter(|object| object.runs() && holding.contains(&object.uid));
         running.map(|object| object.uid.clone()).collect()
     }
@@ -421,65 +425,84 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
 
 fn by_users(outside: &mut Outside, event: &Event) {
     let asked_for = outside.settings.name.clone();
-    let holding = outside.sight().jobs();
-    let jobs = &mut outside.jobs;
-    let mut edit = |job: &usize, change: &dyn Fn(&mut Object)| {
-        with_job(jobs, *job, |jobs, uid| jobs.edit(uid, change));
+    let holding = outside.sight().workloads();
+    let workloads = &mut outside.workloads;
+    let mut edit = |workload: &usize, change: &dyn Fn(&mut Object)| {
+        with_workload(workloads, *workload, |workloads, uid| {
+            workloads.edit(uid, change)
+        });
     };
     match event {
-        Event::Hold(job, hold) => edit(job, &|object| {
+        Event::Hold(workload, hold) => edit(workload, &|object| {
             object.hold = *hold;
             // Before the operator has taken its slot, the user's will is still to be done.
             object.stopped_by_user &= object.granted.is_some();
         }),
-        Event::Touch(job) => edit(job, &|_| {}),
-        Event::AskFor(job, name) => edit(job, &|object| object.wants = name.map(Into::into)),
-        Event::Suspend(job) => edit(job, &|object| {
+        Event::Touch(workload) => edit(workload, &|_| {}),
+        Event::AskFor(workload, name) => {
+            edit(workload, &|object| object.wants = name.map(Into::into))
+        }
+        Event::Suspend(workload) => edit(workload, &|object| {
             let had_slot = object.granted.is_some() && object.reported.is_some();
             object.stopped_by_user |= object.runs() && had_slot;
             object.suspend = true;
         }),
-        Event::Unsuspend(job) => edit(job, &|object| {
+        Event::Unsuspend(workload) => edit(workload, &|object| {
             let held = holding.contains(&object.uid) && object.granted.is_some();
             object.rogue |= object.suspend && !held;
             object.stopped_by_user = false;
             object.suspend = false;
         }),
-        Event::Create { job, priority } => {
-            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
-            if let Some(name) = pick(&free, *job) {
-                jobs.create(name, &asked_for, *priority);
+        Event::Create { workload, priority } => {
+            let free: Vec<_> = NAMES.iter().filter(|name| !workloads.has(name)).collect();
+            if let Some(name) = pick(&free, *workload) {
+                workloads.create(name, &asked_for, *priority);
             }
         }
-        Event::CreateImpatient(job) => {
-            let free: Vec<_> = NAMES.iter().filter(|name| !jobs.has(name)).collect();
-            if let Some(name) = pick(&free, *job) {
-                let uid = jobs.create(name, &asked_for, 0);
-                jobs.edit(&uid, |object| object.impatient = true);
+        Event::CreateImpatient(workload) => {
+            let free: Vec<_> = NAMES.iter().filter(|name| !workloads.has(name)).collect();
+            if let Some(name) = pick(&free, *workload) {
+                let uid = workloads.create(name, &asked_for, 0);
+                workloads.edit(&uid, |object| object.impatient = true);
             }
         }
-        Event::Forbid(job, refusal) => {
-            with_job(jobs, *job, |jobs, uid| jobs.forbid(uid, *refusal));
+        Event::Forbid(workload, refusal) => {
+            with_workload(workloads, *workload, |workloads, uid| {
+                workloads.forbid(uid, *refusal)
+            });
         }
-        Event::Restore => jobs.restore(),
-        Event::Control => jobs.control(),
+        Event::Restore => workloads.restore(),
+        Event::Control => workloads.control(),
         Event::EndPod(choice) => {
-            let pods: Vec<Uid> = jobs.pods().iter().map(|pod| pod.job.clone()).collect();
+            let pods: Vec<Uid> = workloads
+                .pods()
+                .iter()
+                .map(|pod| pod.workload.clone())
+                .collect();
             if let Some(uid) = pick(&pods, *choice) {
-                jobs.end_pod(uid);
+                workloads.end_pod(uid);
             }
         }
-        Event::CleanUp => jobs.clean_up(),
-        Event::Fail(job) => with_job(jobs, *job, Jobs::fail),
-        Event::Delete(job, how) => with_job(jobs, *job, |jobs, uid| jobs.delete(uid, *how)),
+        Event::CleanUp => workloads.clean_up(),
+        Event::Fail(workload) => with_workload(workloads, *workload, Workloads::fail),
+        Event::Delete(workload, how) => with_workload(workloads, *workload, |workloads, uid| {
+            workloads.delete(uid, *how)
+        }),
         _ => {}
     }
 }
 
-fn with_job(jobs: &mut Jobs, choice: usize, happens: impl FnOnce(&mut Jobs, &Uid)) {
-    let uids: Vec<Uid> = jobs.objects().map(|object| object.uid.clone()).collect();
+fn with_workload(
+    workloads: &mut Workloads,
+    choice: usize,
+    happens: impl FnOnce(&mut Workloads, &Uid),
+) {
+    let uids: Vec<Uid> = workloads
+        .objects()
+        .map(|object| object.uid.clone())
+        .collect();
     if let Some(uid) = pick(&uids, choice) {
-        happens(jobs, uid);
+        happens(workloads, uid);
     }
 }
 

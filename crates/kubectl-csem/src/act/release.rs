@@ -250,7 +250,7 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
     Ok(Claim {
         cluster: clean(cluster),
         namespace: clean(&identity.namespace),
-        job: clean(&identity.job),
+        job: clean(&identity.workload),
         uid: clean(identity.uid.as_ref()),
         semaphore: clean(&identity.semaphore),
     })

@@ -84,7 +84,10 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
             let listed = cluster.list_jobs(|job| {
                 let workload = TrackedWorkload::read(&job, Moment::default())?;
                 let semaphore = workload.semaphore.as_deref()?;
-                let named = (workload.job.name.to_string(), format!("of {semaphore}"));
+                let named = (
+                    workload.workload.name.to_string(),
+                    format!("of {semaphore}"),
+                );
                 suits(next, &workload).then_some(named)
             });
             Some(listed.await.ok()?.items)
@@ -104,7 +107,7 @@ pub(super) async fn names(name: Name, next: &Next) -> Option<Vec<(String, String
 
 /// Whether the command on the line does something about a Job as it is.
 fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
-    let job = &workload.job;
+    let job = &workload.workload;
     let over = matches!(job.phase, Phase::Finished { .. } | Phase::Deleting);
     let suits = match next.command.as_str() {
         "hold" => !job.hold,

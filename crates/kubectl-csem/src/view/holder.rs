@@ -89,7 +89,7 @@ mod tests {
             namespace: namespace.into(),
             semaphore: "db".into(),
             key: None,
-            job: name.into(),
+            workload: name.into(),
             uid: "u".into(),
         };
         let body = ContenderBody::new(&cluster, &identity, Timestamp::UNIX_EPOCH, false);

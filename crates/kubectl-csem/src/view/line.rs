@@ -63,11 +63,11 @@ pub(crate) fn line(
     let mut line = waiting::Line::of(semaphore);
     let known: HashMap<&str, &TrackedWorkload> = workloads
         .iter()
-        .map(|workload| (&*workload.job.name, workload))
+        .map(|workload| (&*workload.workload.name, workload))
         .collect();
     let last_word = |workload: &TrackedWorkload| {
-        let uid: &str = workload.job.uid.as_ref();
-        words.get(&(&*workload.job.name, uid)).copied()
+        let uid: &str = workload.workload.uid.as_ref();
+        words.get(&(&*workload.workload.name, uid)).copied()
     };
     let mut places: Vec<Place> = Vec::new();
     for queued in status.queue.iter().take(most) {
@@ -77,7 +77,7 @@ pub(crate) fn line(
         places.push(Place {
             job: queued.job.clone(),
             key: queued.key.clone(),
-            priority: workload.map(|workload| workload.job.priority),
+            priority: workload.map(|workload| workload.workload.priority),
             since: queued.since.as_ref().map(|time| time.0),
             reason,
             message,
@@ -94,34 +94,37 @@ pub(crate) fn line(
     let unlisted = || {
         workloads
             .iter()
-            .filter(|workload| !listed.contains(&*workload.job.name))
+            .filter(|workload| !listed.contains(&*workload.workload.name))
     };
     let mut rest: Vec<&TrackedWorkload> = unlisted()
-        .filter(|workload| workload.job.is_queued() && workload.obstacle_in(keyed).is_none())
+        .filter(|workload| workload.workload.is_queued() && workload.obstacle_in(keyed).is_none())
         .collect();
-    rest.sort_by_cached_key(|workload| workload.job.place());
+    rest.sort_by_cached_key(|workload| workload.workload.place());
     rest.truncate(behind);
-    let in_rest: HashSet<&str> = rest.iter().map(|workload| &*workload.job.name).collect();
+    let in_rest: HashSet<&str> = rest
+        .iter()
+        .map(|workload| &*workload.workload.name)
+        .collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
         let key = workload
-            .job
+            .workload
             .key
             .as_ref()
             .filter(|_| keyed)
             .map(AsRef::as_ref);
-        let (reason, message) = why(&mut line, &workload.job.name, key, last_word(workload));
+        let (reason, message) = why(&mut line, &workload.workload.name, key, last_word(workload));
         places.push(Place {
-            job: workload.job.name.to_string(),
+            job: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
-            priority: Some(workload.job.priority),
-            since: Timestamp::from_second(workload.job.since).ok(),
+            priority: Some(workload.workload.priority),
+            since: Timestamp::from_second(workload.workload.since).ok(),
             reason,
             message,
         });
     }
 
     let mut outside: Vec<Outside> = unlisted()
-        .filter(|workload| !in_rest.contains(&*workload.job.name))
+        .filter(|workload| !in_rest.contains(&*workload.workload.name))
         .filter_map(|workload| outsider(workload, keyed, last_word(workload)))
         .collect();
     outside.sort_by(|a, b| a.job.cmp(&b.job));
@@ -152,14 +155,14 @@ fn why<'a>(
 
 /// Why a Job is not in line; `None` for one that has begun, or is done.
 fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Option<Outside> {
-    let stopping = match workload.job.phase {
+    let stopping = match workload.workload.phase {
         Phase::Idle => false,
         Phase::Stopping => true,
         Phase::Running | Phase::Finished { .. } | Phase::Deleting => return None,
     };
     let (reason, message) = if let Some(obstacle) = workload.obstacle_in(keyed) {
         (obstacle.reason().to_owned(), obstacle.to_string())
-    } else if workload.job.hold {
+    } else if workload.workload.hold {
         let message = format!("the annotation {HOLD} is true");
         ("OnHold".to_owned(), message)
     } else if let Some(warning) = word.filter(|told| told.warning) {
@@ -173,7 +176,7 @@ fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Opt
         ("Unseen".to_owned(), message.to_owned())
     };
     Some(Outside {
-        job: workload.job.name.to_string(),
+        job: workload.workload.name.to_string(),
         reason,
         message,
     })

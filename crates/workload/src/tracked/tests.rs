@@ -6,40 +6,40 @@ use super::*;
 use crate::job::SCHEDULED;
 
 proptest! {
-    /// A Job as any controller may leave it: what is read of it makes sense, or nothing is.
+    /// A workload as any controller may leave it: what is read of it makes sense, or nothing is.
     #[test]
-    fn any_job_is_read(
+    fn any_workload_is_read(
         texts in prop::collection::vec(hostile::text(), 8),
         numbers in prop::collection::vec(any::<i32>(), 3),
         seconds: i64,
         suspend: Option<bool>,
         left_out in prop::collection::btree_set(0..6_usize, 0..3),
     ) {
-        let mut job = waiting(|job| {
-            job["metadata"]["annotations"] = json!({
+        let mut workload = waiting(|workload| {
+            workload["metadata"]["annotations"] = json!({
                 annotations::SEMAPHORE: texts[0], annotations::PRIORITY: texts[1],
                 annotations::HOLD: texts[2], annotations::SESSION: texts[3],
             });
-            job["spec"]["suspend"] = json!(suspend);
-            job["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&texts[4]));
-            job["spec"]["template"] = json!({
+            workload["spec"]["suspend"] = json!(suspend);
+            workload["spec"]["managedBy"] = json!((numbers[0] % 2 == 0).then_some(&texts[4]));
+            workload["spec"]["template"] = json!({
                 "metadata": { "annotations": {
                     annotations::GRANTED_TO: if numbers[1] % 2 == 0 { "u" } else { &texts[5] },
                     annotations::LOCK_KEY: texts[6], annotations::SESSION: texts[7],
                 } },
                 "spec": { "containers": [], "terminationGracePeriodSeconds": seconds },
             });
-            job["status"]["active"] = json!(numbers[0]);
-            job["status"]["terminating"] = json!(numbers[2]);
-            job["status"]["conditions"][0]["type"] = json!(texts[4]);
+            workload["status"]["active"] = json!(numbers[0]);
+            workload["status"]["terminating"] = json!(numbers[2]);
+            workload["status"]["conditions"][0]["type"] = json!(texts[4]);
         });
         let parts = ["/metadata/name", "/metadata/uid", "/metadata/annotations", "/spec", "/status", "/metadata/namespace"];
         for part in left_out {
-            *job.pointer_mut(parts[part]).unwrap() = Value::Null;
+            *workload.pointer_mut(parts[part]).unwrap() = Value::Null;
         }
-        if let Some(workload) = read(job) {
-            prop_assert!(workload.job.wants.is_some() || workload.job.granted.is_some() || workload.obstacle.is_some());
-            prop_assert!(!(workload.obstacle.is_some() && workload.job.wants.is_some()));
+        if let Some(workload) = read(workload) {
+            prop_assert!(workload.workload.wants.is_some() || workload.workload.granted.is_some() || workload.obstacle.is_some());
+            prop_assert!(!(workload.obstacle.is_some() && workload.workload.wants.is_some()));
         }
     }
 }
@@ -48,9 +48,9 @@ fn read(value: Value) -> Option<TrackedWorkload> {
     TrackedWorkload::read(&serde_json::from_value(value).unwrap(), Moment::default())
 }
 
-/// A Job that waits, with these changes.
+/// A workload that waits, with these changes.
 fn waiting(change: impl FnOnce(&mut Value)) -> Value {
-    let mut job = json!({
+    let mut workload = json!({
         "metadata": {
             "name": "a", "namespace": "batch", "uid": "u", "resourceVersion": "7",
             "creationTimestamp": "2026-01-01T00:00:10Z",
@@ -64,61 +64,65 @@ fn waiting(change: impl FnOnce(&mut Value)) -> Value {
             }],
         },
     });
-    change(&mut job);
-    job
+    change(&mut workload);
+    workload
 }
 
 #[test]
-fn a_job_that_asks_for_nothing_is_not_kept() {
+fn a_workload_that_asks_for_nothing_is_not_kept() {
     assert_eq!(
-        read(waiting(|job| job["metadata"]["annotations"] = json!({}))),
+        read(waiting(
+            |workload| workload["metadata"]["annotations"] = json!({})
+        )),
         None
     );
 }
 
 #[test]
-fn a_waiting_job() {
+fn a_waiting_workload() {
     let workload = read(waiting(|_| {})).unwrap();
     assert_eq!(workload.obstacle, None);
-    assert_eq!(workload.job.wants.as_deref(), Some("db"));
-    assert_eq!(workload.job.phase, Phase::Idle);
-    assert!(workload.job.is_queued());
+    assert_eq!(workload.workload.wants.as_deref(), Some("db"));
+    assert_eq!(workload.workload.phase, Phase::Idle);
+    assert!(workload.workload.is_queued());
     // 2026-01-01T00:00:10Z
-    assert_eq!(workload.job.since, 1_767_225_610);
+    assert_eq!(workload.workload.since, 1_767_225_610);
 }
 
 #[test]
 fn one_that_had_a_slot_is_in_line_since_it_was_suspended() {
-    let job = waiting(|job| {
-        job["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
+    let workload = waiting(|workload| {
+        workload["metadata"]["annotations"]["consul-semaphore.io/session"] = json!("s");
     });
-    assert_eq!(read(job).unwrap().job.since, 1_767_225_660);
+    assert_eq!(read(workload).unwrap().workload.since, 1_767_225_660);
 }
 
 #[test]
 fn a_job_that_is_not_to_wait_knows_its_cron_job() {
     let made = |change: fn(&mut Value)| {
-        let job = waiting(|job| {
-            job["metadata"]["annotations"] = json!({
+        let workload = waiting(|workload| {
+            workload["metadata"]["annotations"] = json!({
                 "consul-semaphore.io/semaphore": "db",
                 "consul-semaphore.io/on-contention": "Skip",
                 SCHEDULED: "2026-01-01T01:00:10+01:00",
             });
-            job["metadata"]["ownerReferences"] = json!([{
+            workload["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": "batch/v1", "kind": "CronJob", "name": "hourly", "uid": "c",
                 "controller": true,
             }]);
-            change(job);
+            change(workload);
         });
-        read(job).unwrap().job.cron_job.clone()
+        read(workload).unwrap().workload.cron_job.clone()
     };
     let hourly = made(|_| {}).unwrap();
     assert_eq!((hourly.name.as_str(), hourly.uid.as_str()), ("hourly", "c"));
     let scheduled = hourly.scheduled.map(jiff::Timestamp::as_second);
     assert_eq!(scheduled, Some(1_767_225_610));
-    let unreadable = made(|job| job["metadata"]["annotations"][SCHEDULED] = json!("noon"));
+    let unreadable =
+        made(|workload| workload["metadata"]["annotations"][SCHEDULED] = json!("noon"));
     assert_eq!(unreadable.unwrap().scheduled, None);
-    let other = made(|job| job["metadata"]["ownerReferences"][0]["kind"] = json!("Other"));
+    let other =
+        made(|workload| workload["metadata"]["ownerReferences"][0]["kind"] = json!("Other"));
     assert_eq!(other, None);
 }
 
@@ -155,35 +159,43 @@ fn standings() {
             Phase::Deleting,
         ),
     ] {
-        let job = waiting(|job| {
+        let workload = waiting(|workload| {
             let (parent, name) = field.rsplit_once('/').unwrap();
             let parent = if parent.is_empty() {
-                job
+                workload
             } else {
-                job.pointer_mut(parent).unwrap()
+                workload.pointer_mut(parent).unwrap()
             };
             parent[name] = value.clone();
         });
-        assert_eq!(read(job).unwrap().job.phase, expected, "{field} {value}");
+        assert_eq!(
+            read(workload).unwrap().workload.phase,
+            expected,
+            "{field} {value}"
+        );
     }
 }
 
 #[test]
 fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     let unsuspended = |change: fn(&mut Value)| {
-        let job = waiting(|job| {
-            job["spec"]["suspend"] = json!(false);
-            change(job);
+        let workload = waiting(|workload| {
+            workload["spec"]["suspend"] = json!(false);
+            change(workload);
         });
-        read(job).unwrap().job.phase
+        read(workload).unwrap().workload.phase
     };
     assert_eq!(unsuspended(|_| {}), Phase::Stopping);
-    let shown = unsuspended(|job| job["status"]["conditions"][0]["status"] = json!("False"));
+    let shown =
+        unsuspended(|workload| workload["status"]["conditions"][0]["status"] = json!("False"));
     assert_eq!(shown, Phase::Running);
     // Made running, it never was at rest; started by a grant, it is at rest no more.
-    assert_eq!(unsuspended(|job| job["status"] = json!({})), Phase::Running);
-    let granted = unsuspended(|job| {
-        job["spec"]["template"]["metadata"]["annotations"] = json!({
+    assert_eq!(
+        unsuspended(|workload| workload["status"] = json!({})),
+        Phase::Running
+    );
+    let granted = unsuspended(|workload| {
+        workload["spec"]["template"]["metadata"]["annotations"] = json!({
             "consul-semaphore.io/granted-to": "u",
             "consul-semaphore.io/lock-key": "p/s",
             "consul-semaphore.io/session": "s",
@@ -193,10 +205,10 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
 }
 
 #[test]
-fn only_a_grant_made_for_this_job_counts() {
+fn only_a_grant_made_for_this_workload_counts() {
     let granted_to = |uid: &str| {
-        waiting(|job| {
-            job["spec"]["template"]["metadata"]["annotations"] = json!({
+        waiting(|workload| {
+            workload["spec"]["template"]["metadata"]["annotations"] = json!({
                 "consul-semaphore.io/granted-to": uid,
                 "consul-semaphore.io/lock-key": "p/s",
                 "consul-semaphore.io/session": "s",
@@ -207,9 +219,12 @@ fn only_a_grant_made_for_this_job_counts() {
         lock_key: "p/.lock".into(),
         session: "s".into(),
     };
-    assert_eq!(read(granted_to("u")).unwrap().job.granted, Some(granted));
     assert_eq!(
-        read(granted_to("the original's")).unwrap().job.granted,
+        read(granted_to("u")).unwrap().workload.granted,
+        Some(granted)
+    );
+    assert_eq!(
+        read(granted_to("the original's")).unwrap().workload.granted,
         None
     );
 }
@@ -223,30 +238,31 @@ fn one_of_another_manager_is_not_in_line() {
         ),
         ("/spec/managedBy", json!("example.com/other")),
     ] {
-        let job = waiting(|job| {
+        let workload = waiting(|workload| {
             let (parent, name) = field.rsplit_once('/').unwrap();
-            job.pointer_mut(parent).unwrap()[name] = value.clone();
+            workload.pointer_mut(parent).unwrap()[name] = value.clone();
         });
-        let workload = read(job).unwrap();
+        let workload = read(workload).unwrap();
         assert!(
             matches!(workload.obstacle, Some(Obstacle::Managed(_))),
             "{field}"
         );
-        assert!(!workload.job.is_queued());
+        assert!(!workload.workload.is_queued());
         assert_eq!(workload.semaphore.as_deref(), Some("db"), "{field}");
     }
-    let job = waiting(|job| job["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
-    assert_eq!(read(job).unwrap().obstacle, None);
+    let workload =
+        waiting(|workload| workload["spec"]["managedBy"] = json!("kubernetes.io/job-controller"));
+    assert_eq!(read(workload).unwrap().obstacle, None);
 }
 
 #[test]
 fn a_malformed_annotation_is_kept_with_its_error() {
-    let job = waiting(|job| {
-        job["metadata"]["annotations"]["consul-semaphore.io/priority"] = json!("high");
+    let workload = waiting(|workload| {
+        workload["metadata"]["annotations"]["consul-semaphore.io/priority"] = json!("high");
     });
-    let workload = read(job).unwrap();
+    let workload = read(workload).unwrap();
     assert!(matches!(workload.obstacle, Some(Obstacle::Malformed(_))));
-    assert!(!workload.job.is_queued());
+    assert!(!workload.workload.is_queued());
     assert_eq!(workload.semaphore.as_deref(), Some("db"));
 }
 
@@ -254,33 +270,35 @@ fn a_malformed_annotation_is_kept_with_its_error() {
 fn no_text_of_others_is_kept_at_any_length() {
     let large = "x".repeat(1 << 20);
     let with = |text: &str| {
-        read(waiting(|job| {
-            job["metadata"]["annotations"] = json!({
+        read(waiting(|workload| {
+            workload["metadata"]["annotations"] = json!({
                 annotations::SEMAPHORE: "db", annotations::SESSION: text,
                 annotations::ON_CONTENTION: "Skip",
             });
-            job["metadata"]["ownerReferences"] = json!([{
+            workload["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": "batch/v1", "kind": "CronJob", "name": text, "uid": text, "controller": true,
             }]);
-            job["spec"]["template"]["metadata"]["annotations"] = json!({
+            workload["spec"]["template"]["metadata"]["annotations"] = json!({
                 annotations::GRANTED_TO: "u", annotations::LOCK_KEY: format!("p/{text}"),
                 annotations::SESSION: text,
             });
         }))
     };
-    let job = with("short").unwrap().job;
-    assert!(job.reported.is_some() && job.granted.is_some() && job.cron_job.is_some());
-    let job = with(&large).unwrap().job;
-    assert_eq!((&job.reported, &job.granted), (&None, &None));
-    assert_eq!(job.cron_job, None);
+    let workload = with("short").unwrap().workload;
+    assert!(
+        workload.reported.is_some() && workload.granted.is_some() && workload.cron_job.is_some()
+    );
+    let workload = with(&large).unwrap().workload;
+    assert_eq!((&workload.reported, &workload.granted), (&None, &None));
+    assert_eq!(workload.cron_job, None);
 }
 
 #[test]
 fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
     let with = |name: &str, value: &str| {
         let name = format!("consul-semaphore.io/{name}");
-        read(waiting(|job| {
-            job["metadata"]["annotations"][name] = value.into();
+        read(waiting(|workload| {
+            workload["metadata"]["annotations"][name] = value.into();
         }))
         .unwrap()
     };
@@ -311,8 +329,8 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
         "{why}"
     );
 
-    let managed = read(waiting(|job| {
-        job["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into();
+    let managed = read(waiting(|workload| {
+        workload["spec"]["managedBy"] = "kueue.x-k8s.io/multikueue".into();
     }));
     let managed = managed.unwrap();
     let why = managed.obstacle_in(true).unwrap();
@@ -324,10 +342,10 @@ fn one_that_names_a_semaphore_is_read_also_if_it_is_not_in_the_queue() {
 }
 
 #[test]
-fn what_a_job_does_is_read_whatever_it_asks_for() {
-    let done = waiting(|job| {
-        job["metadata"]["annotations"] = json!({});
-        job["status"]["conditions"] = json!([{ "type": "Complete", "status": "True" }]);
+fn what_a_workload_does_is_read_whatever_it_asks_for() {
+    let done = waiting(|workload| {
+        workload["metadata"]["annotations"] = json!({});
+        workload["status"]["conditions"] = json!([{ "type": "Complete", "status": "True" }]);
     });
     let phase = job::phase(&serde_json::from_value(done).unwrap());
     assert_eq!(phase, Phase::Finished { at_rest: true });

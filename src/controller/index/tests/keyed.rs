@@ -1,16 +1,16 @@
 use super::*;
 
-/// A Job that waits for this key of the keyed semaphore `db`, with these changes.
+/// A workload that waits for this key of the keyed semaphore `db`, with these changes.
 fn keyed(name: &str, key: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
     kept(name, |kept| {
-        job(kept).key = Some(key.parse().unwrap());
+        workload(kept).key = Some(key.parse().unwrap());
         change(kept);
     })
 }
 
 fn started(kept: &mut TrackedWorkload, lock_key: &str) {
-    job(kept).phase = Phase::Running;
-    job(kept).granted = Some(Granted {
+    workload(kept).phase = Phase::Running;
+    workload(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
     });
@@ -21,7 +21,10 @@ fn each_key_has_a_line() {
     let index = empty();
     add(&index, "db", "p", true);
     assert!(index.take_marked().is_empty(), "no key is in use");
-    put(&index, keyed("younger", "k1", |kept| job(kept).since = 5));
+    put(
+        &index,
+        keyed("younger", "k1", |kept| workload(kept).since = 5),
+    );
     put(&index, keyed("older", "k2", |_| {}));
     let both = [line_of("db", "k1"), line_of("db", "k2")];
     assert_eq!(index.take_marked(), both.clone().into());
@@ -59,7 +62,7 @@ fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
     put(&index, keyed("a", "k1", |_| {}));
     put(
         &index,
-        keyed("a", "k2", |kept| job(kept).version = "11".into()),
+        keyed("a", "k2", |kept| workload(kept).version = "11".into()),
     );
     assert!(index.line(&before).is_empty() && index.newcomers(&before).is_empty());
     assert_eq!(names_of(&index.newcomers(&after)), ["a"]);
@@ -78,7 +81,7 @@ fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     // Suspended because its slot was lost: that key lets it go first.
     let lost = |kept: &mut TrackedWorkload| {
         started(kept, "p/k1/.lock");
-        job(kept).phase = Phase::Idle;
+        workload(kept).phase = Phase::Idle;
     };
     put(&index, keyed("a", "k2", lost));
     assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
@@ -96,12 +99,14 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     assert!(index.lacks_key(&without));
     put(
         &index,
-        keyed("a", "k1", |kept| job(kept).version = "11".into()),
+        keyed("a", "k1", |kept| workload(kept).version = "11".into()),
     );
     assert!(index.unclaimed().is_empty());
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
-    let plain = keyed("b", "k1", |kept| job(kept).wants = Some("plain".into()));
+    let plain = keyed("b", "k1", |kept| {
+        workload(kept).wants = Some("plain".into())
+    });
     assert!(!index.lacks_key(&plain));
     put(&index, plain);
     assert_eq!(names(&index.line(&line("plain"))), ["b"]);
@@ -115,7 +120,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     put(
         &index,
         kept("a", |kept| {
-            job(kept).wants = Some("plain".into());
+            workload(kept).wants = Some("plain".into());
             started(kept, "p/k1/.lock");
         }),
     );
@@ -128,14 +133,14 @@ fn two_semaphores_can_mean_the_same_lock_key() {
 }
 
 #[test]
-fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
+fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
     let index = empty();
     add(&index, "db", "p", true);
     let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
     index.open(&old);
     index.open(&new);
     put(&index, keyed("a", "k1", |_| {}));
-    index.jobs_of(&old, &[&"a".into()]);
+    index.workloads_of(&old, &[&"a".into()]);
     index.take_marked();
     let both: BTreeSet<_> = [old.clone(), new.clone()].into();
     put(&index, keyed("a", "k2", |_| {}));
@@ -143,7 +148,7 @@ fn who_has_a_contender_of_a_job_hears_of_it_whatever_key_it_names() {
     // It has its slot at the new key: what it left at the old one is done with.
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
     assert_eq!(index.take_marked(), both);
-    index.jobs_of(&old, &[]);
+    index.workloads_of(&old, &[]);
     index.remove(&"a".into());
     assert_eq!(index.take_marked(), [new].into());
 }
@@ -158,7 +163,10 @@ fn contenders_may_come_and_go_one_by_one() {
     index.take_marked();
     let uid: Uid = "a".into();
     let known = index.contends(&line, &uid, true);
-    assert_eq!(known.map(|job| job.uid.clone()), Some(uid.clone()));
+    assert_eq!(
+        known.map(|workload| workload.uid.clone()),
+        Some(uid.clone())
+    );
     put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
     assert!(index.take_marked().contains(&line));
     assert_eq!(index.contends(&line, &uid, false), None);
@@ -175,7 +183,7 @@ fn a_line_that_is_gone_has_no_contenders() {
     let count = || index.state().contenders.lines_of(&uid).count();
     for key in ["k1", "k2"] {
         index.open(&line_of("db", key));
-        index.jobs_of(&line_of("db", key), &[&uid]);
+        index.workloads_of(&line_of("db", key), &[&uid]);
     }
     assert_eq!(count(), 2);
     assert!(index.close(&line_of("db", "k1")));

@@ -8,23 +8,23 @@ fn kept_in(namespace: &str, name: &str) -> TrackedWorkload {
 }
 
 fn running(kept: &mut TrackedWorkload) {
-    job(kept).phase = Phase::Running;
+    workload(kept).phase = Phase::Running;
 }
 
 fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
-    job(kept).granted = Some(Granted {
+    workload(kept).granted = Some(Granted {
         lock_key: lock_key.into(),
         session: "s".into(),
     });
 }
 
-/// Whether nothing is done about any Job.
+/// Whether nothing is done about any workload.
 fn leaves_all_alone(index: &Index) -> bool {
     index.unclaimed().is_empty() && ungranted(index).is_empty()
 }
 
 #[test]
-fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
+fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     let index = empty();
     add_others(&index, "db", "db", false);
     put(&index, kept("waits", |_| {}));
@@ -40,7 +40,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
             &index,
             kept(&name, |kept| {
                 running(kept);
-                job(kept).wants = None;
+                workload(kept).wants = None;
                 kept.obstacle = Some(obstacle);
             }),
         );
@@ -50,7 +50,7 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
         &index,
         kept("unasked", |kept| {
             granted_at(kept, "db/.lock");
-            job(kept).wants = None;
+            workload(kept).wants = None;
             kept.semaphore = None;
         }),
     );
@@ -59,20 +59,20 @@ fn the_jobs_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     assert!(index.newcomers(&line("db")).is_empty());
 
     add_others(&index, "keyed", "keyed", true);
-    let keyless = |kept: &mut TrackedWorkload| job(kept).wants = Some("keyed".into());
+    let keyless = |kept: &mut TrackedWorkload| workload(kept).wants = Some("keyed".into());
     put(&index, kept("keyless", keyless));
     assert!(leaves_all_alone(&index));
 }
 
 #[test]
-fn a_job_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
+fn a_workload_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
     let index = empty();
     add(&index, "db", "db", false);
     add_others(&index, "other", "other", false);
     let started = |wants: &str, lock_key: &str| {
         kept("a", |kept| {
             running(kept);
-            job(kept).wants = Some(wants.into());
+            workload(kept).wants = Some(wants.into());
             granted_at(kept, lock_key);
         })
     };
@@ -84,7 +84,7 @@ fn a_job_stays_with_the_operator_that_started_it_whatever_it_asks_for_then() {
 }
 
 #[test]
-fn a_semaphore_changes_hands_with_all_its_jobs() {
+fn a_semaphore_changes_hands_with_all_its_workloads() {
     let index = with_db();
     put(&index, kept("waits", |_| {}));
     put(&index, kept("runs", running));
@@ -139,13 +139,13 @@ fn a_list_of_one_namespace_says_nothing_of_another() {
     put(&index, kept_in("b", "three"));
     put(&index, kept_in("a", "four"));
     index.list_ends(&a);
-    let there = |name: &str| index.job(&name.into()).is_some();
+    let there = |name: &str| index.workload(&name.into()).is_some();
     assert!(!there("one"), "it is gone");
     assert!(there("two") && there("three") && there("four"));
 }
 
 #[test]
-fn a_job_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
+fn a_workload_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
     let index = Index::default();
     put(&index, kept_in("a", "one"));
     put(&index, kept_in("b", "two"));

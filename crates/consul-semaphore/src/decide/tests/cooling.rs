@@ -1,4 +1,4 @@
-//! Slots of Jobs that are done, which stay held for a while.
+//! Slots of workloads that are done, which stay held for a while.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn body(plan: &Plan) -> ContenderBody {
 }
 
 #[test]
-fn the_end_is_written_when_the_job_is_done_and_nobody_has_the_slot() {
+fn the_end_is_written_when_the_workload_is_done_and_nobody_has_the_slot() {
     let plan = facts().decide();
     assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
     let written = body(&plan);
@@ -75,9 +75,9 @@ fn a_grant_says_how_long_its_slot_is_to_cool() {
 }
 
 #[test]
-fn a_job_that_is_gone_has_its_slot_cool_once_its_pods_are() {
+fn a_workload_that_is_gone_has_its_slot_cool_once_its_pods_are() {
     let mut facts = facts();
-    facts.ours[0].job = None;
+    facts.ours[0].workload = None;
     assert_eq!(facts.decide().transaction, None);
     facts.ours[0].pods_gone = true;
     assert_eq!(
@@ -88,11 +88,11 @@ fn a_job_that_is_gone_has_its_slot_cool_once_its_pods_are() {
 
 #[test]
 fn what_was_never_started_or_is_given_back_does_not_cool() {
-    let deleting = samples::job("a", Phase::Deleting, None, None);
-    let told = samples::job("a", Phase::Idle, None, Some("sa"));
-    for job in [deleting, told] {
+    let deleting = samples::workload("a", Phase::Deleting, None, None);
+    let told = samples::workload("a", Phase::Idle, None, Some("sa"));
+    for workload in [deleting, told] {
         let mut facts = facts();
-        facts.ours[0].job = Some(job.into());
+        facts.ours[0].workload = Some(workload.into());
         facts.ours[0].pods_gone = true;
         assert_eq!(released(&facts.decide()), ["sa"]);
     }
@@ -110,10 +110,10 @@ fn what_holds_no_slot_does_not_cool() {
 }
 
 #[test]
-fn a_job_is_not_started_in_a_slot_that_cools() {
+fn a_workload_is_not_started_in_a_slot_that_cools() {
     // Its annotation was away for a moment, so it was taken for gone.
     let mut facts = facts();
-    facts.ours[0].job = Some(waiting("a").into());
+    facts.ours[0].workload = Some(waiting("a").into());
     facts.cooldown("sa", 60, Some(NOW + 10)).read_coolings();
     let plan = facts.decide();
     assert_eq!(plan.starts, []);

@@ -17,7 +17,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     };
     assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
 
-    let told = samples::job("a", Phase::Idle, None, Some("sa"));
+    let told = samples::workload("a", Phase::Idle, None, Some("sa"));
     facts.ours.clear();
     facts.ours("sa", &told, true);
     facts.line = vec![told.into(), waiting("b").into()];
@@ -40,9 +40,9 @@ fn one_that_cannot_even_be_told_blocks_nobody_either() {
 #[test]
 fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
     // It ran, lost its slot and was granted another one: its pods may be there, whatever its status says.
-    let job = samples::job("a", Phase::Idle, Some("old"), None);
+    let workload = samples::workload("a", Phase::Idle, Some("old"), None);
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &job, false).line(&[job]);
+    facts.ours("sa", &workload, false).line(&[workload]);
     facts.barred.insert("a".into());
     facts.immovable.insert("a".into());
     let plan = facts.decide();
@@ -52,7 +52,7 @@ fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
 }
 
 #[test]
-fn a_slot_is_not_released_while_its_job_is_written_to() {
+fn a_slot_is_not_released_while_its_workload_is_written_to() {
     // Another PATCH that would start it may still be on its way.
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &waiting("a"), false).line(&[waiting("a")]);
@@ -63,9 +63,12 @@ fn a_slot_is_not_released_while_its_job_is_written_to() {
 
 #[test]
 fn a_user_s_suspension_is_a_hold() {
-    let job = stopped("a", "sa");
+    let workload = stopped("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &job, true).bound(job.clone()).line(&[job]);
+    facts
+        .ours("sa", &workload, true)
+        .bound(workload.clone())
+        .line(&[workload]);
     let plan = facts.decide();
     assert_eq!(plan.transaction, None, "the PATCH comes before the release");
     assert!(plan.give_backs[0].hold);
@@ -74,10 +77,10 @@ fn a_user_s_suspension_is_a_hold() {
 #[test]
 fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
     // Its slot was swapped for another session's while its user suspended it.
-    let job = stopped("a", "old");
+    let workload = stopped("a", "old");
     for holders in [&["new"][..], &[]] {
         let mut facts = Facts::new(1, holders);
-        facts.ours("new", &job, true).bound(job.clone());
+        facts.ours("new", &workload, true).bound(workload.clone());
         let plan = facts.decide();
         assert_eq!(plan.transaction, None, "{holders:?}");
         assert!(plan.give_backs[0].hold, "{holders:?}");
@@ -85,12 +88,12 @@ fn a_user_s_suspension_is_a_hold_even_if_the_slot_was_lost() {
 }
 
 #[test]
-fn a_job_on_hold_keeps_no_grant_whose_session_died() {
+fn a_workload_on_hold_keeps_no_grant_whose_session_died() {
     // Once the hold is gone, such a grant would put it on hold again, or before all who wait.
     for reported in [Some("sa"), None] {
-        let on_hold = Job {
+        let on_hold = Workload {
             hold: true,
-            ..samples::job("a", Phase::Idle, Some("sa"), reported)
+            ..samples::workload("a", Phase::Idle, Some("sa"), reported)
         };
         let mut facts = Facts::new(1, &[]);
         facts.bound(on_hold);
@@ -101,11 +104,13 @@ fn a_job_on_hold_keeps_no_grant_whose_session_died() {
 }
 
 #[test]
-fn of_two_contenders_the_one_that_started_the_job_stays() {
-    let job = running("a", "sb");
+fn of_two_contenders_the_one_that_started_the_workload_stays() {
+    let workload = running("a", "sb");
     let mut facts = Facts::new(2, &["sa", "sb"]);
-    facts.ours("sa", &job, false).ours("sb", &job, false);
-    facts.bound(job);
+    facts
+        .ours("sa", &workload, false)
+        .ours("sb", &workload, false);
+    facts.bound(workload);
     assert_eq!(released(&facts.decide()), ["sa"]);
 }
 
@@ -150,7 +155,7 @@ fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
 }
 
 #[test]
-fn a_job_that_runs_in_another_semaphores_slot_is_not_renamed() {
+fn a_workload_that_runs_in_another_semaphores_slot_is_not_renamed() {
     // Each of the two would name its own session, and wake the other, for ever.
     let mut elsewhere = running("a", "other");
     elsewhere.granted = Some(Granted {
@@ -165,9 +170,12 @@ fn a_job_that_runs_in_another_semaphores_slot_is_not_renamed() {
 #[test]
 fn a_session_with_a_contender_is_never_surplus() {
     // The answer to its grant was lost, so it still counts as made ahead.
-    let job = running("a", "sa");
+    let workload = running("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &job, false).bound(job).session("a", "sa");
+    facts
+        .ours("sa", &workload, false)
+        .bound(workload)
+        .session("a", "sa");
     assert_eq!(facts.decide().surplus, []);
 }
 
@@ -193,11 +201,11 @@ fn a_semaphore_that_is_deleted_removes_its_lock_unless_others_use_it() {
 }
 
 #[test]
-fn a_semaphore_that_is_deleted_lets_running_jobs_finish() {
-    let job = running("a", "sa");
+fn a_semaphore_that_is_deleted_lets_running_workloads_finish() {
+    let workload = running("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.terminating = true;
-    facts.ours("sa", &job, false).bound(job);
+    facts.ours("sa", &workload, false).bound(workload);
     facts.line(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
@@ -206,7 +214,7 @@ fn a_semaphore_that_is_deleted_lets_running_jobs_finish() {
 }
 
 #[test]
-fn a_semaphore_that_is_deleted_waits_for_pods_whose_job_is_gone() {
+fn a_semaphore_that_is_deleted_waits_for_pods_whose_workload_is_gone() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.terminating = true;
     facts.contender("sa");

@@ -15,16 +15,16 @@ fn unused(limit: u32) -> Facts {
     facts
 }
 
-fn waiting_for_k(name: &str) -> Job {
-    Job {
+fn waiting_for_k(name: &str) -> Workload {
+    Workload {
         key: Some("k".parse().unwrap()),
         ..waiting(name)
     }
 }
 
-fn done() -> Job {
+fn done() -> Workload {
     let ended = Phase::Finished { at_rest: true };
-    samples::job("a", ended, Some("sa"), Some("sa"))
+    samples::workload("a", ended, Some("sa"), Some("sa"))
 }
 
 fn removes(plan: &Plan) -> bool {
@@ -113,9 +113,9 @@ fn a_list_stays_where_there_are_no_keys() {
 }
 
 #[test]
-fn a_job_of_another_key_is_not_granted_its_slots() {
+fn a_workload_of_another_key_is_not_granted_its_slots() {
     let mut facts = unused(1);
-    let other = Job {
+    let other = Workload {
         key: Some("other".parse().unwrap()),
         ..waiting("a")
     };
@@ -157,7 +157,7 @@ fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
         uid: "c".into(),
         scheduled: scheduled.ok(),
     };
-    let late = Job {
+    let late = Workload {
         on_contention: OnContention::Skip,
         cron_job: Some(Arc::new(cron_job)),
         ..waiting_for_k("a")
@@ -190,11 +190,11 @@ fn what_others_left_rests_before_it_goes() {
 
 /// Its key was changed while it was granted this slot and not yet started in it.
 #[test]
-fn a_job_that_runs_by_another_grant_keeps_no_slot_here() {
+fn a_workload_that_runs_by_another_grant_keeps_no_slot_here() {
     let elsewhere = |phase| {
-        let mut job = samples::job("a", phase, Some("other"), Some("other"));
-        job.granted = Some(Granted::by("p/other/other", "other"));
-        job
+        let mut workload = samples::workload("a", phase, Some("other"), Some("other"));
+        workload.granted = Some(Granted::by("p/other/other", "other"));
+        workload
     };
     let ended = Phase::Finished { at_rest: false };
     for phase in [Phase::Running, Phase::Stopping, ended] {

@@ -18,7 +18,7 @@ fn as_many_as_fit_are_granted_at_once() {
 
 #[test]
 fn a_hand_over_is_one_transaction() {
-    let done = samples::job(
+    let done = samples::workload(
         "a",
         Phase::Finished { at_rest: true },
         Some("sa"),
@@ -64,9 +64,9 @@ fn sessions_are_made_for_those_next_in_line_and_for_nobody_else() {
 }
 
 #[test]
-fn a_job_that_the_operator_suspended_waits_first_in_line() {
+fn a_workload_that_the_operator_suspended_waits_first_in_line() {
     // Somebody took its session out of Holders; its contender lives.
-    let lost = samples::job("b", Phase::Idle, Some("sb"), None);
+    let lost = samples::workload("b", Phase::Idle, Some("sb"), None);
     let mut facts = Facts::new(1, &[]);
     facts
         .ours("sb", &lost, false)

@@ -42,7 +42,7 @@ fn a_limit_is_forgotten_only_when_no_write_of_it_can_come_any_more() {
 
 #[test]
 fn a_foreign_limit_stops_grants_and_nothing_else() {
-    let done = samples::job(
+    let done = samples::workload(
         "a",
         Phase::Finished { at_rest: true },
         Some("sa"),
@@ -59,7 +59,7 @@ fn a_foreign_limit_stops_grants_and_nothing_else() {
 
 #[test]
 fn what_is_not_understood_is_left_alone() {
-    let done = samples::job(
+    let done = samples::workload(
         "a",
         Phase::Finished { at_rest: true },
         Some("sa"),

@@ -1,10 +1,10 @@
-//! Running Jobs that lose their slot.
+//! Running workloads that lose their slot.
 
 use super::*;
 use crate::{OnSlotLost, SessionState, plan::Suspended};
 
 #[test]
-fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
+fn a_workload_that_lost_its_slot_has_it_again_in_one_write() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.bound(running("a", "sa")).session("a", "new");
     let plan = facts.decide();
@@ -17,9 +17,9 @@ fn a_job_that_lost_its_slot_has_it_again_in_one_write() {
 }
 
 #[test]
-fn a_job_that_lost_its_slot_twice_has_it_again() {
+fn a_workload_that_lost_its_slot_twice_has_it_again() {
     // Its template names the first session, its annotation the second.
-    let twice = samples::job("a", Phase::Running, Some("first"), Some("second"));
+    let twice = samples::workload("a", Phase::Running, Some("first"), Some("second"));
     let mut facts = Facts::new(1, &["second"]);
     facts.bound(twice).session("a", "third");
     let plan = facts.decide();
@@ -58,7 +58,7 @@ fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
     running_on.bound(running("a", "sa")).session("a", "new");
     assert_eq!(first(&running_on), delete, "swapped");
     let mut suspended = freed();
-    suspended.line(&[samples::job("a", Phase::Idle, Some("sa"), None)]);
+    suspended.line(&[samples::workload("a", Phase::Idle, Some("sa"), None)]);
     assert_eq!(first(&suspended), delete, "pruned");
 }
 
@@ -73,7 +73,7 @@ fn a_dead_holder_that_is_to_be_swapped_is_not_pruned() {
 }
 
 #[test]
-fn a_lost_slot_is_kept_for_its_job_while_its_session_is_being_made() {
+fn a_lost_slot_is_kept_for_its_workload_while_its_session_is_being_made() {
     let mut facts = Facts::new(1, &[]);
     facts.bound(running("a", "sa"));
     facts.line(&[waiting("b")]).session("b", "sb");
@@ -97,7 +97,7 @@ fn nobody_is_suspended_because_a_transaction_is_full() {
 }
 
 #[test]
-fn a_job_without_room_is_suspended_and_others_keep_theirs() {
+fn a_workload_without_room_is_suspended_and_others_keep_theirs() {
     let mut facts = Facts::new(1, &["foreign"]);
     facts.contender("foreign");
     facts.bound(running("a", "sa")).session("a", "new");
@@ -108,7 +108,7 @@ fn a_job_without_room_is_suspended_and_others_keep_theirs() {
 }
 
 #[test]
-fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place() {
+fn a_workload_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place() {
     let mut late = running("a", "sa");
     late.seen = second(READ + 1);
     let mut facts = Facts::new(1, &[]);
@@ -121,11 +121,11 @@ fn a_job_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_place()
     assert!(plan.suspends.is_empty());
 }
 
-/// Evidence for the slots of these Jobs that was last renewed, and last read, this many seconds
+/// Evidence for the slots of these workloads that was last renewed, and last read, this many seconds
 /// after the boot.
 fn evidence(facts: &Facts, proved: u64) -> Evidence {
     let mut evidence = Evidence::default();
-    let running: Vec<&Job> = facts.bound.iter().map(AsRef::as_ref).collect();
+    let running: Vec<&Workload> = facts.bound.iter().map(AsRef::as_ref).collect();
     let mut reading = facts.reading();
     reading.sent = second(proved);
     let life = SessionState::Renewed {
@@ -202,10 +202,10 @@ fn one_that_is_always_to_be_suspended_does_not_have_its_slot_again() {
 }
 
 #[test]
-fn the_dead_holder_of_a_job_that_is_stopping_counts_until_its_pods_are_gone() {
+fn the_dead_holder_of_a_workload_that_is_stopping_counts_until_its_pods_are_gone() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.lock_delay = Duration::ZERO;
-    let phase = |phase| samples::job("a", phase, Some("sa"), None);
+    let phase = |phase| samples::workload("a", phase, Some("sa"), None);
     facts.bound(phase(Phase::Stopping));
     assert_eq!(facts.decide().transaction, None);
     facts.bound = vec![phase(Phase::Idle).into()];
@@ -222,7 +222,7 @@ fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
     ] {
         let mut facts = Facts::new(1, &[]);
         facts.settings.on_slot_lost = OnSlotLost::Suspend;
-        facts.bound(samples::job("a", phase, Some("sa"), reported));
+        facts.bound(samples::workload("a", phase, Some("sa"), reported));
         facts.line(&[waiting("b")]).session("b", "sb");
         let next = (phase == Phase::Idle).then_some("b");
         assert_eq!(granted(&facts.decide()), Vec::from_iter(next), "{phase:?}");
@@ -230,7 +230,7 @@ fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
 }
 
 #[test]
-fn nobody_takes_the_place_of_pods_while_their_job_is_being_suspended() {
+fn nobody_takes_the_place_of_pods_while_their_workload_is_being_suspended() {
     let mut facts = Facts::new(1, &[]);
     facts.bound(running("a", "sa"));
     facts.busy.insert("a".into());
@@ -251,7 +251,7 @@ fn one_that_is_being_written_to_is_not_suspended_once_more() {
 }
 
 #[test]
-fn a_job_in_the_slot_of_a_neighbour_on_the_prefix_has_not_lost_it() {
+fn a_workload_in_the_slot_of_a_neighbour_on_the_prefix_has_not_lost_it() {
     // Another ConsulSemaphore of this cluster looks after it: its session is none of ours.
     let mut facts = Facts::new(2, &["sa"]);
     facts.contender("sa").bound(running("a", "sa"));

@@ -31,17 +31,17 @@ fn key(facts: &mut Facts, holder: Option<&str>, flags: u64, value: &str) {
     facts.mutex.observe(&reading, second(READ));
 }
 
-/// The facts about a mutex that is held for this Job of ours.
-fn held_for(job: &Job) -> Facts {
+/// The facts about a mutex that is held for this workload of ours.
+fn held_for(workload: &Workload) -> Facts {
     let mut facts = mutex();
     key(&mut facts, Some("sa"), MUTEX_FLAGS, "body");
-    facts.ours.push(samples::ours("sa", Some(job.clone())));
+    facts.ours.push(samples::ours("sa", Some(workload.clone())));
     facts
 }
 
-fn done(name: &str, session: &str) -> Job {
+fn done(name: &str, session: &str) -> Workload {
     let finished = Phase::Finished { at_rest: true };
-    samples::job(name, finished, Some(session), Some(session))
+    samples::workload(name, finished, Some(session), Some(session))
 }
 
 /// What the transaction does, in short.
@@ -136,7 +136,7 @@ fn the_slot_is_that_of_the_last_lock_of_the_key() {
     };
     let answer = [entry(None, 1), entry(Some("sb"), 2)];
     let [start] = &transaction.starts(&answer)[..] else {
-        panic!("one Job is started");
+        panic!("one workload is started");
     };
     let slot = &start.slot;
     assert_eq!(slot.key(), samples::LOCK_KEY);
@@ -183,7 +183,7 @@ fn a_mutex_that_rests_is_asked_for_again_in_a_while() {
 }
 
 #[test]
-fn a_running_job_whose_mutex_rests_is_suspended_or_goes_on() {
+fn a_running_workload_whose_mutex_rests_is_suspended_or_goes_on() {
     let mut facts = mutex();
     facts.bound(running("a", "sa")).session("a", "sb");
     assert_eq!(granted(&facts.decide()), ["a"], "it may be free");
@@ -193,7 +193,7 @@ fn a_running_job_whose_mutex_rests_is_suspended_or_goes_on() {
         .decide()
         .suspends
         .into_iter()
-        .map(|s| s.job.uid)
+        .map(|s| s.workload.uid)
         .collect();
     assert_eq!(suspended, ["a".into()]);
     facts.settings.on_slot_lost = crate::OnSlotLost::Continue;
@@ -202,9 +202,9 @@ fn a_running_job_whose_mutex_rests_is_suspended_or_goes_on() {
 }
 
 #[test]
-fn pods_of_a_job_that_lost_the_mutex_keep_it_from_the_next() {
+fn pods_of_a_workload_that_lost_the_mutex_keep_it_from_the_next() {
     let mut facts = mutex();
-    let stopping = samples::job("a", Phase::Stopping, Some("sa"), None);
+    let stopping = samples::workload("a", Phase::Stopping, Some("sa"), None);
     facts
         .bound(stopping)
         .line(&[waiting("b")])

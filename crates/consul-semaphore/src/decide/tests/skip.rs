@@ -1,4 +1,4 @@
-//! Jobs that are not to wait.
+//! Workloads that are not to wait.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use super::*;
 
 fn skipped(plan: &Plan) -> Vec<&str> {
     let skips = plan.skips.iter();
-    skips.map(|skip| skip.job.uid.as_ref()).collect()
+    skips.map(|skip| skip.workload.uid.as_ref()).collect()
 }
 
-/// A Job that is not to wait, of a `CronJob` that scheduled it for this long ago.
-fn scheduled(name: &str, before: u64) -> Job {
+/// A workload that is not to wait, of a `CronJob` that scheduled it for this long ago.
+fn scheduled(name: &str, before: u64) -> Workload {
     let cron_job = CronJob {
         name: "hourly".into(),
         uid: "c".into(),
@@ -18,7 +18,7 @@ fn scheduled(name: &str, before: u64) -> Job {
             .checked_sub(Duration::from_secs(before))
             .ok(),
     };
-    Job {
+    Workload {
         cron_job: Some(Arc::new(cron_job)),
         ..impatient(name)
     }
@@ -97,10 +97,10 @@ fn whatever_else_is_in_the_way_it_waits() {
 
 #[test]
 fn what_was_read_before_it_was_there_proves_nothing_against_it() {
-    let mut job = impatient("a");
-    job.seen = second(READ + 1);
+    let mut workload = impatient("a");
+    workload.seen = second(READ + 1);
     let mut facts = taken();
-    facts.line(&[job]);
+    facts.line(&[workload]);
     let plan = facts.decide();
     assert!(plan.reread && plan.skips.is_empty(), "{plan:?}");
 }
@@ -122,11 +122,11 @@ fn of_two_for_one_slot_one_runs_and_the_other_is_deleted_afterwards() {
 
 #[test]
 fn one_that_had_a_slot_waits_like_any_other() {
-    let mut lost = samples::job("a", Phase::Idle, Some("sa"), None);
-    let mut told = samples::job("b", Phase::Idle, None, Some("sb"));
+    let mut lost = samples::workload("a", Phase::Idle, Some("sa"), None);
+    let mut told = samples::workload("b", Phase::Idle, None, Some("sb"));
     let mut facts = taken();
-    for job in [&mut lost, &mut told] {
-        job.on_contention = OnContention::Skip;
+    for workload in [&mut lost, &mut told] {
+        workload.on_contention = OnContention::Skip;
     }
     facts.line(&[lost, told]);
     assert_eq!(skipped(&facts.decide()), [""; 0]);
@@ -150,12 +150,12 @@ fn one_that_comes_too_late_is_deleted_though_a_slot_is_free() {
 
 #[test]
 fn one_for_a_time_that_is_to_come_is_not_late() {
-    let mut job = scheduled("a", 0);
+    let mut workload = scheduled("a", 0);
     let ahead = samples::time(NOW + 500);
-    let cron_job = job.cron_job.as_mut().map(Arc::make_mut).unwrap();
+    let cron_job = workload.cron_job.as_mut().map(Arc::make_mut).unwrap();
     cron_job.scheduled = Some(ahead);
     let mut facts = Facts::new(1, &[]);
     facts.settings.cooldown = Duration::from_mins(1);
-    facts.line(&[job]).session("a", "sa");
+    facts.line(&[workload]).session("a", "sa");
     assert_eq!(granted(&facts.decide()), ["a"]);
 }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::turns::WINDOW;
 
-/// A Job that came in line at this second.
-fn since(name: &str, since: i64) -> Job {
-    Job {
+/// A workload that came in line at this second.
+fn since(name: &str, since: i64) -> Workload {
+    Workload {
         since,
         ..waiting(name)
     }
@@ -36,7 +36,7 @@ impl Facts {
     }
 }
 
-/// The contenders that the plan writes for Jobs that wait.
+/// The contenders that the plan writes for workloads that wait.
 fn shown(plan: &Plan) -> Vec<(String, i32)> {
     let operations = plan.transaction.iter().flat_map(|t| &t.operations);
     let bodies = operations.filter_map(|operation| match operation {
@@ -114,7 +114,7 @@ fn whoever_does_not_take_its_turn_is_passed_over() {
 
 #[test]
 fn a_slot_is_given_back_alone_while_somebody_elsewhere_comes_first() {
-    let done = samples::job(
+    let done = samples::workload(
         "a",
         Phase::Finished { at_rest: true },
         Some("sa"),
@@ -146,18 +146,24 @@ fn where_nobody_else_is_nothing_is_shown_to_anybody() {
 }
 
 #[test]
-fn a_job_whose_priority_changes_is_shown_anew() {
+fn a_workload_whose_priority_changes_is_shown_anew() {
     let mut facts = Facts::new(1, &["h"]);
-    let job = since("a", 5);
+    let workload = since("a", 5);
     facts.contender("h").elsewhere("sa", 0, 5);
-    facts.ours.push(samples::ours("sa", Some(job.clone())));
+    facts.ours.push(samples::ours("sa", Some(workload.clone())));
     let entry = facts.entries.last_mut().unwrap();
     let body = String::from_utf8(entry.value.clone()).unwrap();
     let body = body.replace(r#""name":"y""#, r#""name":"a""#);
     entry.value = body.replace(r#""uid":"sa""#, r#""uid":"a""#).into();
-    facts.line(std::slice::from_ref(&job));
+    facts.line(std::slice::from_ref(&workload));
     assert_eq!(shown(&facts.decide()), [], "it is as it is shown");
-    facts.line = vec![Job { priority: 7, ..job }.into()];
+    facts.line = vec![
+        Workload {
+            priority: 7,
+            ..workload
+        }
+        .into(),
+    ];
     assert_eq!(shown(&facts.decide()), [("a".into(), 7)]);
 }
 
@@ -195,7 +201,7 @@ fn of_those_who_are_overtaken_the_first_alone_stays_shown() {
     facts.contender("h");
     let [second, third] = [since("a", 5), since("c", 6)];
     facts.ours("sc", &third, false).ours("sa", &second, false);
-    let first = Job {
+    let first = Workload {
         priority: 9,
         ..since("b", 7)
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Queue;
 use crate::{
-    Job, Observed, OwnContender, Phase,
+    Observed, OwnContender, Phase, Workload,
     engine::{knowledge::Memory, message::Now, refusals::Withheld},
 };
 
@@ -15,10 +15,10 @@ pub(super) struct Facts {
     pub(super) certain: bool,
     /// Our contenders and the workloads that were started here, but for those that are steady.
     pub(super) ours: Vec<OwnContender>,
-    pub(super) bound: Vec<Arc<Job>>,
+    pub(super) bound: Vec<Arc<Workload>>,
     /// How many are steady.
     pub(super) steady: usize,
-    pub(super) waiting: Vec<Arc<Job>>,
+    pub(super) waiting: Vec<Arc<Workload>>,
     pub(super) withheld: Withheld,
 }
 
@@ -61,8 +61,8 @@ impl Facts {
     /// Whether a workload that was started in a slot has pods, or may have.
     pub(super) fn any_runs(&self) -> bool {
         let mut bound = self.bound.iter();
-        let has_pods = |job: &Arc<Job>| {
-            job.granted.is_some() && matches!(job.phase, Phase::Running | Phase::Stopping)
+        let has_pods = |workload: &Arc<Workload>| {
+            workload.granted.is_some() && matches!(workload.phase, Phase::Running | Phase::Stopping)
         };
         self.steady > 0 || bound.any(has_pods)
     }

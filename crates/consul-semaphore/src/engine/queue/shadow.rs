@@ -7,7 +7,7 @@ use std::{
 
 use super::{Facts, Queue};
 use crate::{
-    Evidence, Job, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid,
+    Evidence, Observed, OwnContender, Phase, Plan, Reading, SessionState, Uid, Workload,
     engine::{Changes, Lookup, Owner, Slice, sessions::Sessions},
 };
 use consul_client::SessionId;
@@ -21,8 +21,8 @@ pub(super) struct Shadow {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
-    started: BTreeMap<Uid, Arc<Job>>,
-    contending: BTreeMap<Uid, Option<Arc<Job>>>,
+    started: BTreeMap<Uid, Arc<Workload>>,
+    contending: BTreeMap<Uid, Option<Arc<Workload>>>,
     gone: BTreeSet<SessionId>,
 }
 
@@ -39,12 +39,14 @@ impl Shadow {
             _ => None,
         });
         let contending = |uid: Uid| {
-            let job = lookup.contending(&[&uid]).pop().flatten();
-            (uid, job)
+            let workload = lookup.contending(&[&uid]).pop().flatten();
+            (uid, workload)
         };
         let bound = lookup.slice(0).bound.into_iter();
         let seen = Seen {
-            started: bound.map(|job| (job.uid.clone(), job)).collect(),
+            started: bound
+                .map(|workload| (workload.uid.clone(), workload))
+                .collect(),
             contending: own.map(contending).collect(),
             gone: sessions.gone(lookup).into_iter().collect(),
         };
@@ -79,11 +81,11 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
         self.lookup.slice(head)
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.lookup.workload(uid)
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         self.lookup.contending(uids)
     }
 
@@ -99,7 +101,7 @@ impl<L: Lookup> Lookup for Telling<'_, L> {
         self.changes.clone()
     }
 
-    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Job>> {
+    fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         self.lookup
             .contending(&[uid])
             .pop()
@@ -144,7 +146,7 @@ impl Queue {
                 return Some(OwnContender {
                     session: session.clone(),
                     identity: identity.clone(),
-                    job: lookup.contends(&identity.uid, true),
+                    workload: lookup.contends(&identity.uid, true),
                     pods_gone: false,
                 });
             }
@@ -158,13 +160,15 @@ impl Queue {
         ours
     }
 
-    fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Job>> {
+    fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Workload>> {
         let evidence = &self.held.evidence;
         let bound = lookup.slice(0).bound.into_iter();
-        let bound: BTreeMap<Uid, Arc<Job>> = bound.map(|job| (job.uid.clone(), job)).collect();
+        let bound: BTreeMap<Uid, Arc<Workload>> = bound
+            .map(|workload| (workload.uid.clone(), workload))
+            .collect();
         let others = bound
             .values()
-            .filter(|job| evidence.steady_session(&job.uid).is_none());
+            .filter(|workload| evidence.steady_session(&workload.uid).is_none());
         assert!(
             others.eq(&facts.bound),
             "all that are not steady are looked at"
@@ -175,21 +179,23 @@ impl Queue {
 
     fn check_evidence(&mut self, all: &Facts, lookup: &impl Lookup) {
         let lock_key = self.settings.prefix.lock_key();
-        let runs = |job: &&Job| job.phase == Phase::Running && job.started_at(&lock_key);
-        let running: Vec<&Job> = all.bound.iter().map(AsRef::as_ref).filter(runs).collect();
+        let runs = |workload: &&Workload| {
+            workload.phase == Phase::Running && workload.started_at(&lock_key)
+        };
+        let running: Vec<&Workload> = all.bound.iter().map(AsRef::as_ref).filter(runs).collect();
         let reading = self.knowledge.reading.as_ref().filter(|_| all.certain);
         let (now, settings, shadow) = (all.now.moment, &self.settings, &mut self.shadow.evidence);
         let life = |session: &SessionId| lookup.life(session);
         shadow.observe(now, settings, &running, reading, &all.ours, life);
-        for job in running {
+        for workload in running {
             let evidence = &self.held.evidence;
-            let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, job));
+            let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, workload));
             // What was renewed while nothing could be read counts when it is looked at again.
-            let latest = shadow.latest_deadline(settings, job, life);
-            let left_alone = evidence.steady_session(&job.uid).is_some()
+            let latest = shadow.latest_deadline(settings, workload, life);
+            let left_alone = evidence.steady_session(&workload.uid).is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());
             let right = kept == anew || kept <= latest && (left_alone || kept > anew);
-            assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {job:?}");
+            assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {workload:?}");
         }
     }
 }

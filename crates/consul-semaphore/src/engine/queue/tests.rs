@@ -4,23 +4,23 @@ use consul_client::{Behavior, Listing};
 
 /// One running workload, and when its session was last renewed.
 struct Store {
-    job: Arc<Job>,
+    workload: Arc<Workload>,
     life: SessionState,
 }
 
 impl Lookup for Store {
     fn slice(&self, _head: usize) -> Slice {
         Slice {
-            bound: vec![self.job.clone()],
+            bound: vec![self.workload.clone()],
             waiting: Vec::new(),
         }
     }
 
-    fn workload(&self, _uid: &Uid) -> Option<Arc<Job>> {
-        Some(self.job.clone())
+    fn workload(&self, _uid: &Uid) -> Option<Arc<Workload>> {
+        Some(self.workload.clone())
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         uids.iter().map(|uid| self.workload(uid)).collect()
     }
 
@@ -72,14 +72,14 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
         ttl: Some(ttl),
         ..samples::settings(1)
     };
-    let job = Arc::new(samples::job("a", Phase::Running, Some("s"), Some("s")));
+    let workload = Arc::new(samples::workload("a", Phase::Running, Some("s"), Some("s")));
     let start = Moment::from_boot(Duration::from_secs(1000));
     let life = |sent| SessionState::Renewed { sent, ttl };
     let mut store = Store {
-        job: job.clone(),
+        workload: workload.clone(),
         life: life(start),
     };
-    let name = settings.identity(&Target::from(&job)).session_name();
+    let name = settings.identity(&Target::from(&workload)).session_name();
     let mut queue = Queue::new(settings, vec![1], Defence::default());
     queue.handle(Event::Reach(Some(64)), at(start), &store);
     for _ in 0..2 {

@@ -48,18 +48,18 @@ pub(super) enum Action {
     Crash(usize),
     /// A call that nobody waits for any more arrives.
     Land(usize),
-    /// The Job controller comes round to a Job.
+    /// The Job controller comes round to a workload.
     Control(usize, usize),
     /// A pod completes, or its stop comes to its end.
     EndPod(usize, usize),
     /// All that waits for a time has waited for it.
     Wait,
 
-    /// A user suspends a running Job.
+    /// A user suspends a running workload.
     Suspend(usize, usize),
-    /// A user deletes a Job; its pods are left behind.
+    /// A user deletes a workload; its pods are left behind.
     Delete(usize, usize),
-    /// A Job fails; a pod of it is not gone yet.
+    /// A workload fails; a pod of it is not gone yet.
     Fail(usize, usize),
 
     Arrive,
@@ -79,9 +79,9 @@ pub(super) enum Action {
 /// What an operator decides by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Seen {
-    /// Both Jobs and Consul as they are now.
+    /// Both workloads and Consul as they are now.
     All,
-    /// The Jobs as it saw them the time before.
+    /// The workloads as it saw them the time before.
     OldJobs,
     /// Consul as it saw it the time before, or knows it from its own transaction.
     OldReading,
@@ -117,16 +117,16 @@ impl State {
         actions.extend((0..self.landing.len()).map(Action::Land));
         actions.push(Action::Wait);
         for (number, site) in self.sites.iter().enumerate() {
-            actions.extend((0..site.jobs.pods().len()).map(|pod| Action::EndPod(number, pod)));
-            for (job, object) in site.jobs.objects().enumerate() {
-                if site.jobs.awaits_control(object) {
-                    actions.push(Action::Control(number, job));
+            actions.extend((0..site.workloads.pods().len()).map(|pod| Action::EndPod(number, pod)));
+            for (workload, object) in site.workloads.objects().enumerate() {
+                if site.workloads.awaits_control(object) {
+                    actions.push(Action::Control(number, workload));
                 }
                 if self.whims > 0 {
-                    actions.push(Action::Delete(number, job));
+                    actions.push(Action::Delete(number, workload));
                     if object.runs() {
-                        actions.push(Action::Suspend(number, job));
-                        actions.push(Action::Fail(number, job));
+                        actions.push(Action::Suspend(number, workload));
+                        actions.push(Action::Fail(number, workload));
                     }
                 }
             }

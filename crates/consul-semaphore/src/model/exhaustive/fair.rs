@@ -17,7 +17,7 @@ impl State {
     pub(super) fn next(&self) -> Option<Self> {
         let mut moved = self.clone();
         moved.seconds += 1;
-        if let Some(next) = moved.next_of_jobs() {
+        if let Some(next) = moved.next_of_workloads() {
             return Some(next);
         }
         let busy = |process: &Arc<Process>| process.operator.is_busy();
@@ -56,16 +56,17 @@ impl State {
         moved.broken.is_some().then_some(moved)
     }
 
-    fn next_of_jobs(&self) -> Option<Self> {
+    fn next_of_workloads(&self) -> Option<Self> {
         for (number, site) in self.sites.iter().enumerate() {
-            let there = |uid| site.jobs.get(uid).is_some();
-            let mut pods = site.jobs.pods().iter();
-            if let Some(pod) = pods.position(|pod| pod.terminating || !there(&pod.job)) {
+            let there = |uid| site.workloads.get(uid).is_some();
+            let mut pods = site.workloads.pods().iter();
+            if let Some(pod) = pods.position(|pod| pod.terminating || !there(&pod.workload)) {
                 return self.after(Action::EndPod(number, pod));
             }
-            let mut objects = site.jobs.objects();
-            if let Some(job) = objects.position(|object| site.jobs.awaits_control(object)) {
-                return self.after(Action::Control(number, job));
+            let mut objects = site.workloads.objects();
+            if let Some(workload) = objects.position(|object| site.workloads.awaits_control(object))
+            {
+                return self.after(Action::Control(number, workload));
             }
         }
         None

@@ -27,7 +27,7 @@ impl State {
                 let flaw = self.processes[number].operator.flaw();
                 let process = Arc::make_mut(&mut self.processes[number]);
                 process.operator = Operator::timeless(flaw);
-                process.operator.see_jobs(&self.sites[process.site]);
+                process.operator.see_workloads(&self.sites[process.site]);
             }
             Action::Land(position) => {
                 let (site, step) = self.landing.remove(position);
@@ -38,38 +38,43 @@ impl State {
             | Action::EndPod(..)
             | Action::Suspend(..)
             | Action::Delete(..)
-            | Action::Fail(..) => self.happen_to_job(action),
+            | Action::Fail(..) => self.happen_to_workload(action),
             _ => self.happen_in_consul(action),
         }
     }
 
-    fn happen_to_job(&mut self, action: Action) {
-        let (Action::Control(site, job)
-        | Action::EndPod(site, job)
-        | Action::Suspend(site, job)
-        | Action::Delete(site, job)
-        | Action::Fail(site, job)) = action
+    fn happen_to_workload(&mut self, action: Action) {
+        let (Action::Control(site, workload)
+        | Action::EndPod(site, workload)
+        | Action::Suspend(site, workload)
+        | Action::Delete(site, workload)
+        | Action::Fail(site, workload)) = action
         else {
             return;
         };
         let whim = !matches!(action, Action::Control(..) | Action::EndPod(..));
         self.whims -= u8::from(whim);
         self.by_others(site, |outside| {
-            let jobs = &mut outside.jobs;
+            let workloads = &mut outside.workloads;
             let uid = match action {
-                Action::EndPod(..) => jobs.pods()[job].job.clone(),
-                _ => jobs.objects().nth(job).expect("it is there").uid.clone(),
+                Action::EndPod(..) => workloads.pods()[workload].workload.clone(),
+                _ => workloads
+                    .objects()
+                    .nth(workload)
+                    .expect("it is there")
+                    .uid
+                    .clone(),
             };
             match action {
-                Action::Control(..) => jobs.control_one(&uid),
-                Action::EndPod(..) => jobs.end_pod(&uid),
-                Action::Suspend(..) => jobs.edit(&uid, |object| {
+                Action::Control(..) => workloads.control_one(&uid),
+                Action::EndPod(..) => workloads.end_pod(&uid),
+                Action::Suspend(..) => workloads.edit(&uid, |object| {
                     let had_slot = object.granted.is_some() && object.reported.is_some();
                     object.stopped_by_user |= had_slot;
                     object.suspend = true;
                 }),
-                Action::Delete(..) => jobs.delete(&uid, Deletion::Orphan),
-                _ => jobs.fail(&uid),
+                Action::Delete(..) => workloads.delete(&uid, Deletion::Orphan),
+                _ => workloads.fail(&uid),
             }
         });
     }
@@ -136,13 +141,13 @@ impl State {
         let operator = &mut process.operator;
         let outside = self.now(site);
         if seen != Seen::OldJobs {
-            operator.see_jobs(&outside);
+            operator.see_workloads(&outside);
         }
         if seen != Seen::OldReading {
             operator.see_consul(&outside);
         }
-        let held = outside.sight().jobs();
-        let objects = outside.jobs.objects();
+        let held = outside.sight().workloads();
+        let objects = outside.workloads.objects();
         let lost = objects.filter(|object| {
             object.runs() && object.granted.is_some() && !held.contains(&object.uid)
         });

@@ -35,16 +35,16 @@ pub(super) struct Process {
     pub(super) read: Moment,
     /// whether nothing came in between so far,
     pub(super) clean: bool,
-    /// and the Jobs that were without their slot, each with whether a session was there for it.
+    /// and the workloads that were without their slot, each with whether a session was there for it.
     pub(super) lost: BTreeMap<Uid, bool>,
 }
 
-/// An order of the processes, with the clusters and their Jobs in the same order: where two can be
+/// An order of the processes, with the clusters and their workloads in the same order: where two can be
 /// taken for each other, a state is the same either way.
 struct Order {
     processes: Vec<usize>,
     sites: Vec<usize>,
-    jobs: Vec<Uid>,
+    workloads: Vec<Uid>,
 }
 
 impl Process {
@@ -53,7 +53,7 @@ impl Process {
     fn trace(&self, outside: &Outside, canon: &mut Canon<'_>) {
         let asked = self.operator.is_busy() && self.clean && !self.lost.is_empty();
         canon.word(&asked);
-        for uid in canon.jobs().iter().filter(|_| asked) {
+        for uid in canon.workloads().iter().filter(|_| asked) {
             let robbed = outside.observer.robbed_since(uid, self.read);
             canon.word(&(self.lost.get(uid), robbed));
         }
@@ -83,7 +83,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(setup: &Setup) -> Self {
-        let site = |cluster: &str, jobs: &[&str]| {
+        let site = |cluster: &str, workloads: &[&str]| {
             let mut settings = samples::settings(setup.limit);
             settings.cluster = Cluster {
                 name: cluster.into(),
@@ -105,8 +105,8 @@ impl State {
                 consul.put(&lock_key, body.as_bytes(), SEMAPHORE_FLAGS, None);
                 outside.record(vec![setup.limit]);
             }
-            for job in jobs {
-                outside.jobs.create(job, "db", 0);
+            for workload in workloads {
+                outside.workloads.create(workload, "db", 0);
             }
             Arc::new(outside)
         };
@@ -128,9 +128,14 @@ impl State {
         let order = |processes: &[usize]| {
             let mut of_sites: Vec<usize> = processes.iter().map(|number| homes[*number]).collect();
             of_sites.dedup();
-            let jobs = |site: &usize| sites[*site].jobs.objects().map(|job| job.uid.clone());
+            let workloads = |site: &usize| {
+                sites[*site]
+                    .workloads
+                    .objects()
+                    .map(|workload| workload.uid.clone())
+            };
             Order {
-                jobs: of_sites.iter().flat_map(jobs).collect(),
+                workloads: of_sites.iter().flat_map(workloads).collect(),
                 processes: processes.to_vec(),
                 sites: of_sites,
             }
@@ -194,7 +199,7 @@ impl State {
         let now = Moment::from_boot(Duration::from_secs(*seconds));
         let consul = &sites[0].consul;
         let prefix = &sites[0].settings.prefix;
-        let mut all = Canon::new(consul, &order.jobs, now);
+        let mut all = Canon::new(consul, &order.workloads, now);
         let canon = &mut all;
         canon.word(&(arrivals, faults, whims, broken));
         consul.trace(prefix, self.setup.fair, canon);
@@ -233,7 +238,7 @@ impl State {
 
     fn set_clock(&self, outside: &mut Outside) {
         outside.seconds = self.seconds;
-        outside.jobs.clock = i64::try_from(self.seconds).unwrap_or(0);
+        outside.workloads.clock = i64::try_from(self.seconds).unwrap_or(0);
     }
 
     /// Something happens in a cluster; the others have the same Consul.
@@ -311,12 +316,12 @@ impl State {
                 let key = outside.settings.prefix.contender_key(session);
                 self.landing.is_empty() && outside.consul.get(&key).is_none()
             }
-            // Nothing is left that could come before it: no other hand on the Job, no fault.
+            // Nothing is left that could come before it: no other hand on the workload, no fault.
             Step::Patch { patch, .. } if self.is_undisturbed() => {
                 let uid = &patch.target().uid;
-                let object = outside.jobs.get(uid);
-                let moves = object.is_none_or(|object| outside.jobs.awaits_control(object));
-                !moves && !outside.jobs.has_pods(uid)
+                let object = outside.workloads.get(uid);
+                let moves = object.is_none_or(|object| outside.workloads.awaits_control(object));
+                !moves && !outside.workloads.has_pods(uid)
             }
             Step::Record { .. } => false,
             step => step.comes_too_late(outside),
@@ -350,10 +355,10 @@ impl fmt::Debug for State {
         let holders = sight.body.as_ref().map(|body| &body.holders);
         writeln!(f, "holders {holders:?}, contenders {:?}", sight.contenders)?;
         for site in &self.sites {
-            for object in site.jobs.objects() {
+            for object in site.workloads.objects() {
                 writeln!(f, "{object:?}")?;
             }
-            writeln!(f, "{:?}", site.jobs.pods())?;
+            writeln!(f, "{:?}", site.workloads.pods())?;
         }
         for process in &self.processes {
             writeln!(f, "next {:?}", process.operator.next_step())?;

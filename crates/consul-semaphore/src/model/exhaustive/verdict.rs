@@ -3,8 +3,8 @@
 use super::state::State;
 
 impl State {
-    /// How long a Job may run without a slot: once its operator has read that the slot is gone, and
-    /// has done what it then decided, the Job has one again, or is suspended, or has a session with
+    /// How long a workload may run without a slot: once its operator has read that the slot is gone, and
+    /// has done what it then decided, the workload has one again, or is suspended, or has a session with
     /// which the next pass gives it one. With nothing in the way that is two passes.
     pub(super) fn check_gap(&self, number: usize) {
         let process = &self.processes[number];
@@ -13,9 +13,9 @@ impl State {
             return;
         }
         let outside = &self.sites[process.site];
-        let held = outside.sight().jobs();
+        let held = outside.sight().workloads();
         for (uid, had_session) in &process.lost {
-            let object = outside.jobs.get(uid);
+            let object = outside.workloads.get(uid);
             let runs = object.is_some_and(|object| object.runs() && !object.rogue);
             let again = outside.observer.robbed_since(uid, process.read);
             let soon = !had_session && operator.has_session(uid);
@@ -24,7 +24,7 @@ impl State {
         }
     }
 
-    /// Whether more hold than may: Jobs with pods or about to have some, and other programs. Those
+    /// Whether more hold than may: workloads with pods or about to have some, and other programs. Those
     /// whose slot somebody took have until the end of the gap.
     pub(super) fn is_above_the_limit(&self) -> bool {
         let sight = self.sites[0].sight();
@@ -34,7 +34,7 @@ impl State {
         };
         let in_need = self.sites.iter().flat_map(|site| {
             let lock_key = site.settings.prefix.lock_key();
-            let in_need = site.jobs.in_need_of_a_slot(&lock_key);
+            let in_need = site.workloads.in_need_of_a_slot(&lock_key);
             let counted = in_need.filter(|uid| !site.observer.is_robbed(uid));
             counted.collect::<std::collections::BTreeSet<_>>()
         });
@@ -45,7 +45,7 @@ impl State {
     /// What has happened at some time, to show that it can.
     pub(super) fn shows(&self, what: Showing) -> bool {
         let sight = self.sites[0].sight();
-        let mut objects = self.sites.iter().flat_map(|site| site.jobs.objects());
+        let mut objects = self.sites.iter().flat_map(|site| site.workloads.objects());
         match what {
             Showing::AllDone => objects.all(|object| !object.may_run()),
             Showing::OtherHolds => self

@@ -6,7 +6,7 @@ use super::{
     About, End, Flaw, Lost, Operator, Patch, Reach, Refused, Step, requests, session, unheard,
 };
 use crate::{
-    Job,
+    Workload,
     engine::{Answer, CallId, Written},
     model::outside::Outside,
     plan::Transaction,
@@ -206,10 +206,11 @@ impl Operator {
         self.end(outside, end, delivery.hangs);
     }
 
-    /// What the answer to a PATCH means. After a conflict the Job is read again.
+    /// What the answer to a PATCH means. After a conflict the workload is read again.
     fn written(&self, outside: &Outside, patch: &Patch, answer: requests::Answer) -> Written {
-        let now = outside.jobs.read(&patch.target().uid, outside.now());
-        let same = |now: &Job| patch.target().is_still(now) && self.flaw != Some(Flaw::NeverPauses);
+        let now = outside.workloads.read(&patch.target().uid, outside.now());
+        let same =
+            |now: &Workload| patch.target().is_still(now) && self.flaw != Some(Flaw::NeverPauses);
         match answer {
             requests::Answer::Done => Written::Done,
             requests::Answer::Conflict if !now.as_ref().is_some_and(same) => {

@@ -67,7 +67,7 @@ impl Step {
         }
     }
 
-    /// Whether it is refused, now and at any time: it names a version of a Job or an index of a key
+    /// Whether it is refused, now and at any time: it names a version of a workload or an index of a key
     /// that is over, or a session that is dead.
     pub(in super::super) fn comes_too_late(&self, outside: &Outside) -> bool {
         let consul = &outside.consul;
@@ -84,7 +84,7 @@ impl Step {
             }
             Self::Patch { patch, .. } => {
                 let target = patch.target();
-                !outside.jobs.is_at(&target.uid, &target.version)
+                !outside.workloads.is_at(&target.uid, &target.version)
             }
             Self::Record { .. }
             | Self::Finalizer { .. }

@@ -3,7 +3,7 @@
 use super::super::{canon::Canon, outside::Outside, requests::Patch};
 use super::{Operator, Step};
 use crate::{
-    Identity, Job, LimitPolicy, Lock, Reading,
+    Identity, LimitPolicy, Lock, Reading, Workload,
     engine::Memory,
     plan::{Target, Transaction},
 };
@@ -27,12 +27,13 @@ impl Operator {
         let settings = &outside.settings;
         let now = canon.now();
         let withheld = queue.withheld_now(now);
-        for uid in canon.jobs() {
+        for uid in canon.workloads() {
             canon.some_session(queue.sessions.ahead.get(uid));
             canon.word(&(withheld(uid), queue.writes.refusals.history(uid)));
             canon.word(&self.stopped.contains(uid));
-            let job = outside.jobs.read(uid, now);
-            let deadline = job.and_then(|job| queue.held.evidence.deadline(settings, &job));
+            let workload = outside.workloads.read(uid, now);
+            let deadline =
+                workload.and_then(|workload| queue.held.evidence.deadline(settings, &workload));
             canon.word(&deadline.map(|deadline| deadline <= now));
         }
         for step in &self.pending {
@@ -73,8 +74,8 @@ impl Operator {
         }
         let reading = queue.reading();
         if looks_again {
-            for job in &self.store.jobs {
-                trace_job(job, reading, outside, canon);
+            for workload in &self.store.workloads {
+                trace_workload(workload, reading, outside, canon);
             }
         }
         // Whose turn it is follows also from what a transaction leaves of it.
@@ -85,18 +86,23 @@ impl Operator {
     }
 }
 
-/// A Job as it was seen.
-fn trace_job(job: &Job, reading: Option<&Reading>, outside: &Outside, canon: &mut Canon<'_>) {
-    canon.job(&job.uid);
-    canon.version(&outside.jobs, &job.uid, &job.version);
-    canon.word(&reading.is_some_and(|reading| job.seen > reading.sent));
-    let Job {
+/// A workload as it was seen.
+fn trace_workload(
+    workload: &Workload,
+    reading: Option<&Reading>,
+    outside: &Outside,
+    canon: &mut Canon<'_>,
+) {
+    canon.workload(&workload.uid);
+    canon.version(&outside.workloads, &workload.uid, &workload.version);
+    canon.word(&reading.is_some_and(|reading| workload.seen > reading.sent));
+    let Workload {
         hold,
         phase,
         granted,
         reported,
         ..
-    } = job;
+    } = workload;
     canon.word(&(hold, format!("{phase:?}")));
     canon.some_session(granted.as_ref().map(|granted| &granted.session));
     canon.some_session(reported.as_ref());
@@ -175,8 +181,8 @@ impl Step {
 }
 
 fn trace_target(target: &Target, outside: &Outside, canon: &mut Canon<'_>) {
-    canon.job(&target.uid);
-    canon.version(&outside.jobs, &target.uid, &target.version);
+    canon.workload(&target.uid);
+    canon.version(&outside.workloads, &target.uid, &target.version);
 }
 
 fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut Canon<'_>) {
@@ -219,7 +225,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         }
     }
     for grant in grants {
-        trace_target(&grant.job, outside, canon);
+        trace_target(&grant.workload, outside, canon);
         canon.session(&grant.session);
         canon.word(&grant.starts);
     }

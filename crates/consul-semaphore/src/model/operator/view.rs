@@ -7,7 +7,7 @@ use std::{
 
 use super::Flaw;
 use crate::{
-    AHEAD, Job, Key, Phase, SessionState, Uid,
+    AHEAD, Key, Phase, SessionState, Uid, Workload,
     engine::{Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     model::outside::Outside,
 };
@@ -16,7 +16,7 @@ use consul_client::{SessionId, clock::Moment};
 /// What a process keeps for the engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Store {
-    pub(super) jobs: Vec<Arc<Job>>,
+    pub(super) workloads: Vec<Arc<Workload>>,
     /// When the last good renewal of each session was sent; `None` if Consul said that it is gone.
     pub(super) renewals: BTreeMap<SessionId, Option<Moment>>,
     /// The sessions that it renews.
@@ -40,30 +40,34 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// All who wait, in order.
-    fn queued(&self) -> Vec<Arc<Job>> {
+    fn queued(&self) -> Vec<Arc<Workload>> {
         let name = self.outside.settings.name.as_str();
-        let jobs = self.store.jobs.iter().cloned();
-        let mut waiting: Vec<_> = jobs
-            .filter(|job| job.is_queued() && job.wants.as_deref() == Some(name))
+        let workloads = self.store.workloads.iter().cloned();
+        let mut waiting: Vec<_> = workloads
+            .filter(|workload| workload.is_queued() && workload.wants.as_deref() == Some(name))
             .collect();
-        waiting.sort_by_key(|job| job.place());
+        waiting.sort_by_key(|workload| workload.place());
         waiting
     }
 
-    /// A contender's Job. One of which it is not seen that it waits keeps its contender.
-    fn of_contender(&self, uid: &Uid) -> Option<Arc<Job>> {
-        let job = self.workload(uid)?;
+    /// A contender's workload. One of which it is not seen that it waits keeps its contender.
+    fn of_contender(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        let workload = self.workload(uid)?;
         let next = AHEAD.min(usize::try_from(self.outside.settings.limit).unwrap_or(AHEAD));
         let overtaken = self.flaw == Some(Flaw::ShowsTheOvertaken)
-            && self.queued().iter().skip(next).any(|job| job.uid == *uid);
+            && self
+                .queued()
+                .iter()
+                .skip(next)
+                .any(|workload| workload.uid == *uid);
         if !overtaken {
-            return Some(job);
+            return Some(workload);
         }
-        let job = Job {
+        let workload = Workload {
             phase: Phase::Stopping,
-            ..(*job).clone()
+            ..(*workload).clone()
         };
-        Some(Arc::new(job))
+        Some(Arc::new(workload))
     }
 }
 
@@ -95,27 +99,28 @@ impl Stores for View<'_> {
 impl Lookup for &View<'_> {
     fn slice(&self, head: usize) -> Slice {
         let lock_key = self.outside.settings.prefix.lock_key();
-        let unseen = |job: &Job| {
-            let on_hold = job.hold && job.phase == Phase::Idle;
+        let unseen = |workload: &Workload| {
+            let on_hold = workload.hold && workload.phase == Phase::Idle;
             on_hold && self.flaw == Some(Flaw::KeepsGrantOnHold)
         };
-        let jobs = self.store.jobs.iter().cloned();
-        let bound = jobs.filter(|job| job.started_at(&lock_key) && !unseen(job));
+        let workloads = self.store.workloads.iter().cloned();
+        let bound =
+            workloads.filter(|workload| workload.started_at(&lock_key) && !unseen(workload));
         let mut waiting = self.queued();
         let mut position = 0..;
-        waiting.retain(|job| position.next() < Some(head) || job.is_impatient());
+        waiting.retain(|workload| position.next() < Some(head) || workload.is_impatient());
         Slice {
             bound: bound.collect(),
             waiting,
         }
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        let mut jobs = self.store.jobs.iter();
-        jobs.find(|job| job.uid == *uid).cloned()
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        let mut workloads = self.store.workloads.iter();
+        workloads.find(|workload| workload.uid == *uid).cloned()
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         uids.iter().map(|uid| self.of_contender(uid)).collect()
     }
 

@@ -1,4 +1,4 @@
-//! Jobs, their pods, the Job controller and the users who change them.
+//! Workloads, their pods, the Job controller and the users who change them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, Job, OnContention, Phase, Uid};
+use crate::{Granted, OnContention, Phase, Uid, Workload};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to.
@@ -17,13 +17,13 @@ const GRACE: i64 = 5;
 pub(super) enum Refusal {
     /// That it is forbidden.
     Forbidden,
-    /// That it conflicts with something, as if the Job had changed.
+    /// That it conflicts with something, as if the workload had changed.
     Conflict,
 }
 
-/// A Job as the API server has it.
+/// A workload as the API server has it.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a field of a Job's, or what was done to it.
+#[allow(clippy::struct_excessive_bools)] // Each is a field of a workload's, or what was done to it.
 pub(super) struct Object {
     pub(super) name: Arc<str>,
     pub(super) uid: Uid,
@@ -115,10 +115,10 @@ impl Object {
     }
 }
 
-/// A pod of a Job, until it is really gone.
+/// A pod of a workload, until it is really gone.
 #[derive(Clone, Debug)]
 pub(super) struct Pod {
-    pub(super) job: Uid,
+    pub(super) workload: Uid,
     pub(super) rogue: bool,
     pub(super) terminating: bool,
     /// When it was asked to stop, if it was.
@@ -131,9 +131,9 @@ const FIRST: u64 = 1_000_000_000;
 /// How far versions go back at once: further than they have come since.
 const BACK: u64 = 1_000_000;
 
-/// The Jobs and pods of the namespace.
+/// The workloads and pods of the namespace.
 #[derive(Clone)]
-pub(super) struct Jobs {
+pub(super) struct Workloads {
     objects: BTreeMap<Uid, Object>,
     pods: Vec<Pod>,
     version: u64,
@@ -143,7 +143,7 @@ pub(super) struct Jobs {
     pub(super) clock: i64,
 }
 
-impl Default for Jobs {
+impl Default for Workloads {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
@@ -155,15 +155,15 @@ impl Default for Jobs {
     }
 }
 
-impl Jobs {
-    /// All that counts of the Jobs and their pods.
+impl Workloads {
+    /// All that counts of the workloads and their pods.
     pub(super) fn trace(&self, canon: &mut Canon<'_>) {
         let mut line: Vec<i64> = self.objects().map(Object::since).collect();
         line.sort_unstable();
         line.dedup();
-        for uid in canon.jobs() {
+        for uid in canon.workloads() {
             let object = self.get(uid);
-            let pods = || self.pods.iter().filter(|pod| pod.job == *uid);
+            let pods = || self.pods.iter().filter(|pod| pod.workload == *uid);
             canon.word(&(object.is_some(), pods().count()));
             if let Some(object) = object {
                 object.trace(canon);
@@ -171,7 +171,7 @@ impl Jobs {
             }
             for pod in pods() {
                 let Pod {
-                    job: _,
+                    workload: _,
                     rogue,
                     terminating,
                     asked: _,
@@ -181,7 +181,7 @@ impl Jobs {
         }
     }
 
-    /// Whether this Job is there, at this version.
+    /// Whether this workload is there, at this version.
     pub(super) fn is_at(&self, uid: &Uid, version: &str) -> bool {
         let object = self.get(uid);
         object.is_some_and(|object| version.parse() == Ok(object.version))
@@ -200,14 +200,14 @@ impl Jobs {
     }
 
     pub(super) fn has_pods(&self, uid: &Uid) -> bool {
-        self.pods.iter().any(|pod| pod.job == *uid)
+        self.pods.iter().any(|pod| pod.workload == *uid)
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
         self.objects().any(|object| &*object.name == name)
     }
 
-    /// The Jobs that must have a slot of this semaphore: started by a grant, or with pods from then.
+    /// The workloads that must have a slot of this semaphore: started by a grant, or with pods from then.
     pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
         let started = self.objects().filter(move |object| {
             let granted = object.granted.as_ref();
@@ -216,10 +216,10 @@ impl Jobs {
         });
         let pods = self.pods.iter().filter(|pod| !pod.rogue);
         let started = started.map(|object| &object.uid);
-        started.chain(pods.map(|pod| &pod.job))
+        started.chain(pods.map(|pod| &pod.workload))
     }
 
-    /// A start is refused from now on. The Job itself does not change by it.
+    /// A start is refused from now on. The workload itself does not change by it.
     pub(super) fn forbid(&mut self, uid: &Uid, refusal: Refusal) {
         if let Some(object) = self.objects.get_mut(uid) {
             object.forbidden = Some(refusal);
@@ -227,7 +227,7 @@ impl Jobs {
     }
 
     /// The API server's data come back from a backup that was made just now: versions go back, and no version
-    /// of a Job that was known is there any more.
+    /// of a workload that was known is there any more.
     pub(super) fn restore(&mut self) {
         self.restored += 1;
         self.version = FIRST - self.restored * BACK;
@@ -249,10 +249,10 @@ impl Jobs {
         self.objects.retain(|_, object| !object.finished);
     }
 
-    /// What the operator makes of a Job.
-    pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Job> {
+    /// What the operator makes of a workload.
+    pub(super) fn read(&self, uid: &Uid, seen: Moment) -> Option<Workload> {
         let object = self.get(uid)?;
-        Some(Job {
+        Some(Workload {
             name: object.name.clone(),
             uid: object.uid.clone(),
             version: object.version.to_string().into(),
@@ -289,7 +289,7 @@ impl Jobs {
         }
     }
 
-    /// Makes a Job that asks for a semaphore, suspended as the admission policy would.
+    /// Makes a workload that asks for a semaphore, suspended as the admission policy would.
     pub(super) fn create(&mut self, name: &str, wants: &str, priority: i32) -> Uid {
         self.version += 1;
         let uid = Uid::from(format!("{name}-{}", self.version).as_str());
@@ -317,7 +317,7 @@ impl Jobs {
         uid
     }
 
-    /// Changes a Job by hand: its version moves.
+    /// Changes a workload by hand: its version moves.
     pub(super) fn edit(&mut self, uid: &Uid, change: impl FnOnce(&mut Object)) {
         if let Some(object) = self.objects.get_mut(uid) {
             change(object);
@@ -326,7 +326,7 @@ impl Jobs {
         }
     }
 
-    /// Deletes a Job.
+    /// Deletes a workload.
     pub(super) fn delete(&mut self, uid: &Uid, how: Deletion) {
         match how {
             Deletion::Foreground => self.edit(uid, |object| object.deleting = true),
@@ -346,9 +346,9 @@ impl Jobs {
         }
     }
 
-    /// Whether the Job controller has something to do for a Job.
+    /// Whether the Job controller has something to do for a workload.
     pub(super) fn awaits_control(&self, object: &Object) -> bool {
-        let pods = || self.pods.iter().filter(|pod| pod.job == object.uid);
+        let pods = || self.pods.iter().filter(|pod| pod.workload == object.uid);
         if object.deleting {
             return pods().next().is_none();
         }
@@ -360,7 +360,7 @@ impl Jobs {
         }
     }
 
-    /// The Job controller comes round to one Job.
+    /// The Job controller comes round to one workload.
     pub(super) fn control_one(&mut self, uid: &Uid) {
         let Some(object) = self.objects.get(uid).cloned() else {
             return;
@@ -376,10 +376,10 @@ impl Jobs {
                 self.edit(uid, |object| object.suspended = Some(clock));
             }
         } else if object.runs() {
-            let of_job = |pod: &Pod| pod.job == *uid && !pod.terminating;
-            if !self.pods.iter().any(of_job) {
+            let of_workload = |pod: &Pod| pod.workload == *uid && !pod.terminating;
+            if !self.pods.iter().any(of_workload) {
                 self.pods.push(Pod {
-                    job: uid.clone(),
+                    workload: uid.clone(),
                     rogue: object.rogue,
                     terminating: false,
                     asked: 0,
@@ -396,17 +396,17 @@ impl Jobs {
 
     fn stop_pods(&mut self, uid: &Uid) {
         let clock = self.clock;
-        let of_job = |pod: &&mut Pod| pod.job == *uid && !pod.terminating;
-        for pod in self.pods.iter_mut().filter(of_job) {
+        let of_workload = |pod: &&mut Pod| pod.workload == *uid && !pod.terminating;
+        for pod in self.pods.iter_mut().filter(of_workload) {
             pod.terminating = true;
             pod.asked = clock;
         }
     }
 
-    /// The oldest pod of a Job ends: its stop comes to an end, or it succeeds, which completes its
-    /// Job.
+    /// The oldest pod of a workload ends: its stop comes to an end, or it succeeds, which completes its
+    /// workload.
     pub(super) fn end_pod(&mut self, uid: &Uid) {
-        let Some(position) = self.pods.iter().position(|pod| pod.job == *uid) else {
+        let Some(position) = self.pods.iter().position(|pod| pod.workload == *uid) else {
             return;
         };
         let pod = self.pods.remove(position);
@@ -417,7 +417,7 @@ impl Jobs {
         self.stop_pods(uid);
     }
 
-    /// A Job fails while its pods are still there.
+    /// A workload fails while its pods are still there.
     pub(super) fn fail(&mut self, uid: &Uid) {
         if self.has_pods(uid) {
             self.edit(uid, |object| object.finished |= !object.suspend);
@@ -430,25 +430,25 @@ impl Jobs {
         let clock = self.clock;
         let over = |pod: &&Pod| pod.terminating && clock - pod.asked >= GRACE;
         let over: Vec<Pod> = self.pods.iter().filter(over).cloned().collect();
-        // The oldest of a Job ends first, and was asked first.
+        // The oldest of a workload ends first, and was asked first.
         for pod in &over {
-            self.end_pod(&pod.job);
+            self.end_pod(&pod.workload);
         }
     }
 
     /// The Job controller and the nodes do all that is theirs to do, except that running pods run.
     pub(super) fn settle(&mut self) {
         self.control();
-        let orphan = |pod: &Pod| !self.objects.contains_key(&pod.job);
+        let orphan = |pod: &Pod| !self.objects.contains_key(&pod.workload);
         let ends = |pod: &Pod| pod.terminating || orphan(pod);
         let ended: Vec<Pod> = self.pods.iter().filter(|pod| ends(pod)).cloned().collect();
         for pod in ended {
-            self.end_pod(&pod.job);
+            self.end_pod(&pod.workload);
         }
         self.control();
     }
 
-    /// Every Job that runs completes.
+    /// Every workload that runs completes.
     pub(super) fn complete_all(&mut self) {
         self.settle();
         for uid in self.objects.keys().cloned().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Why the first Job in line does not run: what the operator's own decision would be, in words.
+//! Why the first workload in line does not run: what the operator's own decision would be, in words.
 //!
 //! Nothing is judged here twice: the facts go to [`decide`](consul_semaphore::decide()), as the operator's
 //! do, and the plan that comes back is never carried out.
@@ -12,8 +12,8 @@ use super::{ALIVE, holder, named};
 use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Job, Lock, MutexMemory, Observed,
-    OwnContender, Phase, Plan, Reading, Settings, Turns, Uid, decide,
+    Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Lock, MutexMemory, Observed,
+    OwnContender, Phase, Plan, Reading, Settings, Turns, Uid, Workload, decide,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
@@ -22,16 +22,16 @@ use consul_semaphore_workload::TrackedWorkload;
 pub(super) struct Place {
     pub(super) settings: Settings,
     pub(super) reading: Reading,
-    /// The Jobs in line, in order.
-    pub(super) line: Vec<Arc<Job>>,
+    /// The workloads in line, in order.
+    pub(super) line: Vec<Arc<Workload>>,
     /// The limits that are ours.
     applied: Vec<u32>,
     defence: Defence,
     /// Our live contenders.
     ours: Vec<OwnContender>,
-    /// The Jobs that run in its slots, or have.
-    bound: Vec<Arc<Job>>,
-    /// A session for each Job in line.
+    /// The workloads that run in its slots, or have.
+    bound: Vec<Arc<Workload>>,
+    /// A session for each workload in line.
     sessions: BTreeMap<Uid, SessionId>,
 }
 
@@ -41,31 +41,36 @@ impl Place {
         settings: Settings,
         reading: Reading,
         sessions: &[Session],
-        jobs: &[TrackedWorkload],
+        workloads: &[TrackedWorkload],
     ) -> Self {
         let status = semaphore.status.as_ref();
         let applied = status.iter().flat_map(|status| &status.applied_limits);
         let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
-        let jobs = || jobs.iter().map(|workload| &workload.job);
+        let workloads = || workloads.iter().map(|workload| &workload.workload);
         let lock_key = settings.prefix.lock_key();
-        let asks = |job: &&Arc<Job>| {
-            job.wants.as_deref() == Some(&*settings.name)
-                && (settings.key.is_none() || settings.key == job.key)
+        let asks = |workload: &&Arc<Workload>| {
+            workload.wants.as_deref() == Some(&*settings.name)
+                && (settings.key.is_none() || settings.key == workload.key)
         };
-        let mut line: Vec<Arc<Job>> = jobs()
-            .filter(|job| job.is_queued() && asks(job))
+        let mut line: Vec<Arc<Workload>> = workloads()
+            .filter(|workload| workload.is_queued() && asks(workload))
             .cloned()
             .collect();
-        line.sort_by_key(|job| job.place());
-        let over = |job: &Job| matches!(job.phase, Phase::Finished { .. });
-        let bound =
-            jobs().filter(|job| job.started_at(&lock_key) && !job.is_queued() && !over(job));
-        let bound: Vec<Arc<Job>> = bound.cloned().collect();
-        let by_uid: BTreeMap<&Uid, &Arc<Job>> = jobs().map(|job| (&job.uid, job)).collect();
+        line.sort_by_key(|workload| workload.place());
+        let over = |workload: &Workload| matches!(workload.phase, Phase::Finished { .. });
+        let bound = workloads().filter(|workload| {
+            workload.started_at(&lock_key) && !workload.is_queued() && !over(workload)
+        });
+        let bound: Vec<Arc<Workload>> = bound.cloned().collect();
+        let by_uid: BTreeMap<&Uid, &Arc<Workload>> = workloads()
+            .map(|workload| (&workload.uid, workload))
+            .collect();
 
-        // Stands for the session that the operator would make for a Job.
-        let unmade = |job: &Arc<Job>| format!("to-be-made-{}", job.uid).into();
-        let unmade = line.iter().map(|job| (job.uid.clone(), unmade(job)));
+        // Stands for the session that the operator would make for a workload.
+        let unmade = |workload: &Arc<Workload>| format!("to-be-made-{}", workload.uid).into();
+        let unmade = line
+            .iter()
+            .map(|workload| (workload.uid.clone(), unmade(workload)));
         let mut ahead: BTreeMap<Uid, SessionId> = unmade.collect();
         let mut ours = Vec::new();
         for session in sessions {
@@ -73,12 +78,12 @@ impl Place {
             let Some(identity) = identity.filter(|identity| settings.owns(identity)) else {
                 continue;
             };
-            let job = by_uid.get(&identity.uid);
+            let workload = by_uid.get(&identity.uid);
             if reading.contender(&session.id).is_some() {
                 ahead.remove(&identity.uid);
                 ours.push(OwnContender {
                     session: session.id.clone(),
-                    job: job.copied().cloned(),
+                    workload: workload.copied().cloned(),
                     identity: Arc::new(identity),
                     pods_gone: false,
                 });
@@ -141,11 +146,11 @@ impl Place {
     }
 }
 
-/// Why the first Job in line does not run yet, and what to do. `all_known`: whose each contender is.
+/// Why the first workload in line does not run yet, and what to do. `all_known`: whose each contender is.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,
-    first: &Job,
+    first: &Workload,
     all_known: bool,
 ) -> (Outcome, String, Option<String>) {
     let settings = &place.settings;
@@ -154,7 +159,7 @@ pub(super) fn why_it_waits(
         let todo = format!("if it stays so, {ALIVE}");
         (Outcome::Warning, why.to_owned(), Some(todo))
     };
-    if plan.skips.iter().any(|skip| skip.job.uid == first.uid) {
+    if plan.skips.iter().any(|skip| skip.workload.uid == first.uid) {
         return stays(
             "it is not to wait (on-contention: Skip), and all slots are taken: the operator deletes it",
         );
@@ -166,9 +171,9 @@ pub(super) fn why_it_waits(
     let mut started = plan
         .starts
         .iter()
-        .map(|start| &start.job)
-        .chain(granted.map(|grant| &grant.job));
-    if started.any(|job| job.uid == first.uid) {
+        .map(|start| &start.workload)
+        .chain(granted.map(|grant| &grant.workload));
+    if started.any(|workload| workload.uid == first.uid) {
         return stays(
             "a slot is free and it is its turn: the operator starts it as soon as it sees that",
         );

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    Cluster, Job, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
-    SessionState, Uid,
+    Cluster, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
+    SessionState, Uid, Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -99,22 +99,22 @@ pub(super) fn queue() -> QueueRef {
 }
 
 /// The program, and the sessions that are renewed for it.
-pub(super) struct Workload {
-    pub(super) job: Arc<Job>,
+pub(super) struct Program {
+    pub(super) workload: Arc<Workload>,
     /// One, and while a lost slot is had again two.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
 }
 
-impl Drop for Workload {
+impl Drop for Program {
     fn drop(&mut self) {
         self.sessions.values().for_each(Renewal::stop);
     }
 }
 
-impl Workload {
+impl Program {
     pub(super) fn new(settings: &Settings) -> Self {
         let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
-        let job = Job {
+        let workload = Workload {
             name: identity::name_of(&settings.program).into(),
             uid: uid.as_str().into(),
             version: Arc::default(),
@@ -138,24 +138,27 @@ impl Workload {
             reported: None,
         };
         Self {
-            job: Arc::new(job),
+            workload: Arc::new(workload),
             sessions: BTreeMap::new(),
         }
     }
 
     /// It is different from now on.
-    pub(super) fn change(&mut self, change: impl FnOnce(&mut Job)) {
-        let job = Arc::make_mut(&mut self.job);
-        change(job);
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Workload)) {
+        let workload = Arc::make_mut(&mut self.workload);
+        change(workload);
         // What was proved of it before counts no more.
-        job.version = format!("{:?}", Moment::now()).into();
+        workload.version = format!("{:?}", Moment::now()).into();
     }
 
     /// What there is of it: nothing is left of the work of who leaves.
     pub(super) fn proof(&self) -> Answer {
-        let left = self.job.phase != Phase::Deleting;
+        let left = self.workload.phase != Phase::Deleting;
         let left = left.then(|| "the program".to_owned());
-        Answer::Proof(Ok((Some(self.job.clone()), left.into_iter().collect())))
+        Answer::Proof(Ok((
+            Some(self.workload.clone()),
+            left.into_iter().collect(),
+        )))
     }
 
     /// Whether one of its sessions has a slot.
@@ -172,7 +175,7 @@ impl Workload {
     }
 }
 
-impl Stores for Workload {
+impl Stores for Program {
     type Of<'a> = &'a Self;
 
     fn of<'a>(&'a self, _queue: &'a QueueRef) -> &'a Self {
@@ -194,21 +197,21 @@ impl Stores for Workload {
     }
 }
 
-impl Lookup for &Workload {
+impl Lookup for &Program {
     fn slice(&self, _head: usize) -> Slice {
-        let ended = matches!(self.job.phase, Phase::Finished { .. });
-        let only_if = |there: bool| there.then(|| self.job.clone()).into_iter().collect();
+        let ended = matches!(self.workload.phase, Phase::Finished { .. });
+        let only_if = |there: bool| there.then(|| self.workload.clone()).into_iter().collect();
         Slice {
-            bound: only_if(self.job.granted.is_some() && !ended),
-            waiting: only_if(self.job.is_queued()),
+            bound: only_if(self.workload.granted.is_some() && !ended),
+            waiting: only_if(self.workload.is_queued()),
         }
     }
 
-    fn workload(&self, uid: &Uid) -> Option<Arc<Job>> {
-        (self.job.uid == *uid).then(|| self.job.clone())
+    fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        (self.workload.uid == *uid).then(|| self.workload.clone())
     }
 
-    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Job>>> {
+    fn contending(&self, uids: &[&Uid]) -> Vec<Option<Arc<Workload>>> {
         uids.iter().map(|uid| self.workload(uid)).collect()
     }
 

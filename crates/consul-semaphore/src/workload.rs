@@ -1,4 +1,4 @@
-//! What the algorithm needs to know of a Job.
+//! What the algorithm needs to know of a workload.
 
 use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use super::reading::LOCK;
 use crate::{Key, OnContention};
 use consul_client::{SessionId, clock::Moment, id::Id};
 
-/// A Job's uid.
+/// A workload's uid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(Id);
 
@@ -28,7 +28,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// What a Job is doing, as its spec and status show it.
+/// What a workload is doing, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Suspended and shown as such, with no pod active or terminating: it can be started.
@@ -47,7 +47,7 @@ pub enum Phase {
     Deleting,
 }
 
-/// What a grant wrote into the Job's pod template.
+/// What a grant wrote into the workload's pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     /// The lock key of the semaphore that granted.
@@ -82,9 +82,9 @@ pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
     Some((prefix, above))
 }
 
-/// A Job in the line: the order of this type is the order of the line.
+/// A workload in the line: the order of this type is the order of the line.
 ///
-/// Jobs that lost their slot come first, then the higher priority, then who came first in line
+/// Workloads that lost their slot come first, then the higher priority, then who came first in line
 /// (within a second by name, then by uid), so that the order is the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -95,14 +95,14 @@ pub struct Place {
     uid: Uid,
 }
 
-/// What there is to know of the `CronJob` that made a Job.
+/// What there is to know of the `CronJob` that made a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronJob {
-    /// Its name; the namespace is the Job's.
+    /// Its name; the namespace is the workload's.
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// For when it made the Job, where it says so.
+    /// For when it made the workload, where it says so.
     pub scheduled: Option<jiff::Timestamp>,
 }
 
@@ -119,9 +119,9 @@ impl Place {
     }
 }
 
-/// A Job that asks for a slot, or that this operator started.
+/// A workload that asks for a slot, or that this operator started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct Workload {
     /// Its name; the namespace is the semaphore's.
     pub name: Arc<str>,
     /// Its uid.
@@ -151,15 +151,15 @@ pub struct Job {
     pub grace: Duration,
     /// Whether it has been suspended at some time.
     pub was_suspended: bool,
-    /// The grant by which we started it, if its template names one that was made for this very Job.
+    /// The grant by which we started it, if its template names one that was made for this very workload.
     pub granted: Option<Granted>,
     /// The session that its own annotation names. It is a report, and tells only what this operator
-    /// did last: no session beside a grant means that it suspended the Job because its slot was
+    /// did last: no session beside a grant means that it suspended the workload because its slot was
     /// lost, a session without a grant that the slot was given back.
     pub reported: Option<SessionId>,
 }
 
-impl Job {
+impl Workload {
     /// Where it stands in the line.
     pub fn place(&self) -> Place {
         Place::new(
@@ -202,7 +202,7 @@ impl Job {
             .is_some_and(|granted| *granted.lock_key == *lock_key)
     }
 
-    /// Whether another version of the same Job takes the place of this one. Versions order what the watch and
+    /// Whether another version of the same workload takes the place of this one. Versions order what the watch and
     /// the answers to writes bring. What was asked for after this one was received takes its place whatever its
     /// own version: etcd may have been restored from a backup.
     pub fn gives_way_to(&self, other: &Self, asked: Option<Moment>) -> bool {
@@ -244,10 +244,10 @@ mod tests {
     #[test]
     fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
         let second = |seconds| Moment::from_boot(Duration::from_secs(seconds));
-        let at = |version: &str| Job {
+        let at = |version: &str| Workload {
             version: version.into(),
             seen: second(5),
-            ..samples::job("a", Phase::Idle, None, None)
+            ..samples::workload("a", Phase::Idle, None, None)
         };
         let known = at("100");
         for (version, asked, expected) in [
