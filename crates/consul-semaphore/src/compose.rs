@@ -64,10 +64,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Whether this workload is granted a slot.
-    pub(super) fn grants(&self, workload: &Uid) -> bool {
+    /// Whether this slot is granted.
+    pub(super) fn grants(&self, workload: &Uid, ordinal: u32) -> bool {
         let mut grants = self.transaction.grants.iter();
-        grants.any(|grant| grant.workload.uid == *workload)
+        grants.any(|grant| grant.workload.uid == *workload && grant.sessions.contains_key(&ordinal))
     }
 
     /// Whether something was left out because Consul takes no more operations at once.
@@ -196,48 +196,57 @@ impl<'a> Composer<'a> {
         self.closed = true;
     }
 
-    /// Keeps a free slot for somebody.
-    pub(super) fn reserve(&mut self) {
-        self.reserved += 1;
+    /// Keeps free slots for somebody.
+    pub(super) fn reserve(&mut self, slots: u32) {
+        self.reserved = self.reserved.saturating_add(count(slots));
     }
 
-    /// Whether one more holder may be added, if this dead one goes for it. It says nothing about
-    /// room in the transaction: what does not fit in now follows.
-    pub(super) fn has_room(&self, swap: Option<&SessionId>) -> bool {
+    /// Whether so many more holders may be added. It says nothing about room in the transaction: what does not fit in
+    /// now follows.
+    pub(super) fn has_room(&self, slots: u32) -> bool {
+        self.has_room_instead_of(slots, None)
+    }
+
+    /// The same, if this dead one goes.
+    pub(super) fn has_room_instead_of(&self, slots: u32, swap: Option<&SessionId>) -> bool {
+        let needed = self.reserved.saturating_add(count(slots));
         let room = match &self.draft {
-            Draft::Semaphore(semaphore) => semaphore.has_room(self.reserved, swap),
-            Draft::Mutex(mutex) => mutex.has_room(self.reserved),
+            Draft::Semaphore(semaphore) => semaphore.has_room(needed, swap),
+            Draft::Mutex(mutex) => mutex.has_room(needed),
         };
         room && !self.closed
     }
 
-    /// Adds a holder, in place of a dead one of the same workload if there is one, provided that it is
-    /// still dead.
+    /// Adds holders, all of a grant's or none; one of them in place of a dead one of the same workload if there is one,
+    /// provided that it is still dead.
     pub(super) fn grant(&mut self, grant: Grant, swap: Option<(&SessionId, Op)>) {
+        let slots = grant.sessions.len();
         let operations = match self.draft {
-            Draft::Semaphore(_) => 1 + usize::from(swap.is_some()),
+            Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
             // What unlocked it is counted, and takes the place of a check.
             Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
             Draft::Mutex(_) => 2,
         };
-        if !self.has_room(swap.as_ref().map(|(session, _)| *session)) || !self.fits(operations) {
+        let dead = swap.as_ref().map(|(session, _)| *session);
+        let room = u32::try_from(slots).is_ok_and(|slots| self.has_room_instead_of(slots, dead));
+        if !room || !self.fits(operations) {
             return;
         }
         if let Some((session, check)) = swap {
             self.take_out(session);
             self.checks.push(check);
         }
-        let value = self.body_of(&grant.workload, None);
-        match &mut self.draft {
-            Draft::Semaphore(semaphore) => {
-                if !semaphore.add(grant.session.clone()) {
-                    return;
+        for (ordinal, session) in &grant.sessions {
+            let value = self.body_of(&grant.workload, *ordinal, None);
+            match &mut self.draft {
+                Draft::Semaphore(semaphore) => {
+                    semaphore.add(session.clone());
+                    let fresh = semaphore.take_fresh();
+                    self.transaction.limit = fresh.or(self.transaction.limit);
+                    self.lock_contender(session, value);
                 }
-                let fresh = semaphore.take_fresh();
-                self.transaction.limit = fresh.or(self.transaction.limit);
-                self.lock_contender(&grant.session, value);
+                Draft::Mutex(mutex) => mutex.lock(session.clone(), value),
             }
-            Draft::Mutex(mutex) => mutex.lock(grant.session.clone(), value),
         }
         self.transaction.grants.push(grant);
     }
@@ -251,7 +260,7 @@ impl<'a> Composer<'a> {
             let index = known.map_or(0, |contender| contender.modify_index);
             let key = self.reading.key_of(session);
             self.checks.push(Op::unchanged(key, index));
-            let value = self.body_of(&workload.into(), Some(Claim::of(workload)));
+            let value = self.body_of(&workload.into(), 0, Some(Claim::of(workload)));
             self.lock_contender(session, value);
             self.shows = true;
         }
@@ -277,9 +286,9 @@ impl<'a> Composer<'a> {
     }
 
     /// What the key of a session says to whoever looks into Consul.
-    fn body_of(&self, workload: &Target, waiting: Option<Claim>) -> Vec<u8> {
+    fn body_of(&self, workload: &Target, ordinal: u32, waiting: Option<Claim>) -> Vec<u8> {
         let settings = self.observed.settings;
-        let identity = settings.identity(workload);
+        let identity = settings.identity(workload, ordinal);
         let (time, endless) = (self.observed.time, settings.ttl.is_none());
         let mut body = ContenderBody::new(&settings.cluster, &identity, time, endless);
         if waiting.is_none() {
@@ -349,4 +358,8 @@ impl<'a> Composer<'a> {
         operations.extend(deletes);
         (!transaction.operations.is_empty()).then_some(transaction)
     }
+}
+
+fn count(slots: u32) -> usize {
+    usize::try_from(slots).unwrap_or(usize::MAX)
 }

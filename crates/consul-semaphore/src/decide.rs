@@ -19,20 +19,17 @@ use super::{
     cooling::Cooldowns,
     evidence::Evidence,
     fate::{Fate, OwnContender},
+    identity::Identity,
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
-    plan::{GiveBack, Grant, Plan, Release, Rename, Slot, Start},
+    plan::{GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Start},
     reading::{Deaths, Reading},
     settings::Settings,
     turns::Turns,
-    workload::{Phase, Uid, Workload},
+    workload::{Phase, SlotId, Uid, Workload},
 };
-use consul_client::{
-    Op, SessionId,
-    clock::Moment,
-    id::{IdHash, IdSet},
-};
+use consul_client::{Op, SessionId, clock::Moment};
 
 /// For how many workloads at the head of the line sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
@@ -79,7 +76,7 @@ pub struct Observed<'a> {
     /// whichever is less; and those behind it that are not to wait.
     pub line: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
-    pub sessions: &'a BTreeMap<Uid, SessionId>,
+    pub sessions: &'a BTreeMap<SlotId, SessionId>,
     /// Workloads that are being written to: their next version decides.
     pub busy: &'a BTreeSet<Uid>,
     /// Workloads that could not be started, until they are tried again.
@@ -89,6 +86,8 @@ pub struct Observed<'a> {
     pub immovable: &'a BTreeSet<Uid>,
     /// Whether no workload can be started for now, whichever it is.
     pub closed: bool,
+    /// The workload that asks for slots at several lock keys and is granted them by this pass together with the others.
+    pub joint: Option<&'a Uid>,
     /// How many operations Consul takes in a transaction.
     pub operations: usize,
 }
@@ -113,10 +112,12 @@ struct Pass<'a> {
     lock_key: String,
     plan: &'a mut Plan,
     composer: Composer<'a>,
-    /// The workloads that have a slot, or have a contender that is not theirs to use again.
-    settled: IdSet<&'a Uid>,
+    /// The slots that workloads have, or for which they have a contender that is not theirs to use again.
+    settled: BTreeSet<(&'a Uid, u32)>,
     /// The sessions of workloads that wait with a contender.
-    waiting: BTreeMap<&'a Uid, &'a SessionId>,
+    waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
+    /// The contenders that hold what was granted to workloads that are still to be started.
+    granted: BTreeMap<&'a Uid, Vec<&'a OwnContender>>,
 }
 
 impl<'a> Pass<'a> {
@@ -127,13 +128,15 @@ impl<'a> Pass<'a> {
             lock_key: reading.prefix().lock_key(),
             plan,
             composer: Composer::new(reading, observed),
-            settled: IdSet::with_capacity_and_hasher(observed.ours.len(), IdHash::default()),
+            settled: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            granted: BTreeMap::new(),
         }
     }
 
     fn run(mut self) {
         self.judge_contenders();
+        self.start_granted();
         let lost = self.find_lost();
         self.prune();
         self.settle_limit(lost.is_empty());
@@ -149,48 +152,39 @@ impl<'a> Pass<'a> {
         self.plan.transaction = self.composer.compose();
     }
 
-    /// Applies the rule table to each contender of ours; of two for one workload, one stays.
+    /// Applies the rule table to each contender of ours; of two for one slot, one stays.
     fn judge_contenders(&mut self) {
         let ours = self.observed.ours;
-        let mut seen = IdSet::with_capacity_and_hasher(ours.len(), IdHash::default());
-        let of_workload = ours.iter().map(|ours| &ours.identity.uid);
-        let twice: BTreeSet<&Uid> = of_workload.filter(|uid| !seen.insert(*uid)).collect();
-        for ours in ours
-            .iter()
-            .filter(|ours| !twice.contains(&ours.identity.uid))
-        {
-            self.judge(ours);
+        let mut of_slot: BTreeMap<(&Uid, u32), Vec<&'a OwnContender>> = BTreeMap::new();
+        for ours in ours {
+            let Identity { uid, ordinal, .. } = &*ours.identity;
+            of_slot.entry((uid, *ordinal)).or_default().push(ours);
         }
-        for uid in twice {
-            let of_workload = ours.iter().filter(|ours| ours.identity.uid == *uid);
-            let mut of_workload: Vec<&'a OwnContender> = of_workload.collect();
-            of_workload.sort_by_key(|ours| {
-                let named = ours
-                    .workload
-                    .as_ref()
-                    .is_some_and(|workload| workload.started_by(&ours.session));
-                let age = self
-                    .reading
-                    .contender(&ours.session)
-                    .map(|entry| entry.create_index);
-                (
-                    Reverse(named),
-                    Reverse(self.reading.holds(&ours.session)),
-                    age,
-                )
-            });
-            for (position, ours) in of_workload.into_iter().enumerate() {
-                if position == 0 {
-                    self.judge(ours);
-                } else {
-                    self.release(ours);
-                }
+        for mut contenders in of_slot.into_values() {
+            if contenders.len() > 1 {
+                contenders.sort_by_key(|ours| self.precedence(ours));
             }
+            let mut contenders = contenders.into_iter();
+            if let Some(first) = contenders.next() {
+                self.judge(first);
+            }
+            contenders.for_each(|other| self.release(other));
         }
     }
 
+    /// Of two contenders for one slot the one with the lesser value stays: the one that the started workload's template
+    /// names, one that holds the slot, the older one.
+    fn precedence(&self, ours: &OwnContender) -> impl Ord + use<> {
+        let workload = ours.workload.as_ref();
+        let named = workload.is_some_and(|workload| workload.started_by(&ours.session));
+        let entry = self.reading.contender(&ours.session);
+        let age = entry.map(|entry| entry.create_index);
+        let holds = self.reading.holds(&ours.session);
+        (Reverse(named), Reverse(holds), age)
+    }
+
     fn judge(&mut self, ours: &'a OwnContender) {
-        let uid = &ours.identity.uid;
+        let Identity { uid, ordinal, .. } = &*ours.identity;
         let settings = self.observed.settings;
         let held = self.reading.holds(&ours.session);
         let busy = self.is_busy(uid);
@@ -218,15 +212,15 @@ impl<'a> Pass<'a> {
             fate => fate,
         };
         if fate == Fate::Wait {
-            self.waiting.insert(uid, &ours.session);
+            self.waiting.insert((uid, *ordinal), &ours.session);
             return;
         }
         let running = |workload: &Arc<Workload>| workload.phase == Phase::Running;
         if fate == Fate::Keep && !held && ours.workload.as_ref().is_some_and(running) {
             // Its contender lives, so its session can have the slot again.
-            self.waiting.insert(uid, &ours.session);
+            self.waiting.insert((uid, *ordinal), &ours.session);
         } else {
-            self.settled.insert(uid);
+            self.settled.insert((uid, *ordinal));
         }
         if fate == Fate::Release {
             return self.release(ours);
@@ -234,30 +228,83 @@ impl<'a> Pass<'a> {
         if fate == Fate::Cool {
             return self.cool(ours);
         }
-        let Some(workload) = ours.workload.as_ref().filter(|_| !busy) else {
+        let Some(workload) = &ours.workload else {
             return;
         };
-        let session = ours.session.clone();
-        match fate {
-            Fate::Start => self.start(workload, session),
-            Fate::GiveBack { hold } => {
-                let workload = workload.into();
-                self.plan.give_backs.push(GiveBack {
-                    workload,
-                    session,
-                    hold,
-                });
+        if busy {
+            if fate == Fate::Start && workload.asks_for_several() {
+                self.plan.parts.insert(uid.clone(), Part::Busy);
             }
-            _ if held
-                && self.started_here(workload)
-                && workload.phase == Phase::Running
-                && workload.reported.as_ref() != Some(&session) =>
-            {
-                let workload = workload.into();
-                self.plan.renames.push(Rename { workload, session });
+            return;
+        }
+        match fate {
+            Fate::Start => self.granted.entry(uid).or_default().push(ours),
+            Fate::GiveBack { hold } => self.give_back(workload, &ours.session, hold),
+            _ if held && self.started_here(workload) && workload.phase == Phase::Running => {
+                if let Some(sessions) = workload.renamed(&self.lock_key, *ordinal, &ours.session) {
+                    let workload = workload.into();
+                    self.plan.renames.push(Rename { workload, sessions });
+                }
             }
             _ => {}
         }
+    }
+
+    /// Starts the workloads that hold all that they ask for. What was granted is all of it, so of one that holds less
+    /// something was lost since, and it gives back the rest.
+    fn start_granted(&mut self) {
+        for (uid, held) in std::mem::take(&mut self.granted) {
+            let Some(workload) = held.first().and_then(|ours| ours.workload.as_ref()) else {
+                continue;
+            };
+            let asked = self.slots_for(workload);
+            let slot = |ours: &&OwnContender| {
+                let contender = self.reading.contender(&ours.session)?;
+                Some(Slot::new(ours.session.clone(), contender))
+            };
+            let slots: Vec<Slot> = held.iter().filter_map(slot).collect();
+            let gives_back = self.plan.give_backs.iter();
+            let mut gives_back = gives_back.map(|give_back| &give_back.workload.uid);
+            let whole = u32::try_from(slots.len()) == Ok(asked);
+            let whole = whole && !gives_back.any(|other| other == uid);
+            if whole && workload.asks_for_several() {
+                self.plan.parts.insert(uid.clone(), Part::Held(slots));
+            } else if whole {
+                self.plan.starts.extend(Start::new(workload.into(), slots));
+            } else {
+                for ours in held {
+                    self.give_back(workload, &ours.session, false);
+                }
+            }
+        }
+    }
+
+    /// A workload will not run in the slot of this session, nor in any other one of its slots here.
+    fn give_back(&mut self, workload: &Arc<Workload>, session: &SessionId, hold: bool) {
+        let session = session.clone();
+        let mut others = self.plan.give_backs.iter_mut();
+        match others.find(|other| other.workload.uid == workload.uid) {
+            Some(other) => {
+                other.sessions.push(session);
+                other.hold |= hold;
+            }
+            None => self.plan.give_backs.push(GiveBack {
+                workload: workload.into(),
+                sessions: vec![session],
+                hold,
+            }),
+        }
+    }
+
+    /// Whether a workload has this slot, or a contender for it that is not its to use again.
+    fn is_settled(&self, uid: &Uid, ordinal: u32) -> bool {
+        self.settled.contains(&(uid, ordinal))
+    }
+
+    /// Whether that is so of any of its slots.
+    fn has_settled(&self, uid: &Uid) -> bool {
+        let slots = self.settled.range((uid, 0)..=(uid, u32::MAX));
+        slots.take(1).count() > 0
     }
 
     /// Whether a grant of this semaphore is what started the workload.
@@ -278,16 +325,6 @@ impl<'a> Pass<'a> {
             || suspends.iter().any(|suspend| suspend.workload.uid == *uid)
     }
 
-    fn start(&mut self, workload: &Workload, session: SessionId) {
-        if let Some(contender) = self.reading.contender(&session) {
-            let slot = Slot::new(session, contender);
-            self.plan.starts.push(Start {
-                workload: workload.into(),
-                slot,
-            });
-        }
-    }
-
     fn release(&mut self, ours: &OwnContender) {
         self.composer.release(Release {
             identity: ours.identity.clone(),
@@ -303,8 +340,13 @@ impl<'a> Pass<'a> {
         let mut dead = self.reading.dead_holders();
         for workload in self.observed.bound {
             let has_pods = matches!(workload.phase, Phase::Running | Phase::Stopping);
-            if has_pods && !self.settled.contains(&workload.uid) {
-                dead.retain(|session, _| workload.held_by().all(|held_by| held_by != session));
+            if !has_pods {
+                continue;
+            }
+            for (ordinal, sessions) in (0..).zip(workload.slots_at(&self.lock_key)) {
+                if !self.is_settled(&workload.uid, ordinal) {
+                    dead.retain(|session, _| !sessions.clone().any(|held_by| held_by == session));
+                }
             }
         }
         for (session, check) in dead {
@@ -416,44 +458,74 @@ impl<'a> Pass<'a> {
         let mut others = Others::of(self.observed, self.reading);
         for workload in line.iter().filter(|workload| settings.may_start(workload)) {
             let uid = &workload.uid;
-            if self.settled.contains(uid) || barred.contains(uid) || busy.contains(uid) {
+            if self.has_settled(uid) || barred.contains(uid) || busy.contains(uid) {
                 continue;
             }
             if self.lateness(workload).is_some() {
                 continue;
             }
-            let session = self.session_of(uid);
+            let slots = self.slots_for(workload);
+            let (sessions, missing) = self.sessions_for(workload, slots);
             self.leave_to_others(&mut others, workload);
-            if self.composer.has_room(None) {
+            if self.composer.has_room(slots) {
                 next.insert(uid);
-                match session {
-                    Some(session) if in_turn => {
-                        self.composer.grant(grant(workload, session, true), None);
-                    }
-                    session => {
-                        // Nobody passes one whose session is still to be made, not even into
-                        // another slot: fencing tokens rise along the line.
-                        in_turn = false;
-                        self.composer.reserve();
-                        if session.is_none() {
-                            self.plan.sessions.push(workload.into());
-                        }
-                    }
+                let several = workload.asks_for_several() && self.observed.joint != Some(uid);
+                if missing.is_empty() && in_turn && several {
+                    // Until the others have room, too, what it needs is kept for it.
+                    self.plan.parts.insert(uid.clone(), Part::Free);
+                    self.composer.reserve(slots);
+                    continue;
                 }
+                if missing.is_empty() && in_turn {
+                    self.composer.grant(grant(workload, sessions, true), None);
+                    continue;
+                }
+                // Nobody passes one whose session is still to be made, not even into
+                // another slot: fencing tokens rise along the line.
+                in_turn = false;
+                self.composer.reserve(slots);
             } else if workload.is_impatient() {
                 // It does not wait, so nothing is made for it.
+                continue;
             } else if ahead > 0 {
                 ahead -= 1;
                 next.insert(uid);
-                match session {
-                    Some(session) => self.show(&others, workload, &session),
-                    None => self.plan.sessions.push(workload.into()),
+                if let Some(session) = sessions.get(&0) {
+                    self.show(&others, workload, session);
                 }
+                // What is free, but not enough, is kept for it.
+                self.composer.reserve(slots);
             } else {
                 break;
             }
+            self.plan.sessions.extend(missing);
         }
         self.take_back(&next);
+    }
+
+    /// How many slots a workload asks for here.
+    fn slots_for(&self, workload: &Workload) -> u32 {
+        let request = self.observed.settings.request(workload);
+        request.map_or(1, |request| request.slots.get())
+    }
+
+    /// The sessions with which a workload waits for so many slots, and those that are still to be made.
+    fn sessions_for(
+        &self,
+        workload: &Workload,
+        slots: u32,
+    ) -> (BTreeMap<u32, SessionId>, Vec<SessionRequest>) {
+        let (mut sessions, mut missing) = (BTreeMap::new(), Vec::new());
+        for ordinal in 0..slots {
+            match self.session_of(&workload.uid, ordinal) {
+                Some(session) => drop(sessions.insert(ordinal, session)),
+                None => missing.push(SessionRequest {
+                    workload: workload.into(),
+                    ordinal,
+                }),
+            }
+        }
+        (sessions, missing)
     }
 
     /// Deletes the contenders of waiting workloads that others have overtaken: whoever else waits at the
@@ -461,8 +533,8 @@ impl<'a> Pass<'a> {
     fn take_back(&mut self, next: &BTreeSet<&Uid>) {
         let ours = self.observed.ours.iter();
         let overtaken = ours.filter_map(|ours| {
-            let uid = &ours.identity.uid;
-            let shown = self.waiting.get(uid) == Some(&&ours.session);
+            let Identity { uid, ordinal, .. } = &*ours.identity;
+            let shown = self.waiting.get(&(uid, *ordinal)) == Some(&&ours.session);
             let workload = ours
                 .workload
                 .as_ref()
@@ -476,40 +548,56 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn session_of(&self, uid: &Uid) -> Option<SessionId> {
-        let waiting = self.waiting.get(uid).copied();
-        waiting.or_else(|| self.observed.sessions.get(uid)).cloned()
+    fn session_of(&self, uid: &Uid, ordinal: u32) -> Option<SessionId> {
+        if let Some(session) = self.waiting.get(&(uid, ordinal)) {
+            return Some((*session).clone());
+        }
+        let slot = SlotId {
+            workload: uid.clone(),
+            ordinal,
+        };
+        self.observed.sessions.get(&slot).cloned()
     }
 
     /// Gives up the sessions that were made ahead for workloads that are not in line any more.
-    fn drop_surplus(&mut self, lost: &[&Workload]) {
+    fn drop_surplus(&mut self, lost: &[(&Workload, u32)]) {
         if self.plan.reread {
             return;
         }
-        let needed: BTreeSet<&Uid> = if self.observed.settings.terminating {
-            BTreeSet::new()
-        } else {
-            self.observed
-                .line
-                .iter()
-                .map(|workload| &workload.uid)
-                .collect()
+        let Observed { settings, line, .. } = *self.observed;
+        let mut needed: BTreeMap<&Uid, u32> = BTreeMap::new();
+        if !settings.terminating {
+            needed.extend(
+                line.iter()
+                    .map(|workload| (&workload.uid, self.slots_for(workload))),
+            );
+        }
+        let is_needed = |slot: &SlotId| {
+            let waits = needed
+                .get(&slot.workload)
+                .is_some_and(|slots| slot.ordinal < *slots);
+            let mut lost = lost.iter();
+            waits
+                || lost.any(|(workload, ordinal)| {
+                    workload.uid == slot.workload && *ordinal == slot.ordinal
+                })
         };
         let ahead = self.observed.sessions.iter();
-        let surplus = ahead.filter(|(uid, session)| {
+        let surplus = ahead.filter(|(slot, session)| {
             // One with a contender has been granted a slot, even if the answer was lost.
             let granted = self.reading.contender(session).is_some();
-            !granted && !needed.contains(uid) && !lost.iter().any(|workload| workload.uid == **uid)
+            !granted && !is_needed(slot)
         });
-        self.plan.surplus = surplus.map(|(uid, _)| uid.clone()).collect();
+        self.plan.surplus = surplus.map(|(slot, _)| slot.clone()).collect();
     }
 }
 
-fn grant(workload: &Workload, session: SessionId, starts: bool) -> Grant {
+fn grant(workload: &Workload, sessions: BTreeMap<u32, SessionId>, starts: bool) -> Grant {
     Grant {
         workload: workload.into(),
-        session,
+        sessions,
         starts,
+        whole: !workload.asks_for_several(),
         since: workload.since,
     }
 }

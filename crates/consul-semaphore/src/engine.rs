@@ -25,6 +25,7 @@ mod agenda;
 mod calls;
 mod finalizer;
 mod holders;
+mod joint;
 mod knowledge;
 mod lookup;
 mod message;
@@ -43,6 +44,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -51,6 +53,7 @@ pub(crate) use self::knowledge::Memory;
 
 use self::{
     agenda::{Agenda, Due},
+    joint::{Joint, Next, Share},
     watched::Concerned,
 };
 pub use self::{
@@ -63,7 +66,10 @@ pub use self::{
     sessions::Owner,
     watched::WatchedPrefix,
 };
-use crate::{Key, Settings};
+use crate::{
+    Key, Settings, Workload, lock_key_of,
+    plan::{Part, Slot, Start},
+};
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
 /// The shortest time between looks at a whole semaphore that nothing but time has caused.
@@ -128,6 +134,8 @@ pub struct Engine {
     unused: Vec<QueueRef>,
     /// The semaphores of which something may be different since that was last asked.
     changed: BTreeSet<SemaphoreRef>,
+    /// What concerns several queues at once.
+    joint: Joint,
 }
 
 /// What happens.
@@ -254,7 +262,12 @@ impl Engine {
 
     /// A call of a queue has ended.
     pub fn answered(&mut self, call: CallId, answer: Answer, now: Now, stores: &impl Stores) {
-        self.show(call, Event::Answered(call, answer), now, stores);
+        let Some(parts) = self.joint.answered(call, &answer) else {
+            return self.show(call, Event::Answered(call, answer), now, stores);
+        };
+        for (call, answer) in parts {
+            self.show(call, Event::Answered(call, answer), now, stores);
+        }
     }
 
     /// How many operations Consul takes in a transaction, as the caller of this call learned.
@@ -353,6 +366,7 @@ impl Engine {
             let Some(certain) = passed else {
                 continue;
             };
+            self.join(&queue, now, stores);
             if state_is_unused {
                 self.unused.push(queue.clone());
             }
@@ -508,5 +522,154 @@ impl Engine {
             self.mark_all(semaphore);
         }
         self.agenda.set(Due::Semaphore(semaphore.clone()), next);
+    }
+}
+
+/// What concerns several queues at once: see [`joint`].
+impl Engine {
+    /// Decides what follows for the workloads that ask for slots in this queue and in others, now that it has had a pass.
+    fn join(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let mut workloads = self.joint.of(queue);
+        if let Some(conclusion) = self.certain(queue) {
+            workloads.extend(conclusion.parts.keys().cloned());
+        }
+        for uid in workloads {
+            let Some(workload) = stores.of(queue).workload(&uid) else {
+                self.joint.note(&uid, std::slice::from_ref(queue), false);
+                continue;
+            };
+            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+            let part = |queue| Some(self.certain(queue)?.parts.get(&uid));
+            let any = queues.iter().filter_map(part).any(|part| part.is_some());
+            let parts: Option<Vec<Option<&Part>>> = queues.iter().map(part).collect();
+            let next = parts.map_or(Next::Wait, |parts| joint::next(&parts));
+            self.joint.note(&uid, &queues, any);
+            match next {
+                Next::Grant => drop(self.grant_jointly(&workload, &queues, now, stores)),
+                Next::Start(slots) => self.start_jointly(&workload, slots, &queues, now, stores),
+                Next::GiveBack => self.give_back_jointly(&workload, &queues),
+                Next::Wait => {}
+            }
+            queues.iter().for_each(|queue| self.drain(queue));
+        }
+    }
+
+    /// What the last pass over a queue came to, if nothing has happened since and nothing is being asked of Consul.
+    fn certain(&self, queue: &QueueRef) -> Option<&Conclusion> {
+        let state = self.semaphores.get(&queue.semaphore)?;
+        let state = state.queues.get(&queue.key)?;
+        let (conclusion, _) = state.concluded.as_ref()?;
+        let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
+        (conclusion.certain && !changes).then_some(conclusion)
+    }
+
+    /// The queues for what a workload asks for, in that order.
+    fn queues_for(&self, namespace: &Arc<str>, workload: &Workload) -> Vec<QueueRef> {
+        let requests = workload.requests.iter();
+        let queues = requests.map(|request| {
+            let semaphore = SemaphoreRef {
+                namespace: namespace.clone(),
+                name: request.semaphore.clone(),
+            };
+            let state = self.semaphores.get(&semaphore);
+            let keyed = state.is_some_and(|state| state.spec().keyed);
+            let key = request.key.clone().filter(|_| keyed);
+            QueueRef { semaphore, key }
+        });
+        queues.collect()
+    }
+
+    fn existing(&mut self, queue: &QueueRef) -> Option<&mut Queue> {
+        let state = self.semaphores.get_mut(&queue.semaphore)?;
+        let state = state.queues.get_mut(&queue.key)?;
+        Some(&mut state.queue)
+    }
+
+    /// Grants a workload all that it asks for, in one transaction; `None` if that can't be done now.
+    fn grant_jointly(
+        &mut self,
+        workload: &Workload,
+        queues: &[QueueRef],
+        now: Now,
+        stores: &impl Stores,
+    ) -> Option<()> {
+        let operations = queues.iter().map(|queue| self.queue(queue)?.operations());
+        let mut left = operations.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+        let needed = workload.requests.iter().map(joint::operations);
+        let needed: Vec<usize> = needed.collect();
+        let mut transactions = Vec::new();
+        for (place, queue) in queues.iter().enumerate() {
+            let others: usize = needed.iter().skip(place + 1).sum();
+            let most = left.checked_sub(others)?;
+            let lookup = stores.of(queue);
+            let share = self
+                .existing(queue)?
+                .share(&workload.uid, most, now, &lookup)?;
+            left = left.checked_sub(share.operations.len())?;
+            transactions.push(share);
+        }
+        let mut shares = Vec::new();
+        let mut not_after: Option<Moment> = None;
+        for (queue, transaction) in queues.iter().zip(transactions) {
+            let (id, until) = self.existing(queue)?.await_transaction(&transaction, now);
+            not_after = not_after.into_iter().chain(until).min();
+            shares.push(Share { id, transaction });
+        }
+        let first = shares.first()?.id;
+        let transaction = Arc::new(joint::combined(&shares));
+        let call = Call::Transact {
+            transaction,
+            not_after,
+        };
+        self.joint.sent(first, shares);
+        self.existing(queues.first()?)?.send(first, call);
+        Some(())
+    }
+
+    /// Starts a workload in all its slots, unless the evidence for one of them may end before that is answered.
+    fn start_jointly(
+        &mut self,
+        workload: &Workload,
+        slots: Vec<Slot>,
+        queues: &[QueueRef],
+        now: Now,
+        stores: &impl Stores,
+    ) {
+        let mut not_after = Moment::END;
+        for queue in queues {
+            let lookup = stores.of(queue);
+            let Some(queue) = self.existing(queue) else {
+                return;
+            };
+            let prefix = queue.settings().prefix.clone();
+            let here = slots
+                .iter()
+                .filter(|slot| lock_key_of(slot.key()) == prefix.lock_key());
+            match queue.evidence_for(&workload.uid, here, now, &lookup) {
+                Some(end) => not_after = not_after.min(end),
+                None => return,
+            }
+        }
+        let start = Start::new(workload.into(), slots);
+        if let Some((first, start)) = queues.first().zip(start)
+            && let Some(queue) = self.existing(first)
+        {
+            queue.start_by(start, not_after);
+        }
+    }
+
+    /// Has a workload give back all that it holds: the rest is lost.
+    fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
+        for queue in queues {
+            let held = self.certain(queue).and_then(|conclusion| {
+                match conclusion.parts.get(&workload.uid)? {
+                    Part::Held(slots) => Some(slots.clone()),
+                    Part::Free | Part::Busy => None,
+                }
+            });
+            if let Some((queue, slots)) = self.existing(queue).zip(held) {
+                queue.give_back(workload, &slots);
+            }
+        }
     }
 }

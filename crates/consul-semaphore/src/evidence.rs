@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     fate::OwnContender,
+    identity::Identity,
     reading::Reading,
     settings::Settings,
     workload::{Uid, Workload},
@@ -54,7 +55,7 @@ pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
 
-/// What is known of the slot of one running workload.
+/// What is known of one slot of a running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     /// The session that was last seen to hold it.
@@ -75,8 +76,8 @@ struct Held {
 /// The evidence for the slots of running workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Of those that are looked at each time.
-    slots: IdMap<Uid, Held>,
+    /// Of those workloads that are looked at each time: each of their slots here, by its ordinal.
+    slots: IdMap<Uid, Vec<Held>>,
     /// Of the others.
     steady: Steady,
     /// When they were last looked at.
@@ -86,7 +87,7 @@ pub struct Evidence {
 }
 
 /// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each runs
-/// in the slot that its one contender holds, was started in it, and says so. There may be thousands of them, so they
+/// in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands of them, so they
 /// are not looked at each time. What is kept as evidence for their slots is what was known when they were, or more.
 #[derive(Clone, Debug, Default)]
 struct Steady {
@@ -96,16 +97,16 @@ struct Steady {
     due: BTreeSet<(Moment, Uid)>,
 }
 
-/// One of them.
+/// One of them: its contenders, and what is known of its slots, by their ordinals.
 #[derive(Clone, Debug)]
 struct Holder {
-    ours: OwnContender,
-    held: Held,
+    ours: Vec<OwnContender>,
+    held: Vec<Held>,
     due: Option<Moment>,
 }
 
 impl Holder {
-    fn new(ours: OwnContender, held: Held, settings: &Settings) -> Self {
+    fn new(ours: Vec<OwnContender>, held: Vec<Held>, settings: &Settings) -> Self {
         let mut holder = Self {
             ours,
             held,
@@ -116,25 +117,39 @@ impl Holder {
     }
 
     fn find_due(&mut self, settings: &Settings) {
-        let workload = self.ours.workload.as_ref();
-        self.due = workload.and_then(|workload| self.held.deadline(settings, workload));
+        let workload = self.ours.first().and_then(|ours| ours.workload.as_ref());
+        self.due = workload.and_then(|workload| first_deadline(&self.held, settings, workload));
+    }
+
+    fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<SessionState>) {
+        for held in &mut self.held {
+            held.keep_up(shown, &life);
+        }
     }
 }
 
+/// By when a workload with these slots must be suspended: its evidence is the least of all of them.
+fn first_deadline(held: &[Held], settings: &Settings, workload: &Workload) -> Option<Moment> {
+    let deadlines = held.iter();
+    deadlines
+        .filter_map(|held| held.deadline(settings, workload))
+        .min()
+}
+
 impl Steady {
-    fn insert(&mut self, holder: Holder) {
-        let OwnContender {
-            session, identity, ..
-        } = &holder.ours;
-        let uid = identity.uid.clone();
-        self.by_session.insert(session.clone(), uid.clone());
+    fn insert(&mut self, uid: &Uid, holder: Holder) {
+        let sessions = holder.ours.iter().map(|ours| ours.session.clone());
+        self.by_session
+            .extend(sessions.map(|session| (session, uid.clone())));
         self.due.extend(holder.due.map(|due| (due, uid.clone())));
-        self.by_workload.insert(uid, holder);
+        self.by_workload.insert(uid.clone(), holder);
     }
 
     fn remove(&mut self, uid: &Uid) -> Option<Holder> {
         let holder = self.by_workload.remove(uid)?;
-        self.by_session.remove(&holder.ours.session);
+        for ours in &holder.ours {
+            self.by_session.remove(&ours.session);
+        }
         if let Some(due) = holder.due {
             self.due.remove(&(due, uid.clone()));
         }
@@ -163,41 +178,48 @@ impl Evidence {
         if let Some(reading) = reading {
             self.shown = self.shown.max(reading.sent);
         }
-        let mut holding: IdMap<&Uid, &SessionId> =
+        let mut holding: IdMap<(&Uid, u32), &SessionId> =
             IdMap::with_capacity_and_hasher(ours.len(), IdHash::default());
         for ours in ours {
             if reading.is_some_and(|reading| reading.holds(&ours.session)) {
-                holding.entry(&ours.identity.uid).or_insert(&ours.session);
+                let Identity { uid, ordinal, .. } = &*ours.identity;
+                holding.entry((uid, *ordinal)).or_insert(&ours.session);
             }
         }
+        let lock_key = settings.prefix.lock_key();
         for workload in running {
-            let held = self.slots.entry(workload.uid.clone()).or_insert(Held {
-                session: None,
-                proved: now,
-                ttl: settings.ttl,
-                lost: None,
-                woken: None,
-                runs: true,
-            });
-            held.runs = true;
-            let due = held.deadline(settings, workload);
-            if due.is_some_and(|due| looked < due && due + LATE < now) {
-                held.woken = Some(now);
+            let known = self.slots.entry(workload.uid.clone()).or_default();
+            for (place, held_by) in workload.slots_at(&lock_key).enumerate() {
+                if known.len() == place {
+                    known.push(Held::found(now, settings.ttl));
+                }
+                let held = &mut known[place];
+                held.runs = true;
+                let due = held.deadline(settings, workload);
+                if due.is_some_and(|due| looked < due && due + LATE < now) {
+                    held.woken = Some(now);
+                }
+                let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
+                let own = holding.get(&(&workload.uid, ordinal)).copied();
+                let own = own.map(|session| (session, life(session)));
+                if let Some(reading) = reading {
+                    let seen = workload.seen;
+                    held.look(now, seen, held_by, reading, own, &life);
+                }
+                let held_by = match own {
+                    Some((session, life)) if held.session.as_ref() == Some(session) => life,
+                    _ => held.session.as_ref().and_then(&life),
+                };
+                if held_by == Some(SessionState::Gone) {
+                    held.lost.get_or_insert(now);
+                }
             }
-            let own = holding.get(&workload.uid).copied();
-            let own = own.map(|session| (session, life(session)));
-            if let Some(reading) = reading {
-                held.look(now, workload, reading, own, &life);
-            }
-            let held_by = match own {
-                Some((session, life)) if held.session.as_ref() == Some(session) => life,
-                _ => held.session.as_ref().and_then(&life),
-            };
-            if held_by == Some(SessionState::Gone) {
-                held.lost.get_or_insert(now);
-            }
+            known.retain(|held| held.runs);
         }
-        self.slots.retain(|_, held| std::mem::take(&mut held.runs));
+        self.slots.retain(|_, slots| {
+            let runs = slots.iter_mut().map(|held| std::mem::take(&mut held.runs));
+            runs.fold(false, |any, runs| any | runs)
+        });
     }
 
     /// By when this running workload must be suspended if nothing new is learned of its slot: early
@@ -208,18 +230,15 @@ impl Evidence {
     /// whose slot nothing has been seen, has half of that time. Nor is what was while it slept:
     /// when the deadline has passed by then, Consul is asked first.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
-        let steady = self
-            .steady
-            .by_workload
-            .get(&workload.uid)
-            .map(|holder| &holder.held);
+        let steady = self.steady.by_workload.get(&workload.uid);
+        let steady = steady.map(|holder| &holder.held);
         let held = self.slots.get(&workload.uid).or(steady)?;
-        held.deadline(settings, workload)
+        first_deadline(held, settings, workload)
     }
 
-    /// How many workloads are steady: they hold a slot, and there is nothing to decide about them.
+    /// How many contenders of steady workloads there are: each holds a slot, and there is nothing to decide about it.
     pub fn count_of_steady(&self) -> usize {
-        self.steady.by_workload.len()
+        self.steady.by_session.len()
     }
 
     /// By when the first of them must be suspended, as far as is known without a look at them. It is later than the
@@ -233,41 +252,52 @@ impl Evidence {
         self.steady.by_session.get(session)
     }
 
-    /// The session by which a steady workload holds its slot.
-    pub(super) fn steady_session(&self, uid: &Uid) -> Option<&SessionId> {
-        Some(&self.steady.by_workload.get(uid)?.ours.session)
+    /// The sessions by which a steady workload holds its slots; none, if it is not steady.
+    pub(super) fn steady_sessions(&self, uid: &Uid) -> impl Iterator<Item = &SessionId> {
+        let holder = self.steady.by_workload.get(uid);
+        holder
+            .into_iter()
+            .flat_map(|holder| holder.ours.iter().map(|ours| &ours.session))
     }
 
-    /// Takes the workload of a contender for steady, if the evidence for its slot is new enough to be left alone for a
-    /// while.
-    pub(super) fn settle(&mut self, settings: &Settings, ours: &OwnContender) -> bool {
-        let uid = &ours.identity.uid;
-        let lasts = self.slots.get(uid).zip(ours.workload.as_ref());
-        let lasts = lasts.is_some_and(|(held, workload)| {
-            let same = held.session.as_ref() == Some(&ours.session);
-            let sure = same && held.lost.is_none() && held.woken.is_none();
+    /// Takes a workload for steady that has these contenders, in the order of their ordinals, if the evidence for its
+    /// slots is new enough to be left alone for a while.
+    pub(super) fn settle(&mut self, settings: &Settings, ours: &[OwnContender]) -> bool {
+        let Some((uid, workload)) = ours.first().and_then(|ours| {
+            let workload = ours.workload.as_ref()?;
+            Some((&ours.identity.uid, workload))
+        }) else {
+            return false;
+        };
+        let lasts = self.slots.get(uid).is_some_and(|held| {
+            let same = held.iter().map(|held| held.session.as_ref());
+            let same = same.eq(ours.iter().map(|ours| Some(&ours.session)));
+            let mut slots = held.iter();
+            let sure = same && slots.all(|held| held.lost.is_none() && held.woken.is_none());
             // A loss would set an earlier one.
             let late = |deadline| deadline > self.looked + settings.patience();
-            sure && held.deadline(settings, workload).is_none_or(late)
+            sure && first_deadline(held, settings, workload).is_none_or(late)
         });
         let Some(held) = lasts.then(|| self.slots.remove(uid)).flatten() else {
             return false;
         };
         self.steady
-            .insert(Holder::new(ours.clone(), held, settings));
+            .insert(uid, Holder::new(ours.to_vec(), held, settings));
         true
     }
 
-    /// A workload is to be looked at each time again; returns its contender if it was steady.
+    /// A workload is to be looked at each time again; returns its contenders if it was steady.
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
         life: impl Fn(&SessionId) -> Option<SessionState>,
-    ) -> Option<OwnContender> {
-        let Holder { ours, mut held, .. } = self.steady.remove(uid)?;
-        held.keep_up(self.shown, life);
-        self.slots.insert(uid.clone(), held);
-        Some(ours)
+    ) -> Vec<OwnContender> {
+        let Some(mut holder) = self.steady.remove(uid) else {
+            return Vec::new();
+        };
+        holder.keep_up(self.shown, life);
+        self.slots.insert(uid.clone(), holder.held);
+        holder.ours
     }
 
     /// All of them are; returns their contenders.
@@ -277,10 +307,10 @@ impl Evidence {
     ) -> Vec<OwnContender> {
         let Steady { by_workload, .. } = std::mem::take(&mut self.steady);
         let mut unsettled = Vec::with_capacity(by_workload.len());
-        for (uid, Holder { ours, mut held, .. }) in by_workload {
-            held.keep_up(self.shown, &life);
-            self.slots.insert(uid, held);
-            unsettled.push(ours);
+        for (uid, mut holder) in by_workload {
+            holder.keep_up(self.shown, &life);
+            self.slots.insert(uid, holder.held);
+            unsettled.extend(holder.ours);
         }
         unsettled
     }
@@ -303,7 +333,7 @@ impl Evidence {
             let Some(holder) = self.steady.by_workload.get_mut(&uid) else {
                 continue;
             };
-            holder.held.keep_up(self.shown, &life);
+            holder.keep_up(self.shown, &life);
             holder.find_due(settings);
             match holder.due {
                 Some(due) if due <= old => aged.push(uid),
@@ -324,13 +354,27 @@ impl Evidence {
         workload: &Workload,
         life: impl Fn(&SessionId) -> Option<SessionState>,
     ) -> Option<Moment> {
-        let mut held = self.slots.get(&workload.uid)?.clone();
-        held.keep_up(self.shown, life);
-        held.deadline(settings, workload)
+        let mut slots = self.slots.get(&workload.uid)?.clone();
+        for held in &mut slots {
+            held.keep_up(self.shown, &life);
+        }
+        first_deadline(&slots, settings, workload)
     }
 }
 
 impl Held {
+    /// One of a workload that was found running now, by these settings.
+    fn found(now: Moment, ttl: Option<Duration>) -> Self {
+        Self {
+            session: None,
+            proved: now,
+            ttl,
+            lost: None,
+            woken: None,
+            runs: true,
+        }
+    }
+
     fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let aged = self.ttl.map(|ttl| {
             let found = self.session.is_none();
@@ -347,18 +391,19 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Takes note of what a reading shows: `own` is the session made for this workload that holds a slot there,
-    /// with what is known of it.
-    fn look(
+    /// Takes note of what a reading shows of a workload that was seen running at `seen`: `held_by` are the sessions by
+    /// which it held this slot, and `own` is the one made for it that holds it there, with what is known of it.
+    fn look<'a>(
         &mut self,
         now: Moment,
-        workload: &Workload,
+        seen: Moment,
+        mut held_by: impl Iterator<Item = &'a SessionId>,
         reading: &Reading,
         own: Option<(&SessionId, Option<SessionState>)>,
         life: impl Fn(&SessionId) -> Option<SessionState>,
     ) {
         let of_neighbour = || {
-            let session = workload.held_by().find(|session| reading.holds(session))?;
+            let session = held_by.find(|session| reading.holds(session))?;
             let known = life(session).unwrap_or_else(|| self.renewed_elsewhere(reading));
             Some((session, Some(known)))
         };
@@ -375,7 +420,7 @@ impl Held {
             }
             // What Consul said before the workload was seen running proves nothing against it.
             None => {
-                if workload.seen <= reading.sent {
+                if seen <= reading.sent {
                     self.lost.get_or_insert(now);
                 }
                 return;
@@ -598,7 +643,7 @@ mod tests {
         let mut case = Case::new();
         case.observe(20, Some(&reading(20, true)), renewed(20));
         let ours = samples::ours("mine", Some(case.workload.clone()));
-        assert!(case.evidence.settle(&settings, &ours));
+        assert!(case.evidence.settle(&settings, std::slice::from_ref(&ours)));
         let life = |_: &SessionId| Some(renewed(55));
         let shown = reading(60, true);
         case.evidence
@@ -613,7 +658,7 @@ mod tests {
         assert_eq!(aged(113), [case.workload.uid.clone()], "and not again");
         let uid = &case.workload.uid;
         let unsettled = case.evidence.unsettle(uid, life);
-        assert_eq!(unsettled, Some(ours));
+        assert_eq!(unsettled, [ours]);
         assert_eq!(case.evidence.count_of_steady(), 0);
         assert_eq!(case.deadline(), Some(second(55 + 70)));
     }

@@ -68,7 +68,7 @@ impl OwnContender {
             }
             // The PATCH that comes before a release has been done: it leaves the session in the
             // annotation, and no grant.
-            Phase::Idle if workload.reported.as_ref() == Some(&self.session) => gone(Fate::Release),
+            Phase::Idle if workload.reported.contains(&self.session) => gone(Fate::Release),
             Phase::Idle if !held && may_start => Fate::Wait,
             Phase::Idle if !held => Fate::Release,
             Phase::Idle if may_start => Fate::Start,
@@ -83,7 +83,7 @@ impl OwnContender {
             workload.phase == Phase::Running
                 && workload.started_at(lock_key)
                 && workload.started_by(&self.session)
-                && workload.reported.as_ref() == Some(&self.session)
+                && workload.reported.contains(&self.session)
         })
     }
 

@@ -68,14 +68,14 @@ pub use self::{
     program::{SessionSettings, Settings},
 };
 use crate::{
-    Granted, Phase, Reading, Workload,
+    Phase, Reading, Workload,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
     },
     evidence::LATE,
     holding::now,
-    plan::{Slot, Suspended},
+    plan::{Start, Suspended},
 };
 use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
 
@@ -120,7 +120,7 @@ pub struct Remains {
 /// What the engine wants done with the work.
 #[derive(Clone, Debug)]
 enum Wanted {
-    Start(Slot),
+    Start(Start),
     Stop(Suspended),
     /// Something that does not suit it now. It is asked for again in the next pass, so it has its answer only when
     /// something has happened.
@@ -174,15 +174,15 @@ impl Holder {
         }
     }
 
-    /// Waits for a slot. [`Self::started`] says that the work has begun in it.
+    /// Waits for all that it asks for. [`Self::started`] says that the work has begun with that.
     ///
     /// # Errors
     /// There is no use in waiting, or it is not to wait.
-    pub async fn acquire(&mut self) -> Result<Slot, AcquireError> {
+    pub async fn acquire(&mut self) -> Result<Start, AcquireError> {
         loop {
             self.work();
-            if let Some((_, Wanted::Start(slot))) = &self.wanted {
-                return Ok(slot.clone());
+            if let Some((_, Wanted::Start(start))) = &self.wanted {
+                return Ok(start.clone());
             }
             if let Some(error) = self.hopeless() {
                 return Err(error);
@@ -192,12 +192,12 @@ impl Holder {
         }
     }
 
-    /// The work has begun in this slot.
-    pub fn started(&mut self, slot: &Slot) {
+    /// The work has begun with these slots.
+    pub fn started(&mut self, start: &Start) {
         self.change(|workload| {
             workload.phase = Phase::Running;
-            workload.granted = Some(Granted::by(slot.key(), slot.session().as_str()));
-            workload.reported = Some(slot.session().clone());
+            workload.granted = Some(start.granted());
+            workload.reported = start.sessions().cloned().collect();
         });
     }
 
@@ -417,13 +417,13 @@ impl Holder {
     /// Has the work started or stopped by whoever has it; `None` says that it has no answer yet.
     fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
         let wanted = match (write, self.program.workload.phase) {
-            (Write::Start(start), Phase::Idle) => Wanted::Start(start.slot),
+            (Write::Start(start), Phase::Idle) => Wanted::Start(start),
             (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(suspend.why),
             // It has ended meanwhile.
             (Write::Suspend(_), _) => return Some(Written::Done),
             (Write::Rename(rename), _) => {
                 self.program
-                    .change(|workload| workload.reported = Some(rename.session));
+                    .change(|workload| workload.reported = rename.sessions);
                 return Some(Written::Done);
             }
             // It is about to be given back.

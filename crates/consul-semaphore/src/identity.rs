@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::workload::{Place, Uid, Workload};
+use super::workload::{Place, SlotId, Uid, Workload};
 use crate::Key;
 use consul_client::text::one_line;
 
@@ -57,9 +57,19 @@ pub struct Identity {
     pub workload: Arc<str>,
     /// The workload's uid.
     pub uid: Uid,
+    /// The number of the slot among those that the workload asks for there, from 0.
+    pub ordinal: u32,
 }
 
 impl Identity {
+    /// The slot that the session is for.
+    pub fn slot(&self) -> SlotId {
+        SlotId {
+            workload: self.uid.clone(),
+            ordinal: self.ordinal,
+        }
+    }
+
     /// The name of the session: none of its parts can hold a slash, by Kubernetes' rules on names,
     /// nor a name of an object a colon, which stands between that of a keyed semaphore and the key.
     pub fn session_name(&self) -> String {
@@ -70,9 +80,14 @@ impl Identity {
             key,
             workload,
             uid,
+            ordinal,
         } = self;
         let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
-        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{workload}/{uid}")
+        let ordinal = match ordinal {
+            0 => String::new(),
+            further => format!("/{further}"),
+        };
+        format!("{PROGRAM}/{cluster}/{namespace}/{semaphore}{key}/{workload}/{uid}{ordinal}")
     }
 
     /// What it is that holds.
@@ -86,9 +101,16 @@ impl Identity {
 
     /// Reads the name of a session; `None` if it is not one of this program's.
     pub fn parse(session_name: &str) -> Option<Self> {
-        let parts: Vec<&str> = session_name.splitn(7, '/').collect();
-        let [PROGRAM, cluster, namespace, semaphore, workload, uid] = parts[..] else {
+        let parts: Vec<&str> = session_name.splitn(8, '/').collect();
+        let (&[PROGRAM, cluster, namespace, semaphore, workload, uid], further) =
+            parts.split_first_chunk()?
+        else {
             return None;
+        };
+        let ordinal = match further {
+            [] => 0,
+            [ordinal] => ordinal_of(ordinal)?,
+            _ => return None,
         };
         let (semaphore, key) = match semaphore.split_once(':') {
             Some((semaphore, key)) => (semaphore, Some(key.parse().ok()?)),
@@ -107,8 +129,15 @@ impl Identity {
             key,
             workload: workload.into(),
             uid: uid.into(),
+            ordinal,
         })
     }
+}
+
+/// The ordinal of a slot that is not its workload's first, as a session's name has it.
+fn ordinal_of(text: &str) -> Option<u32> {
+    let ordinal: u32 = text.parse().ok()?;
+    (ordinal > 0 && ordinal.to_string() == text).then_some(ordinal)
 }
 
 /// Whether this may be the name or the uid of an object of Kubernetes: it goes into logs and events.
@@ -147,6 +176,9 @@ pub struct ContenderBody {
     pub semaphore: String,
     /// When the slot was granted, by the operator's clock.
     pub time: jiff::Timestamp,
+    /// The number of the slot among those that the workload has there; left out for the first.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub ordinal: u32,
     /// Whether the session never expires, so that only somebody's hand ends it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub endless: bool,
@@ -166,6 +198,11 @@ pub struct ContenderBody {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 fn is_none(seconds: &u64) -> bool {
     *seconds == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_first(ordinal: &u32) -> bool {
+    *ordinal == 0
 }
 
 /// What decides the place in line of one who waits, beside its name and uid.
@@ -226,6 +263,7 @@ impl ContenderBody {
             uid: identity.uid.to_string(),
             semaphore: identity.semaphore.to_string(),
             time,
+            ordinal: identity.ordinal,
             endless,
             cooldown: 0,
             cools_until: None,
@@ -260,6 +298,7 @@ mod tests {
             key: None,
             workload: "migrate-42".into(),
             uid: "u-1".into(),
+            ordinal: 0,
         };
         let name = identity.session_name();
         assert_eq!(
@@ -285,6 +324,7 @@ mod tests {
             key: None,
             workload: name_of("back up/ö").into(),
             uid: "4711-0badcafe".into(),
+            ordinal: 0,
         };
         let name = identity.session_name();
         assert_eq!(
@@ -358,6 +398,7 @@ mod tests {
                 uid: String::new(),
                 semaphore: String::new(),
                 time: jiff::Timestamp::UNIX_EPOCH,
+                ordinal: 0,
                 endless: false,
                 cooldown: 0,
                 cools_until: None,

@@ -63,4 +63,7 @@ pub use reading::{Deaths, Reading};
 pub use seconds::{InvalidSeconds, Seconds};
 pub use settings::Settings;
 pub use turns::Turns;
-pub use workload::{CronJob, Granted, Phase, Place, Uid, Workload, lock_key_of, lock_key_parts};
+pub use workload::{
+    CronJob, Granted, GrantedSlot, Phase, Place, SlotId, SlotRequest, Uid, Workload, lock_key_of,
+    lock_key_parts,
+};

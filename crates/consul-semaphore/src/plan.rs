@@ -1,13 +1,13 @@
 //! What a pass decided to do.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     identity::{ContenderBody, Identity},
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
-    workload::{CronJob, Phase, Uid, Workload},
+    workload::{CronJob, Granted, GrantedSlot, Phase, SlotId, Uid, Workload, lock_key_of},
 };
 use consul_client::{Entry, Op, OpError, SessionId, clock::Moment};
 
@@ -91,13 +91,50 @@ impl Slot {
     }
 }
 
-/// A workload to be started in its slot.
+/// A workload to be started in its slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     /// The workload.
     pub workload: Target,
-    /// Its slot.
+    /// The first of its slots.
     pub slot: Slot,
+    /// The others: those at one lock key side by side, in the order of their ordinals.
+    pub others: Vec<Slot>,
+}
+
+impl Start {
+    /// Starts a workload in these slots; `None` without any.
+    pub(super) fn new(workload: Target, slots: Vec<Slot>) -> Option<Self> {
+        let mut slots = slots.into_iter();
+        let slot = slots.next()?;
+        let others = slots.collect();
+        Some(Self {
+            workload,
+            slot,
+            others,
+        })
+    }
+
+    /// All of its slots.
+    pub fn slots(&self) -> impl Iterator<Item = &Slot> + Clone {
+        [&self.slot].into_iter().chain(&self.others)
+    }
+
+    /// What the workload's template says of it.
+    pub fn granted(&self) -> Granted {
+        let slots = self.slots().map(|slot| GrantedSlot {
+            lock_key: lock_key_of(slot.key()).into(),
+            session: slot.session.clone(),
+        });
+        Granted {
+            slots: slots.collect(),
+        }
+    }
+
+    /// What the workload's own annotation says of it.
+    pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
+        self.slots().map(Slot::session)
+    }
 }
 
 /// Why such a workload is suspended.
@@ -164,8 +201,8 @@ impl Stop {
 pub struct GiveBack {
     /// The workload.
     pub workload: Target,
-    /// The session that holds, or held, the slot.
-    pub session: SessionId,
+    /// The sessions that hold, or held, its slots here.
+    pub sessions: Vec<SessionId>,
     /// Whether the workload is put on hold: its user suspended it while it ran.
     pub hold: bool,
 }
@@ -239,26 +276,48 @@ impl Taker {
     }
 }
 
-/// A running workload whose annotation is to name the session that holds its slot now.
+/// A running workload whose annotation is to name the sessions that hold its slots now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rename {
     /// The workload.
     pub workload: Target,
-    /// The session.
-    pub session: SessionId,
+    /// The sessions, in the order of its slots.
+    pub sessions: Vec<SessionId>,
 }
 
-/// A slot that the transaction grants.
+/// The slots that the transaction grants to one workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The workload.
     pub workload: Target,
-    /// The session that will hold the slot.
-    pub session: SessionId,
-    /// Whether the workload waits for it; otherwise it runs already and had lost its slot.
+    /// The sessions that will hold the slots, by their ordinals: all that the workload waits for, or one that it lost.
+    pub sessions: BTreeMap<u32, SessionId>,
+    /// Whether the workload waits for them; otherwise it runs already and had lost one.
     pub starts: bool,
+    /// Whether they are all that it asks for. The other lock keys' part of it is granted in the same transaction if
+    /// not, and the workload is started in all of them.
+    pub whole: bool,
     /// When the workload came in line, in seconds since 1970.
     pub since: i64,
+}
+
+/// A session to be made for a workload, with which it then waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRequest {
+    /// The workload.
+    pub workload: Target,
+    /// For which of its slots.
+    pub ordinal: u32,
+}
+
+impl SessionRequest {
+    /// The slot that it is for.
+    pub fn slot(&self) -> SlotId {
+        SlotId {
+            workload: self.workload.uid.clone(),
+            ordinal: self.ordinal,
+        }
+    }
 }
 
 /// A slot, or only a contender key, that the transaction gives back.
@@ -334,26 +393,43 @@ impl Transaction {
         })
     }
 
-    /// What it granted, each with its slot, now that Consul has answered that it went through.
+    /// What it granted, each with its slots, now that Consul has answered that it went through.
     /// `answer` has the entries that were written: a slot's is the one that its session has locked,
     /// and the last of them, where a mutex was another's before.
-    pub fn slots<'a>(&'a self, answer: &'a [Entry]) -> impl Iterator<Item = (&'a Grant, Slot)> {
-        self.grants.iter().filter_map(|grant| {
+    pub fn slots<'a>(
+        &'a self,
+        answer: &'a [Entry],
+    ) -> impl Iterator<Item = (&'a Grant, Vec<Slot>)> {
+        let slot = |session: &SessionId| {
             let mut written = answer.iter().rev();
-            let locked = written.find(|entry| entry.session.as_ref() == Some(&grant.session))?;
-            Some((grant, Slot::new(grant.session.clone(), locked)))
+            let locked = written.find(|entry| entry.session.as_ref() == Some(session))?;
+            Some(Slot::new(session.clone(), locked))
+        };
+        self.grants.iter().filter_map(move |grant| {
+            let slots: Option<Vec<Slot>> = grant.sessions.values().map(slot).collect();
+            Some((grant, slots?))
         })
     }
 
     /// The workloads to start now that Consul has given this answer.
     pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
-        let granted = self.slots(answer).filter(|(grant, _)| grant.starts);
-        let starts = granted.map(|(grant, slot)| Start {
-            workload: grant.workload.clone(),
-            slot,
-        });
-        starts.collect()
+        let granted = self.slots(answer);
+        let granted = granted.filter(|(grant, _)| grant.starts && grant.whole);
+        granted
+            .filter_map(|(grant, slots)| Start::new(grant.workload.clone(), slots))
+            .collect()
     }
+}
+
+/// How it is at one lock key with a workload that asks for slots at several and has not been started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It can be granted what it asks for here.
+    Free,
+    /// It holds what it asks for here, by these slots.
+    Held(Vec<Slot>),
+    /// It is being written to: what follows is decided when that is done.
+    Busy,
 }
 
 /// What a pass decided to do, in the order in which it is done.
@@ -376,10 +452,12 @@ pub struct Plan {
     pub renames: Vec<Rename>,
     /// Workloads that are not to wait.
     pub skips: Vec<Skip>,
-    /// Workloads to make a session for, the first in line first.
-    pub sessions: Vec<Target>,
-    /// Workloads whose session, made ahead, is not needed.
-    pub surplus: Vec<Uid>,
+    /// How it is here with workloads that ask for slots elsewhere, too; of one that can't be granted them, nothing.
+    pub parts: BTreeMap<Uid, Part>,
+    /// Sessions to make, those of the first in line first.
+    pub sessions: Vec<SessionRequest>,
+    /// Slots whose session, made ahead, is not needed.
+    pub surplus: Vec<SlotId>,
     /// `status.appliedLimits` once all of this is done.
     pub applied: Vec<u32>,
     /// How the limits stand; `None` while `.lock` can't be read.
@@ -422,6 +500,7 @@ impl Plan {
             unheld: _,
             renames,
             skips,
+            parts: _,
             sessions,
             surplus,
             applied: _,

@@ -9,7 +9,7 @@ use super::{
     lock::SEMAPHORE_FLAGS,
     settings::Settings,
     turns::WINDOW,
-    workload::{Granted, Phase, Uid, Workload},
+    workload::{Granted, Phase, SlotRequest, Uid, Workload},
 };
 use crate::OnContention;
 use consul_client::{Entry, clock::Moment};
@@ -40,8 +40,7 @@ pub(super) fn workload(
         uid: Uid::from(name),
         version: "1".into(),
         seen: Moment::default(),
-        wants: Some("db".into()),
-        key: None,
+        requests: vec![SlotRequest::one("db", None)],
         on_contention: OnContention::Wait,
         cron_job: None,
         priority: 0,
@@ -50,11 +49,8 @@ pub(super) fn workload(
         phase,
         grace: Duration::from_secs(30),
         was_suspended: true,
-        granted: granted.map(|session| Granted {
-            lock_key: LOCK_KEY.into(),
-            session: session.into(),
-        }),
-        reported: reported.map(Into::into),
+        granted: granted.map(|session| Granted::by(LOCK_KEY, session)),
+        reported: reported.map(Into::into).into_iter().collect(),
     }
 }
 
@@ -78,6 +74,7 @@ pub(super) fn ours(session: &str, workload: Option<Workload>) -> OwnContender {
             uid: workload
                 .as_ref()
                 .map_or("a".into(), |workload| workload.uid.clone()),
+            ordinal: 0,
         }),
         workload: workload.map(Arc::new),
         pods_gone: false,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     identity::{Cluster, Identity},
     plan::Target,
-    workload::Workload,
+    workload::{SlotRequest, Workload},
 };
 use crate::{Key, LimitPolicy, Mode, OnSlotLost, Prefix};
 
@@ -83,8 +83,8 @@ impl Settings {
         }
     }
 
-    /// Whom a session of this workload stands for.
-    pub fn identity(&self, workload: &Target) -> Identity {
+    /// Whom a session of this workload stands for that is made for this one of its slots.
+    pub fn identity(&self, workload: &Target, ordinal: u32) -> Identity {
         Identity {
             cluster: self.cluster.id.as_str().into(),
             namespace: self.namespace.as_str().into(),
@@ -92,7 +92,13 @@ impl Settings {
             key: self.key.clone(),
             workload: workload.name.clone(),
             uid: workload.uid.clone(),
+            ordinal,
         }
+    }
+
+    /// What a workload asks for of this semaphore.
+    pub fn request<'a>(&self, workload: &'a Workload) -> Option<&'a SlotRequest> {
+        workload.asks_for(&self.name, self.key.as_ref())
     }
 
     /// Whether a session that bears this name is this semaphore's.
@@ -108,12 +114,9 @@ impl Settings {
             && *identity.semaphore == *self.name
     }
 
-    /// Whether this workload can be started in a slot of this semaphore that it has.
+    /// Whether this workload can be started in slots of this semaphore that it has.
     pub fn may_start(&self, workload: &Workload) -> bool {
-        !self.terminating
-            && workload.is_queued()
-            && workload.wants.as_deref() == Some(self.name.as_str())
-            && (self.key.is_none() || self.key == workload.key)
+        !self.terminating && workload.is_queued() && self.request(workload).is_some()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the algorithm needs to know of a workload.
 
-use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
+use std::{cmp::Reverse, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::reading::LOCK;
 use crate::{Key, OnContention};
@@ -47,23 +47,64 @@ pub enum Phase {
     Deleting,
 }
 
-/// What a grant wrote into the workload's pod template.
+/// How many slots of one semaphore a workload asks for. What it asks for as a whole is a list of these, and it is
+/// granted all of it at once or nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SlotRequest {
+    /// The `ConsulSemaphore`, in the workload's namespace.
+    pub semaphore: Arc<str>,
+    /// Which semaphore of a keyed one.
+    pub key: Option<Key>,
+    /// How many slots.
+    pub slots: NonZeroU32,
+}
+
+impl SlotRequest {
+    /// One slot of a semaphore, or of one key of it.
+    pub fn one(semaphore: impl Into<Arc<str>>, key: Option<Key>) -> Self {
+        Self {
+            semaphore: semaphore.into(),
+            key,
+            slots: NonZeroU32::MIN,
+        }
+    }
+}
+
+/// One of the slots that a workload has at a lock key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlotId {
+    /// The workload's uid.
+    pub workload: Uid,
+    /// Its number among the workload's slots at this lock key, from 0.
+    pub ordinal: u32,
+}
+
+/// The slots that a grant wrote into the workload's pod template: those at one lock key side by side, in the order of
+/// their ordinals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The lock key of the semaphore that granted.
+    /// At least one.
+    pub slots: Vec<GrantedSlot>,
+}
+
+/// One of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantedSlot {
+    /// The lock key of the semaphore that granted it.
     pub lock_key: Arc<str>,
-    /// The session that held the slot.
+    /// The session that held it.
     pub session: SessionId,
 }
 
 impl Granted {
-    /// Reads the sequencer of a grant: the key that the session locked is a contender, and the lock
+    /// Reads the sequencer of a grant of one slot: the key that the session locked is a contender, and the lock
     /// key is beside it.
     pub fn by(key: &str, session: &str) -> Self {
-        Self {
+        let slot = GrantedSlot {
             lock_key: lock_key_of(key).into(),
             session: session.into(),
-        }
+        };
+        Self { slots: vec![slot] }
     }
 }
 
@@ -130,10 +171,8 @@ pub struct Workload {
     pub version: Arc<str>,
     /// When that version was received: facts about Consul that are older can't be held against it.
     pub seen: Moment,
-    /// The `ConsulSemaphore` that it asks for, if its annotations ask for one that can be.
-    pub wants: Option<Arc<str>>,
-    /// Which semaphore of a keyed one.
-    pub key: Option<Key>,
+    /// What it asks for; nothing, if its annotations ask for nothing that can be.
+    pub requests: Vec<SlotRequest>,
     /// What becomes of it if all slots are taken when it comes.
     pub on_contention: OnContention,
     /// The `CronJob` that made it, if it is not to wait.
@@ -153,10 +192,10 @@ pub struct Workload {
     pub was_suspended: bool,
     /// The grant by which we started it, if its template names one that was made for this very workload.
     pub granted: Option<Granted>,
-    /// The session that its own annotation names. It is a report, and tells only what this operator
-    /// did last: no session beside a grant means that it suspended the workload because its slot was
-    /// lost, a session without a grant that the slot was given back.
-    pub reported: Option<SessionId>,
+    /// The sessions that its own annotation names, each for the slot at the same place in `granted`. They are a
+    /// report, and tell only what this operator did last: no session beside a grant means that it suspended the workload
+    /// because a slot was lost, a session without a grant that its slots were given back.
+    pub reported: Vec<SessionId>,
 }
 
 impl Workload {
@@ -174,7 +213,7 @@ impl Workload {
     /// Whether it can be granted a slot of the semaphore that it asks for.
     pub fn is_queued(&self) -> bool {
         let free = self.granted.is_none() || self.lost();
-        self.phase == Phase::Idle && !self.hold && self.wants.is_some() && free
+        self.phase == Phase::Idle && !self.hold && !self.requests.is_empty() && free
     }
 
     /// Whether it is at its end, or is being deleted.
@@ -184,22 +223,74 @@ impl Workload {
 
     /// Whether this operator suspended it because its slot was lost.
     pub fn lost(&self) -> bool {
-        self.granted.is_some() && self.reported.is_none()
+        self.granted.is_some() && self.reported.is_empty()
     }
 
     /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
     pub fn is_impatient(&self) -> bool {
         match self.on_contention {
             OnContention::Wait => false,
-            OnContention::Skip => self.granted.is_none() && self.reported.is_none(),
+            OnContention::Skip => self.granted.is_none() && self.reported.is_empty(),
         }
+    }
+
+    /// Whether it asks for slots at several lock keys, all of which it is granted in one transaction.
+    pub fn asks_for_several(&self) -> bool {
+        self.requests.len() > 1
+    }
+
+    /// What it asks for of a semaphore, or of one key of it.
+    pub fn asks_for(&self, semaphore: &str, key: Option<&Key>) -> Option<&SlotRequest> {
+        let mut requests = self.requests.iter();
+        requests.find(|request| {
+            *request.semaphore == *semaphore && (key.is_none() || request.key.as_ref() == key)
+        })
+    }
+
+    /// Its slots, each with the session that its annotation names for it, if it names one.
+    fn slots(&self) -> impl Iterator<Item = (&GrantedSlot, Option<&SessionId>)> {
+        let granted = self.granted.iter().flat_map(|granted| &granted.slots);
+        granted
+            .enumerate()
+            .map(|(place, slot)| (slot, self.reported.get(place)))
     }
 
     /// Whether a grant of a slot at this lock key is what started it.
     pub fn started_at(&self, lock_key: &str) -> bool {
-        self.granted
-            .as_ref()
-            .is_some_and(|granted| *granted.lock_key == *lock_key)
+        self.slots().any(|(slot, _)| *slot.lock_key == *lock_key)
+    }
+
+    /// The slots at this lock key that it was started in, by their ordinals: the sessions by which it held each of them
+    /// while it ran, the latest first. Its annotation names another one than its template if it had its slot again
+    /// without being stopped.
+    pub fn slots_at(
+        &self,
+        lock_key: &str,
+    ) -> impl Iterator<Item = impl Iterator<Item = &SessionId> + Clone> {
+        let slots = self.slots();
+        let here = slots.filter(move |(slot, _)| *slot.lock_key == *lock_key);
+        here.map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
+    }
+
+    /// The sessions that its annotation is to name once this one holds the slot with this ordinal at this lock key;
+    /// `None` if it names that one already.
+    pub fn renamed(
+        &self,
+        lock_key: &str,
+        ordinal: u32,
+        session: &SessionId,
+    ) -> Option<Vec<SessionId>> {
+        let mut here = 0..;
+        let named = self.slots().map(|(slot, reported)| {
+            let is_it = *slot.lock_key == *lock_key && here.next() == Some(ordinal);
+            if is_it {
+                session
+            } else {
+                reported.unwrap_or(&slot.session)
+            }
+        });
+        let named: Vec<SessionId> = named.cloned().collect();
+        (named != self.reported).then_some(named)
     }
 
     /// Whether another version of the same workload takes the place of this one. Versions order what the watch and
@@ -212,16 +303,13 @@ impl Workload {
 
     /// Whether the grant of this session is what started it.
     pub fn started_by(&self, session: &SessionId) -> bool {
-        self.granted
-            .as_ref()
-            .is_some_and(|granted| granted.session == *session)
+        self.slots().any(|(slot, _)| slot.session == *session)
     }
 
-    /// The sessions by which it held its slot while it ran, the latest first: its annotation names
-    /// another one than its template if it had its slot again without being stopped.
+    /// The sessions by which it held its slots while it ran, the latest first.
     pub fn held_by(&self) -> impl Iterator<Item = &SessionId> {
-        let granted = self.granted.iter();
-        granted.flat_map(|granted| self.reported.iter().chain([&granted.session]))
+        self.slots()
+            .flat_map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use consul_client::SessionId;
 use consul_semaphore::{CronJob, Granted, Phase};
 use consul_semaphore_api::annotations;
 use k8s_openapi::api::batch::v1 as batch;
@@ -24,6 +25,8 @@ mod longest {
     pub(super) const NAME: usize = 253;
     /// A session's id: Consul makes UUIDs.
     pub(super) const SESSION: usize = 64;
+    /// The sessions of all slots that a Job may ask for, and the commas between them.
+    pub(super) const SESSIONS: usize = 50 * (SESSION + 1);
     /// A contender key: a prefix, the key of a keyed semaphore, and a session.
     pub(super) const CONTENDER: usize = Prefix::MAX_LENGTH + Key::MAX_LENGTH + SESSION + 2;
 }
@@ -33,10 +36,16 @@ fn bounded(text: &str, most: usize) -> Option<&str> {
     (text.len() <= most).then_some(text)
 }
 
-/// The session that the Job's own annotation names.
-pub(crate) fn reported(job: &batch::Job) -> Option<&str> {
-    let annotations = job.metadata.annotations.as_ref()?;
-    bounded(annotations.get(annotations::SESSION)?, longest::SESSION)
+/// The sessions that the Job's own annotation names, separated by commas; none, if one of them is longer than any is.
+pub(crate) fn reported(job: &batch::Job) -> Vec<SessionId> {
+    let annotations = job.metadata.annotations.as_ref();
+    let sessions = annotations.and_then(|annotations| annotations.get(annotations::SESSION));
+    let sessions = sessions.and_then(|sessions| bounded(sessions, longest::SESSIONS));
+    let sessions = sessions
+        .into_iter()
+        .flat_map(|sessions| sessions.split(','));
+    let sessions = sessions.map(|session| bounded(session, longest::SESSION).map(SessionId::from));
+    sessions.collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The annotations of the pod template.

@@ -1,5 +1,6 @@
 //! What is written to a workload.
 
+use consul_client::SessionId;
 use consul_semaphore::{
     engine::Write,
     plan::{GiveBack, Rename, Start, Stop, Suspend, Target},
@@ -40,11 +41,12 @@ pub fn stop(stop: &Stop) -> Request {
     }))
 }
 
-/// One patch unsuspends the Job and puts the sequencer where its pods read it.
+/// One patch unsuspends the Job and puts the sequencer of its first slot where its pods read it.
 fn start(start: &Start) -> Value {
-    let Start { workload, slot } = start;
+    let Start { workload, slot, .. } = start;
+    let annotations = json!({ (a::SESSION): listed(start.sessions()) });
     json!({
-        "metadata": metadata(workload, &json!({ (a::SESSION): slot.session() })),
+        "metadata": metadata(workload, &annotations),
         "spec": {
             "suspend": false,
             "template": { "metadata": {
@@ -71,7 +73,7 @@ fn suspend(suspend: &Suspend) -> Value {
 
 /// Reports that the Job gives its slot back, and clears the grant from its template.
 fn give_back(give_back: &GiveBack) -> Value {
-    let mut annotations = json!({ (a::SESSION): give_back.session });
+    let mut annotations = json!({ (a::SESSION): listed(&give_back.sessions) });
     if give_back.hold {
         annotations[a::HOLD] = "true".into();
     }
@@ -90,9 +92,16 @@ fn give_back(give_back: &GiveBack) -> Value {
     })
 }
 
-/// Names the session that holds a running Job's slot now.
+/// Names the sessions that hold a running Job's slots now.
 fn rename(rename: &Rename) -> Value {
-    json!({ "metadata": metadata(&rename.workload, &json!({ (a::SESSION): rename.session })) })
+    let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
+    json!({ "metadata": metadata(&rename.workload, &annotations) })
+}
+
+/// Sessions, as the annotation has them.
+fn listed<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
+    let sessions: Vec<&str> = sessions.into_iter().map(SessionId::as_str).collect();
+    sessions.join(",")
 }
 
 /// The version makes the API server refuse what was decided on an older one; the uid, what was

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
-use consul_semaphore::{OnContention, Workload};
+use consul_semaphore::{OnContention, SlotRequest, Workload};
 use consul_semaphore_api::annotations::{self, AnnotationError};
 
 use crate::{Obstacle, WorkloadObject, job};
@@ -58,23 +58,24 @@ impl TrackedWorkload {
             OnContention::Skip => job::cron_job(object).map(Arc::new),
         };
         let reported = job::reported(object);
+        let asks = semaphore.iter().filter(|_| request.is_some());
+        let requests = asks.map(|semaphore| SlotRequest::one(semaphore.clone(), key.clone()));
         let workload = Workload {
             name: metadata.name.as_deref()?.into(),
             uid: metadata.uid.as_deref()?.into(),
             version: metadata.resource_version.as_deref()?.into(),
             seen,
-            wants: semaphore.clone().filter(|_| request.is_some()),
-            key,
+            requests: requests.collect(),
             on_contention,
             cron_job,
             priority: request.as_ref().map_or(0, |request| request.priority),
             hold: request.as_ref().is_some_and(|request| request.hold),
-            since: job::since(object, reported.is_some()),
+            since: job::since(object, !reported.is_empty()),
             phase: job::phase(object),
             grace: job::grace(object),
             was_suspended: job::was_suspended(object),
             granted,
-            reported: reported.map(Into::into),
+            reported,
         };
         Some(Self {
             namespace: metadata.namespace.as_deref()?.into(),
@@ -93,7 +94,8 @@ impl TrackedWorkload {
     /// What on the workload itself keeps it out of the queue of its semaphore, if anything does. `keyed` says whether
     /// the semaphore is.
     pub fn obstacle_in(&self, keyed: bool) -> Option<Obstacle> {
-        if self.obstacle.is_some() || !keyed || self.workload.key.is_some() {
+        let mut requests = self.workload.requests.iter();
+        if self.obstacle.is_some() || !keyed || requests.all(|request| request.key.is_some()) {
             return self.obstacle.clone();
         }
         let bad_key = self.bad_key.clone().map(Obstacle::Malformed);

@@ -63,9 +63,9 @@ impl Mutex {
         }
     }
 
-    /// Whether it can be locked when so many wait for it before.
-    pub(super) fn has_room(&self, reserved: usize) -> bool {
-        reserved == 0 && matches!(self.state, State::Free | State::Unlocked)
+    /// Whether so many slots are free: it has one.
+    pub(super) fn has_room(&self, needed: usize) -> bool {
+        needed <= 1 && matches!(self.state, State::Free | State::Unlocked)
     }
 
     /// Locks the key, provided that it is still as it was read: a lock alone would overwrite the body

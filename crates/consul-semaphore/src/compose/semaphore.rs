@@ -79,20 +79,18 @@ impl<'a> Semaphore<'a> {
         self.changed = true;
     }
 
-    /// Whether a holder may be added when so many slots are kept for others, if this dead one goes
-    /// for it.
-    pub(super) fn has_room(&self, reserved: usize, swap: Option<&SessionId>) -> bool {
+    /// Whether so many slots are free, if this dead holder goes.
+    pub(super) fn has_room(&self, needed: usize, swap: Option<&SessionId>) -> bool {
         self.body.as_ref().is_some_and(|body| {
             let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
-            body.room(freed) > reserved
+            body.room(freed) >= needed
         })
     }
 
-    /// Adds a holder, and says whether there was room.
-    pub(super) fn add(&mut self, session: SessionId) -> bool {
+    /// Adds a holder, if there is room.
+    pub(super) fn add(&mut self, session: SessionId) {
         let added = self.body.as_mut().is_some_and(|body| body.add(session));
         self.changed |= added;
-        added
     }
 
     /// Nothing is written of it: the key goes.

@@ -1,10 +1,12 @@
 //! What becomes of running workloads that lost their slot, or can't show any more that they hold it.
 
+use std::collections::BTreeMap;
+
 use super::{Observed, Pass, grant};
 use crate::{
     OnSlotLost,
     lock::Lock,
-    plan::{GiveBack, Plan, Suspend, Suspended},
+    plan::{GiveBack, Plan, SessionRequest, Suspend, Suspended},
     workload::{Phase, Workload},
 };
 use consul_client::SessionId;
@@ -37,26 +39,31 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
 }
 
 impl<'a> Pass<'a> {
-    /// The running workloads that this semaphore started and that have no slot any more.
-    pub(super) fn find_lost(&mut self) -> Vec<&'a Workload> {
-        let mut lost: Vec<&Workload> = Vec::new();
+    /// The slots that running workloads of this semaphore have lost.
+    pub(super) fn find_lost(&mut self) -> Vec<(&'a Workload, u32)> {
+        let mut lost: Vec<(&Workload, u32)> = Vec::new();
         for workload in self.observed.bound {
-            let judged = self.settled.contains(&workload.uid) || self.is_busy(&workload.uid);
-            if judged || !self.started_here(workload) {
+            if self.is_busy(&workload.uid) {
                 continue;
             }
-            // A neighbour on this prefix holds its slot, or nobody can say whose it is.
-            if workload
-                .held_by()
-                .any(|session| self.reading.holds(session))
-            {
-                continue;
-            }
+            // In another one a neighbour on this prefix holds it, or nobody can say whose it is.
+            let slots = (0..).zip(workload.slots_at(&self.lock_key));
+            let unheld = slots.filter(|(ordinal, sessions)| {
+                let held = sessions.clone().any(|session| self.reading.holds(session));
+                !held && !self.is_settled(&workload.uid, *ordinal)
+            });
+            let unheld: Vec<u32> = unheld.map(|(ordinal, _)| ordinal).collect();
             match workload.phase {
+                _ if unheld.is_empty() => {}
                 // What Consul said before the workload was seen running proves nothing against it.
                 Phase::Running if workload.seen > self.reading.sent => self.plan.reread = true,
-                Phase::Running => lost.push(workload),
-                Phase::Idle if !self.observed.settings.may_start(workload) => {
+                Phase::Running => {
+                    lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)))
+                }
+                Phase::Idle
+                    if !self.has_settled(&workload.uid)
+                        && !self.observed.settings.may_start(workload) =>
+                {
                     self.forget_grant(workload);
                 }
                 _ => {}
@@ -70,10 +77,10 @@ impl<'a> Pass<'a> {
     /// name the grant any longer: when its user takes the hold away or unsuspends it, it queues at the end.
     fn forget_grant(&mut self, workload: &Workload) {
         if let Some(granted) = &workload.granted {
-            let session = granted.session.clone();
+            let sessions = granted.slots.iter().map(|slot| slot.session.clone());
             self.plan.give_backs.push(GiveBack {
                 workload: workload.into(),
-                session,
+                sessions: sessions.collect(),
                 hold: !workload.lost() && !workload.hold,
             });
         }
@@ -82,71 +89,81 @@ impl<'a> Pass<'a> {
     /// Gives running workloads that lost their slot another one, before any waiting workload and whatever
     /// else stands in the way of grants. Those for whom there is none, or that are not to have one,
     /// are suspended, or go on.
-    pub(super) fn regrant(&mut self, lost: &[&'a Workload]) {
+    pub(super) fn regrant(&mut self, lost: &[(&'a Workload, u32)]) {
         if matches!(self.reading.lock(), Lock::Unreadable(_)) || self.plan.record.is_some() {
             return;
         }
         let dead = self.reading.dead_holders();
-        for workload in lost {
-            let mut held_by = workload.held_by();
+        for &(workload, ordinal) in lost {
+            let mut slots = (0..).zip(workload.slots_at(&self.lock_key));
+            let held_by = slots.find(|(other, _)| *other == ordinal);
+            let mut held_by = held_by.into_iter().flat_map(|(_, sessions)| sessions);
             let swap = held_by.find_map(|session| dead.get_key_value(session));
-            let room = self.composer.has_room(swap.map(|(session, _)| session));
+            let gone = swap.map(|(session, _)| session);
+            let room = self.composer.has_room_instead_of(1, gone);
             match self.observed.settings.on_slot_lost {
                 OnSlotLost::Reacquire | OnSlotLost::Continue if room => {}
                 OnSlotLost::Continue => {
-                    if !self
-                        .plan
-                        .unheld
-                        .iter()
-                        .any(|unheld| unheld.uid == workload.uid)
-                    {
-                        self.plan.unheld.push((*workload).into());
+                    let mut unheld = self.plan.unheld.iter();
+                    if !unheld.any(|unheld| unheld.uid == workload.uid) {
+                        self.plan.unheld.push(workload.into());
                     }
                     continue;
                 }
                 OnSlotLost::Reacquire | OnSlotLost::Suspend => {
-                    let suspend = Suspend::new(workload, Suspended::SlotLost);
-                    self.plan.suspends.push(suspend);
+                    let mut suspends = self.plan.suspends.iter();
+                    if !suspends.any(|suspend| suspend.workload.uid == workload.uid) {
+                        let suspend = Suspend::new(workload, Suspended::SlotLost);
+                        self.plan.suspends.push(suspend);
+                    }
                     continue;
                 }
             }
-            if let Some(session) = self.session_of(&workload.uid) {
+            if let Some(session) = self.session_of(&workload.uid, ordinal) {
                 let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
-                self.composer.grant(grant(workload, session, false), swap);
+                let sessions = BTreeMap::from([(ordinal, session)]);
+                self.composer.grant(grant(workload, sessions, false), swap);
             } else {
                 // Until its session is made its slot is kept for it: by its dead holder, if it has
                 // one yet.
-                self.plan.sessions.push((*workload).into());
+                self.plan.sessions.push(SessionRequest {
+                    workload: workload.into(),
+                    ordinal,
+                });
                 if swap.is_none() {
-                    self.composer.reserve();
+                    self.composer.reserve(1);
                 }
             }
         }
     }
 
-    /// Keeps a free slot for each of our workloads that has pods and stands in `Holders` no more: they
+    /// Keeps a free slot for each slot of our workloads that have pods and stand in `Holders` no more: they
     /// count until they are gone.
     pub(super) fn reserve_for_pods(&mut self) {
         let dead = self.reading.dead_holders();
         for workload in self.observed.bound {
-            let has_pods = matches!(workload.phase, Phase::Running | Phase::Stopping);
-            if !has_pods || !self.started_here(workload) {
+            if !matches!(workload.phase, Phase::Running | Phase::Stopping) {
                 continue;
             }
             let counts =
                 |session: &SessionId| self.reading.holds(session) || dead.contains_key(session);
-            let mut own = self.observed.ours.iter();
-            let mut asks = self.plan.sessions.iter();
-            // What is true of nearly all comes first: the others look through all contenders.
-            let counted = workload.held_by().any(counts)
-                || own.any(|own| {
-                    own.identity.uid == workload.uid && self.reading.holds(&own.session)
-                })
-                || asks.any(|asks| asks.uid == workload.uid)
-                || self.composer.grants(&workload.uid);
-            if !counted {
-                self.composer.reserve();
+            let uid = &workload.uid;
+            let mut uncounted = 0;
+            for (ordinal, mut sessions) in (0..).zip(workload.slots_at(&self.lock_key)) {
+                let mut own = self.observed.ours.iter();
+                let mut asks = self.plan.sessions.iter();
+                // What is true of nearly all comes first: the others look through all contenders.
+                let counted = sessions.any(counts)
+                    || own.any(|own| {
+                        own.identity.uid == *uid
+                            && own.identity.ordinal == ordinal
+                            && self.reading.holds(&own.session)
+                    })
+                    || asks.any(|asks| asks.workload.uid == *uid && asks.ordinal == ordinal)
+                    || self.composer.grants(uid, ordinal);
+                uncounted += u32::from(!counted);
             }
+            self.composer.reserve(uncounted);
         }
     }
 }

@@ -30,10 +30,10 @@ impl Pass<'_> {
         if obstacle || !settled || self.plan.reread {
             return;
         }
-        let full = match self.reading.lock() {
-            Lock::Semaphore { body, .. } => body.room() == 0,
-            Lock::Mutex { holder, .. } => holder.is_some(),
-            Lock::Absent { .. } | Lock::Unreadable(_) => false,
+        let room = match self.reading.lock() {
+            Lock::Semaphore { body, .. } => Some(body.room()),
+            Lock::Mutex { holder, .. } => Some(usize::from(holder.is_none())),
+            Lock::Absent { .. } | Lock::Unreadable(_) => None,
         };
         let mut taken = None;
         for workload in self.observed.line {
@@ -41,7 +41,8 @@ impl Pass<'_> {
                 continue;
             }
             let late = self.lateness(workload);
-            if late.is_none() && !full {
+            let asks = usize::try_from(self.slots_for(workload)).unwrap_or(usize::MAX);
+            if late.is_none() && room.is_none_or(|room| room >= asks) {
                 continue;
             }
             if workload.seen > self.reading.sent {
@@ -59,7 +60,7 @@ impl Pass<'_> {
     }
 
     fn may_be_skipped(&self, workload: &Workload) -> bool {
-        let left_alone = self.settled.contains(&workload.uid)
+        let left_alone = self.has_settled(&workload.uid)
             || self.observed.barred.contains(&workload.uid)
             || self.is_busy(&workload.uid);
         workload.is_impatient() && self.observed.settings.may_start(workload) && !left_alone

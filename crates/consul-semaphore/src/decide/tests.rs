@@ -38,7 +38,7 @@ struct Facts {
     ours: Vec<OwnContender>,
     bound: Vec<Arc<Workload>>,
     line: Vec<Arc<Workload>>,
-    sessions: BTreeMap<Uid, SessionId>,
+    sessions: BTreeMap<SlotId, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
     immovable: BTreeSet<Uid>,
@@ -149,7 +149,11 @@ impl Facts {
     }
 
     fn session(&mut self, uid: &str, session: &str) -> &mut Self {
-        self.sessions.insert(uid.into(), session.into());
+        let slot = SlotId {
+            workload: uid.into(),
+            ordinal: 0,
+        };
+        self.sessions.insert(slot, session.into());
         self
     }
 
@@ -193,6 +197,7 @@ impl Facts {
             barred: &self.barred,
             immovable: &self.immovable,
             closed: false,
+            joint: None,
             operations: self.operations,
         })
     }
@@ -240,7 +245,7 @@ fn released(plan: &Plan) -> Vec<&str> {
 fn asks_sessions(plan: &Plan) -> Vec<&str> {
     plan.sessions
         .iter()
-        .map(|workload| workload.uid.as_ref())
+        .map(|request| request.workload.uid.as_ref())
         .collect()
 }
 

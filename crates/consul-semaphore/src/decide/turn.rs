@@ -79,16 +79,16 @@ impl Others {
 impl Pass<'_> {
     /// Leaves free slots to those elsewhere who come before this workload.
     pub(super) fn leave_to_others(&mut self, others: &mut Others, workload: &Workload) {
-        let session = self.session_of(&workload.uid);
+        let session = self.session_of(&workload.uid, 0);
         let contender = session.and_then(|session| self.reading.contender(&session));
         let before = others.before(workload, contender);
         let (count, until) = (
             before.clone().count(),
             before.filter_map(|waiter| waiter.until).min(),
         );
-        for _ in others.left..count {
-            self.composer.reserve();
-        }
+        let more = count.saturating_sub(others.left);
+        self.composer
+            .reserve(u32::try_from(more).unwrap_or(u32::MAX));
         others.left = others.left.max(count);
         if let Some(until) = until {
             self.wake_at(until);

@@ -88,18 +88,17 @@ impl Active {
 
     /// Has a workload and its contender looked at in each pass again.
     fn unsettle(&mut self, evidence: &mut Evidence, uid: &Uid, lookup: &impl Lookup) {
-        let Some(ours) = evidence.unsettle(uid, |session| lookup.life(session)) else {
-            return;
-        };
-        let OwnContender {
-            session,
-            identity,
-            workload,
-            ..
-        } = ours;
-        let workload = workload.map(|workload| (uid.clone(), workload));
-        self.bound.extend(workload);
-        self.contenders.insert(session, identity);
+        for ours in evidence.unsettle(uid, |session| lookup.life(session)) {
+            let OwnContender {
+                session,
+                identity,
+                workload,
+                ..
+            } = ours;
+            let workload = workload.map(|workload| (uid.clone(), workload));
+            self.bound.extend(workload);
+            self.contenders.insert(session, identity);
+        }
     }
 
     /// Takes note of the contenders that have changed since the last look at a reading.
@@ -131,7 +130,7 @@ impl Active {
                 self.foreign.remove(&session);
             }
             if let Some(Owner::Own(identity)) = owner {
-                // Of two for one workload both are looked at.
+                // All of a workload are looked at together.
                 self.unsettle(evidence, &identity.uid, lookup);
                 self.contenders.insert(session, identity.clone());
             } else if let Some(identity) = self.contenders.remove(&session) {
@@ -142,7 +141,7 @@ impl Active {
             left.remove(&identity.uid);
         }
         for uid in left {
-            if evidence.steady_session(&uid).is_none() {
+            if evidence.steady_sessions(&uid).next().is_none() {
                 lookup.contends(&uid, false);
             }
         }
@@ -190,26 +189,37 @@ impl Active {
         withheld: &Withheld,
     ) {
         let lock_key = settings.prefix.lock_key();
-        let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
-        for own in &*ours {
-            if !seen.insert(own.identity.uid.clone()) {
-                twice.insert(own.identity.uid.clone());
-            }
-        }
-        ours.retain(|own| {
+        let is_at_rest = |own: &&OwnContender| {
             let uid = &own.identity.uid;
-            let is_steady = own.runs_as_granted(&lock_key)
+            own.runs_as_granted(&lock_key)
                 && reading.holds(&own.session)
                 && held.cooldowns.end(&own.session).is_none()
                 && !withheld.busy.contains(uid)
-                && !twice.contains(uid)
-                && self.bound.get(uid) == own.workload.as_ref();
-            if !is_steady || !held.evidence.settle(settings, own) {
-                return true;
+                && self.bound.get(uid) == own.workload.as_ref()
+        };
+        let (at_rest, others): (Vec<&OwnContender>, Vec<_>) = ours.iter().partition(is_at_rest);
+        let others: BTreeSet<&Uid> = others.into_iter().map(|own| &own.identity.uid).collect();
+        let mut of_workload: BTreeMap<Uid, Vec<OwnContender>> = BTreeMap::new();
+        for own in at_rest {
+            let uid = &own.identity.uid;
+            if !others.contains(uid) {
+                of_workload
+                    .entry(uid.clone())
+                    .or_default()
+                    .push(own.clone());
             }
-            self.contenders.remove(&own.session);
-            self.bound.remove(uid);
-            false
+        }
+        of_workload.retain(|uid, contenders| {
+            contenders.sort_by_key(|own| own.identity.ordinal);
+            let is_steady = held.evidence.settle(settings, contenders);
+            if is_steady {
+                for own in contenders {
+                    self.contenders.remove(&own.session);
+                }
+                self.bound.remove(uid);
+            }
+            is_steady
         });
+        ours.retain(|own| !of_workload.contains_key(&own.identity.uid));
     }
 }

@@ -9,7 +9,7 @@ use super::{
     message::{Action, Call, CallId, News, Outcome, Write},
     proofs,
 };
-use crate::plan::{Target, Transaction};
+use crate::plan::{SessionRequest, Transaction};
 use consul_client::{self as consul, SessionId, clock::Moment};
 
 /// The calls that are under way, and what is to be done next.
@@ -46,7 +46,7 @@ pub(super) enum Blocks {
 /// A call that nothing else waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
-    Session(Target),
+    Session(SessionRequest),
     Describe(SessionId),
     Write(Write),
     Proof(proofs::Question),
@@ -62,9 +62,15 @@ impl Calls {
     }
 
     pub(super) fn block(&mut self, what: Blocks, call: Call, until: Option<Moment>) {
+        let id = self.wait_for(what, until);
+        self.actions.push_back(Action::Call(id, call));
+    }
+
+    /// Waits for a call that is carried out under this id.
+    pub(super) fn wait_for(&mut self, what: Blocks, until: Option<Moment>) -> CallId {
         let id = self.number();
         self.blocking = Some(Blocking { id, what, until });
-        self.actions.push_back(Action::Call(id, call));
+        id
     }
 
     pub(super) fn ask(&mut self, pending: Pending, call: Call) {

@@ -207,8 +207,9 @@ impl Knowledge {
     ) {
         self.conflicts = 0;
         self.writing_works();
-        for grant in &transaction.grants {
-            self.memory.mutex.took(&grant.session, now.moment);
+        let grants = transaction.grants.iter();
+        for session in grants.flat_map(|grant| grant.sessions.values()) {
+            self.memory.mutex.took(session, now.moment);
         }
         // Also when what is known was doubted meanwhile: a listing from before shows none of it.
         let keys = transaction.written_keys();

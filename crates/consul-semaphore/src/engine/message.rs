@@ -219,7 +219,8 @@ impl Write {
         match (self, workload) {
             // One that lost its slot names the session in its template already, but does not report it.
             (Self::Start(start), Some(workload)) => {
-                workload.started_by(start.slot.session()) && !workload.lost()
+                let mut sessions = start.sessions();
+                sessions.all(|session| workload.started_by(session)) && !workload.lost()
             }
             (Self::Skip(_), None) => true,
             _ => false,

@@ -31,7 +31,10 @@ use crate::{
     Agreement, ContenderBody, Cooldowns, Defence, Evidence, Identity, Lock, OwnContender, Phase,
     Plan, Reading, SessionState, Settings, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
-    plan::{Grant, Release, Skip, Skipped, Start, Target, Transaction},
+    plan::{
+        GiveBack, Grant, Part, Release, SessionRequest, Skip, Skipped, Slot, Start, Target,
+        Transaction,
+    },
 };
 use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::Moment};
 
@@ -74,6 +77,8 @@ pub struct Conclusion {
     pub settled: Option<u32>,
     /// Whether nobody waits, nobody holds, and nothing is left to do.
     pub idle: bool,
+    /// How it is here with workloads that ask for slots at other lock keys, too, and have not been started.
+    pub parts: BTreeMap<Uid, Part>,
 }
 
 /// The state of one lock key.
@@ -357,8 +362,8 @@ impl Queue {
             return self.catch_up(now);
         }
         match (self.calls.others.remove(&id), answer) {
-            (Some(Pending::Session(workload)), Answer::SessionMade(made)) => {
-                self.session_made(&workload, made, now);
+            (Some(Pending::Session(request)), Answer::SessionMade(made)) => {
+                self.session_made(&request, made, now);
             }
             (Some(Pending::Describe(session)), Answer::Described(answer)) => {
                 self.held.foreign.answered(session, answer, now);
@@ -417,7 +422,9 @@ impl Queue {
         match result {
             Ok(answer) => self.committed(transaction, &answer, sent, now, lookup),
             // Nobody was faster, and what is known of the key is still so.
-            Err(consul::Error::Conflict(errors)) if errors.iter().all(OpError::is_lock_delay) => {
+            Err(consul::Error::Conflict(errors))
+                if !errors.is_empty() && errors.iter().all(OpError::is_lock_delay) =>
+            {
                 self.knowledge.delayed(now);
                 self.drop_gone(transaction, &errors);
             }
@@ -482,21 +489,27 @@ impl Queue {
         if let Some(moved) = moved {
             self.calls.report(Outcome::LimitMoved(moved));
         }
-        for (_, slot) in transaction.slots(answer) {
-            self.note_token(slot.fencing_token());
+        for (_, slots) in transaction.slots(answer) {
+            self.note_tokens(&slots);
         }
         for grant in &transaction.grants {
             self.granted(grant);
         }
     }
 
-    fn note_token(&mut self, token: u64) {
-        self.held.fencing_token = self.held.fencing_token.max(Some(token));
+    fn note_tokens<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) {
+        let greatest = slots.into_iter().map(Slot::fencing_token).max();
+        self.held.fencing_token = self.held.fencing_token.max(greatest);
     }
 
     fn granted(&mut self, grant: &Grant) {
-        self.sessions.ahead.remove(&grant.workload.uid);
-        let at = self.body(&grant.session).map(|body| body.time);
+        let (workload, sessions) = (&grant.workload.uid, &grant.sessions);
+        let ahead = &mut self.sessions.ahead;
+        ahead.retain(|slot, _| slot.workload != *workload || !sessions.contains_key(&slot.ordinal));
+        let first = sessions.values().next();
+        let at = first
+            .and_then(|session| self.body(session))
+            .map(|body| body.time);
         let reported = self.held.unheld.remove(&grant.workload.uid);
         let lost = !grant.starts && !reported;
         let grant = grant.clone();
@@ -534,20 +547,22 @@ impl Queue {
 
     fn session_made(
         &mut self,
-        workload: &Target,
+        request: &SessionRequest,
         made: Result<SessionId, consul::Error>,
         now: Now,
     ) {
-        self.sessions.making.remove(&workload.uid);
+        let slot = request.slot();
+        self.sessions.making.remove(&slot);
         let id = match made {
             Ok(id) => id,
             Err(error) => return self.knowledge.write_failed(error, now),
         };
         self.knowledge.writing_works();
-        let own = Owner::Own(Arc::new(self.settings.identity(workload)));
+        let identity = self.settings.identity(&request.workload, request.ordinal);
+        let own = Owner::Own(Arc::new(identity));
         self.sessions.owners.insert(id.clone(), own);
         self.sessions.kept.insert(id.clone());
-        if let Some(other) = self.sessions.ahead.insert(workload.uid.clone(), id) {
+        if let Some(other) = self.sessions.ahead.insert(slot, id) {
             self.end_session(&other);
         }
     }
@@ -620,7 +635,7 @@ impl Queue {
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
-        let plan = decide(&facts.observed(self));
+        let plan = decide(&facts.observed(self, None));
         #[cfg(test)]
         {
             self.check(&facts, &plan, lookup);
@@ -848,9 +863,7 @@ impl Queue {
         let all = ours.len() + evidence.count_of_steady();
         proofs.retain(all, |session| reading.contender(session).is_some());
         let touched = lookup.touched();
-        let steady = touched
-            .iter()
-            .filter_map(|uid| evidence.steady_session(uid));
+        let steady = touched.iter().flat_map(|uid| evidence.steady_sessions(uid));
         steady.for_each(|session| proofs.touch(session));
         for contender in &ours {
             if touched.contains(&contender.identity.uid) {
@@ -934,16 +947,15 @@ impl Queue {
             self.retry_soon(now);
             return self.look(now, lookup);
         }
-        let blocked = self.operations.is_none() || self.knowledge.is_blocked(now.moment);
+        let blocked = !self.may_transact(now);
         if let Some(transaction) = plan.transaction.as_ref().filter(|_| !blocked) {
             let transaction = Arc::new(transaction.clone());
-            self.limits.fenced &= transaction.limit.is_none();
-            let until = self.patience_for_calls(now);
+            let (id, until) = self.await_transaction(&transaction, now);
             let call = Call::Transact {
-                transaction: transaction.clone(),
+                transaction,
                 not_after: until,
             };
-            self.calls.block(Blocks::Transact(transaction), call, until);
+            self.calls.actions.push_back(Action::Call(id, call));
         }
         for start in &plan.starts {
             self.start(start.clone(), now, lookup);
@@ -957,25 +969,57 @@ impl Queue {
         if certain && !blocked {
             plan.sessions
                 .iter()
-                .for_each(|workload| self.make_session(workload));
+                .for_each(|request| self.make_session(request));
             if plan.transaction.is_none() && self.sessions.making.is_empty() {
                 self.knowledge.writing_works();
             }
         }
         self.skip(&plan.skips);
-        for uid in &plan.surplus {
-            if let Some(session) = self.sessions.ahead.get(uid).cloned() {
+        for slot in &plan.surplus {
+            if let Some(session) = self.sessions.ahead.get(slot).cloned() {
                 self.end_session(&session);
             }
         }
         self.report_unheld(plan, certain);
     }
 
-    /// Sends the PATCH that starts a workload, unless the evidence for its slot may end before the PATCH is
+    /// Whether something may be written to Consul now.
+    fn may_transact(&self, now: Now) -> bool {
+        self.operations.is_some() && !self.knowledge.is_blocked(now.moment)
+    }
+
+    /// Nothing more is decided by what Consul says before this transaction has been answered. Returns the id of the
+    /// call that sends it, and when it is taken for lost.
+    pub(super) fn await_transaction(
+        &mut self,
+        transaction: &Arc<Transaction>,
+        now: Now,
+    ) -> (CallId, Option<Moment>) {
+        self.limits.fenced &= transaction.limit.is_none();
+        let until = self.patience_for_calls(now);
+        let what = Blocks::Transact(transaction.clone());
+        (self.calls.wait_for(what, until), until)
+    }
+
+    /// Sends the PATCH that starts a workload, unless the evidence for its slots may end before the PATCH is
     /// answered, or is so old that the workload would be suspended again.
     fn start(&mut self, start: Start, now: Now, lookup: &impl Lookup) {
-        self.note_token(start.slot.fencing_token());
-        let workload = lookup.workload(&start.workload.uid);
+        if let Some(end) = self.evidence_for(&start.workload.uid, start.slots(), now, lookup) {
+            self.write(Write::Start(start), Some(end));
+        }
+    }
+
+    /// Until when the evidence for these slots lasts in which a workload is to be started; `None` if that is not for
+    /// long enough, so that it is tried again.
+    pub(super) fn evidence_for<'a>(
+        &mut self,
+        workload: &Uid,
+        slots: impl Iterator<Item = &'a Slot> + Clone,
+        now: Now,
+        lookup: &impl Lookup,
+    ) -> Option<Moment> {
+        self.note_tokens(slots.clone());
+        let workload = lookup.workload(workload);
         let grace = workload
             .as_ref()
             .map_or(Duration::ZERO, |workload| workload.grace);
@@ -990,20 +1034,24 @@ impl Queue {
         };
         let reading = self.knowledge.reading.as_ref();
         let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));
-        let lives = match self.sessions.life(start.slot.session(), lookup) {
+        let lives = |slot: &Slot| match self.sessions.life(slot.session(), lookup) {
             Some(SessionState::Renewed { sent, ttl }) => enough(sent, ttl),
             Some(SessionState::Endless) => Some(Moment::END),
             Some(SessionState::Unknown | SessionState::Gone) | None => None,
         };
-        match (seen, lives) {
-            (Some(seen), Some(lives)) => self.write(Write::Start(start), Some(seen.min(lives))),
-            (None, _) => {
+        let lives: Option<Vec<Moment>> = slots.map(lives).collect();
+        let end = seen.zip(lives).and_then(|(seen, lives)| {
+            let lives = lives.into_iter().min()?;
+            Some(seen.min(lives))
+        });
+        if end.is_none() {
+            // A session's next renewal brings it back.
+            if seen.is_none() {
                 self.knowledge.invalidate();
-                self.retry_soon(now);
             }
-            // Its next renewal brings it back.
-            (_, None) => self.retry_soon(now),
+            self.retry_soon(now);
         }
+        end
     }
 
     /// How long a write to a workload may take: short beside the TTL, so that there is time for it.
@@ -1024,17 +1072,18 @@ impl Queue {
         self.calls.ask(Pending::Write(write), call);
     }
 
-    /// Has a session made for a workload, unless that is under way.
-    fn make_session(&mut self, workload: &Target) {
-        if !self.sessions.making.insert(workload.uid.clone()) {
+    /// Has a session made for a slot of a workload, unless that is under way.
+    fn make_session(&mut self, request: &SessionRequest) {
+        if !self.sessions.making.insert(request.slot()) {
             return;
         }
+        let identity = self.settings.identity(&request.workload, request.ordinal);
         let call = Call::CreateSession {
-            name: self.settings.identity(workload).session_name(),
+            name: identity.session_name(),
             ttl: self.settings.ttl,
             lock_delay: self.settings.session_lock_delay(),
         };
-        self.calls.ask(Pending::Session(workload.clone()), call);
+        self.calls.ask(Pending::Session(request.clone()), call);
     }
 
     /// Has workloads deleted that are not to wait, unless something is wrong with Consul: then they wait.
@@ -1076,11 +1125,9 @@ impl Queue {
         if certain {
             let transaction = plan.transaction.iter();
             let granted = transaction.flat_map(|transaction| &transaction.grants);
-            let granted = granted.map(|grant| &grant.workload);
-            let soon: BTreeSet<&Uid> = granted
-                .chain(&plan.sessions)
-                .map(|workload| &workload.uid)
-                .collect();
+            let granted = granted.map(|grant| &grant.workload.uid);
+            let next = plan.sessions.iter().map(|request| &request.workload.uid);
+            let soon: BTreeSet<&Uid> = granted.chain(next).collect();
             known.retain(|uid| soon.contains(uid));
         }
         known.extend(plan.unheld.iter().map(|workload| workload.uid.clone()));
@@ -1124,6 +1171,7 @@ impl Queue {
             agreement,
             finished,
             unheld,
+            parts,
             ..
         } = plan;
         if agreement == Some(Agreement::Agreed) {
@@ -1144,6 +1192,7 @@ impl Queue {
             finished: finished && self.sessions.making.is_empty(),
             unheld,
             settled,
+            parts,
             idle: facts.is_empty()
                 && self.sessions.is_empty()
                 && self.writes.busy.is_empty()
@@ -1151,6 +1200,53 @@ impl Queue {
                 && self.knowledge.is_unused(),
             nothing_held: !facts.any_runs() && !holds,
         }
+    }
+}
+
+/// What it does for a workload that asks for slots at other lock keys, too: see [`super::joint`].
+impl Queue {
+    /// The transaction that grants a workload its slots here and has at most so many operations; `None` if it can't be
+    /// granted them now.
+    pub(super) fn share(
+        &mut self,
+        workload: &Uid,
+        operations: usize,
+        now: Now,
+        lookup: &impl Lookup,
+    ) -> Option<Arc<Transaction>> {
+        if self.is_blocked() || !self.may_transact(now) {
+            return None;
+        }
+        let facts = self.observe(now, lookup);
+        let mut observed = facts.observed(self, Some(workload));
+        observed.operations = observed.operations.min(operations);
+        let transaction = decide(&observed).transaction?;
+        let mut grants = transaction.grants.iter();
+        let has_it = grants.any(|grant| grant.workload.uid == *workload && grant.starts);
+        has_it.then(|| Arc::new(transaction))
+    }
+
+    /// Has a transaction sent that this queue's is a part of.
+    pub(super) fn send(&mut self, id: CallId, call: Call) {
+        self.calls.actions.push_back(Action::Call(id, call));
+    }
+
+    /// Starts a workload in the slots of all its lock keys, if that can be answered by then.
+    pub(super) fn start_by(&mut self, start: Start, not_after: Moment) {
+        self.write(Write::Start(start), Some(not_after));
+    }
+
+    /// Has a workload give back what it holds here: the rest of what it asks for is lost.
+    pub(super) fn give_back(&mut self, workload: &Workload, slots: &[Slot]) {
+        let sessions = slots.iter().map(|slot| slot.session().clone());
+        self.write(
+            Write::GiveBack(GiveBack {
+                workload: workload.into(),
+                sessions: sessions.collect(),
+                hold: false,
+            }),
+            None,
+        );
     }
 }
 

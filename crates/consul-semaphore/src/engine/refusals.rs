@@ -282,7 +282,7 @@ mod tests {
                 uid: Uid::from("a"),
                 version: "1".into(),
             },
-            session: "s".into(),
+            sessions: vec!["s".into()],
             hold: false,
         })
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Lookup;
-use crate::{Identity, Reading, SessionState, Uid, reading::Changed};
+use crate::{Identity, Reading, SessionState, reading::Changed, workload::SlotId};
 use consul_client::{
     SessionId,
     id::{IdMap, IdSet},
@@ -28,10 +28,10 @@ pub enum Owner {
 pub(crate) struct Sessions {
     /// Those that are renewed for this queue.
     pub(super) kept: IdSet<SessionId>,
-    /// Those of them that were made ahead, by their workload.
-    pub(crate) ahead: BTreeMap<Uid, SessionId>,
-    /// Workloads that a session is being made for.
-    pub(super) making: BTreeSet<Uid>,
+    /// Those of them that were made ahead, by the slot that they are for.
+    pub(crate) ahead: BTreeMap<SlotId, SessionId>,
+    /// The slots that a session is being made for.
+    pub(super) making: BTreeSet<SlotId>,
     /// Those that are gone though a reading showed their contender, which was read again for that.
     outlived: BTreeSet<SessionId>,
     /// Whom each contender's session stands for.

@@ -1,10 +1,14 @@
 //! Several semaphores and keys in one engine, beside a Consul in small.
 
+mod several;
+
 use std::{cell::RefCell, sync::Arc};
 
 use super::*;
 use crate::{
-    Granted, Phase, SessionState, Settings, Uid, Workload, model::consul::Consul, plan::Start,
+    Phase, SessionState, Settings, SlotRequest, Uid, Workload,
+    model::consul::Consul,
+    plan::{GiveBack, Start},
     samples,
 };
 
@@ -95,8 +99,13 @@ struct World {
     consul: Consul,
     /// The queues whose transactions have no answer.
     hung: BTreeSet<QueueRef>,
+    /// Whether no PATCH that starts a workload has an answer.
+    starts_are_lost: bool,
+    /// How many transactions go through of which nothing is heard.
+    answers_are_lost: usize,
     duties: Vec<Duty>,
     started: Vec<String>,
+    given_back: Vec<String>,
     closed: Vec<QueueRef>,
     seconds: u64,
 }
@@ -157,7 +166,7 @@ impl World {
     /// A workload comes in a queue.
     fn workload(&mut self, name: &str, of: &QueueRef) {
         let workload = Workload {
-            key: of.key.clone(),
+            requests: vec![SlotRequest::one("db", of.key.clone())],
             ..samples::workload(name, Phase::Idle, None, None)
         };
         let workloads = self.store.workloads.entry(of.clone()).or_default();
@@ -209,7 +218,14 @@ impl World {
             Call::Transact { .. } if self.hung.contains(queue) => return,
             Call::Transact { transaction, .. } => {
                 let result = self.consul.transact(&transaction.operations);
-                let result = result.map_err(|_| consul::Error::Conflict(Vec::new()));
+                let mut result = result.map_err(|_| consul::Error::Conflict(Vec::new()));
+                if let Some(left) = self.answers_are_lost.checked_sub(1) {
+                    self.answers_are_lost = left;
+                    result = Err(consul::Error::Unreachable {
+                        message: "no answer".into(),
+                        undecided: true,
+                    });
+                }
                 Answer::Transacted {
                     sent: now.moment,
                     result,
@@ -219,29 +235,87 @@ impl World {
                 Answer::SessionMade(Ok(self.consul.make_session(&name)))
             }
             Call::Write { write, .. } => {
-                if let Write::Start(start) = &write {
-                    self.start(start);
+                match &write {
+                    Write::Start(_) if self.starts_are_lost => return,
+                    Write::Start(start) => self.start(start),
+                    Write::GiveBack(give_back) => self.give_back(give_back),
+                    Write::Suspend(_) | Write::Rename(_) | Write::Skip(_) => {}
                 }
                 Answer::Written(Written::Done)
             }
-            Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
+            Call::Resolve { .. } => Answer::Resolved(Ok(self.own_sessions())),
             Call::Describe(_) => Answer::Described(Ok(None)),
-            Call::Prove(_) | Call::AskAccess => return,
+            Call::Prove(identity) => {
+                let workload = self.workload_with(&identity.uid);
+                Answer::Proof(Ok((workload, Vec::new())))
+            }
+            Call::AskAccess => return,
         };
         self.engine.answered(id, answer, now, &self.store);
     }
 
+    fn own_sessions(&self) -> Vec<Session> {
+        let sessions = self.consul.sessions();
+        let sessions = sessions.map(|(id, identity)| Session {
+            id: id.clone(),
+            name: identity.session_name(),
+            node: String::new(),
+            ttl: None,
+            lock_delay: Duration::ZERO,
+            behavior: consul::Behavior::Delete,
+            create_index: 0,
+        });
+        sessions.collect()
+    }
+
+    fn workload_with(&self, uid: &Uid) -> Option<Arc<Workload>> {
+        let mut workloads = self.store.workloads.values().flatten();
+        workloads.find(|workload| workload.uid == *uid).cloned()
+    }
+
+    fn workload_in(&self, semaphore: &str, name: &str) -> &Workload {
+        let mut workloads = self.store.workloads[&queue(semaphore, None)].iter();
+        workloads.find(|workload| &*workload.name == name).unwrap()
+    }
+
+    /// A workload changes, and all of its queues are told.
+    fn change(&mut self, uid: &Uid, change: impl Fn(&mut Workload)) {
+        let now = self.now();
+        let mut queues = Vec::new();
+        for (queue, workloads) in &mut self.store.workloads {
+            for workload in workloads.iter_mut().filter(|workload| workload.uid == *uid) {
+                change(Arc::make_mut(workload));
+                queues.push(queue.clone());
+            }
+        }
+        for queue in queues {
+            self.engine.touched(&queue, now, &self.store);
+        }
+    }
+
     fn start(&mut self, start: &Start) {
         self.started.push(start.workload.name.to_string());
-        let mut workloads = self.store.workloads.values_mut().flatten();
-        let workload = workloads
-            .find(|workload| workload.uid == start.workload.uid)
-            .unwrap();
-        let workload = Arc::make_mut(workload);
-        workload.phase = Phase::Running;
-        let session = start.slot.session();
-        workload.granted = Some(Granted::by(start.slot.key(), session.as_str()));
-        workload.reported = Some(session.clone());
+        self.change(&start.workload.uid, |workload| {
+            workload.phase = Phase::Running;
+            workload.granted = Some(start.granted());
+            workload.reported = start.sessions().cloned().collect();
+        });
+    }
+
+    fn give_back(&mut self, give_back: &GiveBack) {
+        self.given_back.push(give_back.workload.name.to_string());
+        self.change(&give_back.workload.uid, |workload| {
+            workload.granted = None;
+            workload.reported.clone_from(&give_back.sessions);
+        });
+    }
+
+    /// The work of a workload is done.
+    fn ends(&mut self, name: &str) {
+        self.change(&Uid::from(name), |workload| {
+            workload.phase = Phase::Finished { at_rest: true };
+        });
+        self.settle();
     }
 
     fn state(&self) -> &Semaphore {

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Cluster, Key, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Prefix, Reading,
-    SessionState, Uid, Workload,
+    SessionState, SlotRequest, Uid, Workload,
     engine::{Answer, Lookup, QueueRef, SemaphoreRef, Slice, Stores},
     evidence::LATE,
     holding::Renewal,
@@ -119,8 +119,7 @@ impl Program {
             uid: uid.as_str().into(),
             version: Arc::default(),
             seen: Moment::now(),
-            wants: Some(identity::NONE.into()),
-            key: None,
+            requests: vec![SlotRequest::one(identity::NONE, None)],
             // Nothing is made for who does not wait.
             on_contention: if settings.wait {
                 OnContention::Wait
@@ -135,7 +134,7 @@ impl Program {
             grace: settings.grace + LATE,
             was_suspended: false,
             granted: None,
-            reported: None,
+            reported: Vec::new(),
         };
         Self {
             workload: Arc::new(workload),

@@ -6,7 +6,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::{consul::Consul, workloads::Workloads};
-use crate::{ContenderBody, Uid};
+use crate::{ContenderBody, Granted, Uid};
 use consul_client::{Entry, SessionId, clock::Moment};
 
 /// Hashes what it is told of a state, in the order of these workloads.
@@ -71,7 +71,7 @@ impl<'a> Canon<'a> {
         }
         self.sessions.push(session.clone());
         let identity = self.consul.identity(session);
-        let owner = identity.and_then(|identity| self.number(&identity.uid));
+        let owner = identity.map(|identity| (self.number(&identity.uid), identity.ordinal));
         let alive = self.consul.is_alive(session);
         self.word(&(owner, alive));
     }
@@ -82,6 +82,21 @@ impl<'a> Canon<'a> {
         if let Some(session) = session {
             self.session(session);
         }
+    }
+
+    /// As many sessions as there are, in this order.
+    pub(super) fn in_order<'s>(&mut self, sessions: impl IntoIterator<Item = &'s SessionId>) {
+        for session in sessions {
+            self.some_session(Some(session));
+        }
+        self.some_session(None);
+    }
+
+    /// What a workload's template and its annotation say of its slots.
+    pub(super) fn granted(&mut self, granted: Option<&Granted>, reported: &[SessionId]) {
+        let slots = granted.into_iter().flat_map(|granted| &granted.slots);
+        self.in_order(slots.map(|slot| &slot.session));
+        self.in_order(reported);
     }
 
     fn known(&self, session: &SessionId) -> Option<usize> {

@@ -276,7 +276,8 @@ impl Observer {
                 .get(&release.identity.uid)
                 .is_some_and(|object| {
                     let granted = object.granted.as_ref();
-                    object.may_run() && granted.is_some_and(|g| g.session == release.session)
+                    let mut slots = granted.into_iter().flat_map(|granted| &granted.slots);
+                    object.may_run() && slots.any(|slot| slot.session == release.session)
                 });
             assert!(!bound, "released before it was given back: {release:?}");
         }
@@ -284,11 +285,13 @@ impl Observer {
         self.check_limit(written);
         self.check_cooldown(written);
         for grant in &transaction.grants {
-            self.granted.insert(grant.session.clone(), *index);
-            let cooldown = cooldown_of(transaction, &grant.session);
-            self.cooldowns.insert(grant.session.clone(), cooldown);
-            if !grant.starts {
-                self.ran_in.insert(grant.session.clone());
+            for session in grant.sessions.values() {
+                self.granted.insert(session.clone(), *index);
+                let cooldown = cooldown_of(transaction, session);
+                self.cooldowns.insert(session.clone(), cooldown);
+                if !grant.starts {
+                    self.ran_in.insert(session.clone());
+                }
             }
         }
     }
@@ -376,16 +379,17 @@ impl Observer {
     /// took that slot after the operator read, at `read`, that it was there.
     pub(super) fn started(&mut self, start: &Start, sight: &Sight, read: Moment) {
         let uid = &start.workload.uid;
-        let session = start.slot.session();
-        let mut holding = sight.holding();
-        let holder = holding.find_map(|(holder, uid)| (holder == session).then_some(uid));
-        if let Some(holder) = holder {
-            assert_eq!(holder, Some(uid), "it is another's slot");
+        for slot in start.slots() {
+            let session = slot.session();
+            let mut holding = sight.holding();
+            let holder = holding.find_map(|(holder, uid)| (holder == session).then_some(uid));
+            if let Some(holder) = holder {
+                assert_eq!(holder, Some(uid), "it is another's slot");
+            }
+            self.ran_in.insert(session.clone());
+            let good = holder.is_some() && self.is_last_grant(session, slot.fencing_token());
+            let taken = self.taken_since(session, read);
+            assert!(good || taken, "{uid} was started without a slot: {start:?}");
         }
-        let index = start.slot.fencing_token();
-        self.ran_in.insert(session.clone());
-        let good = holder.is_some() && self.is_last_grant(session, index);
-        let taken = self.taken_since(session, read);
-        assert!(good || taken, "{uid} was started without a slot: {start:?}");
     }
 }

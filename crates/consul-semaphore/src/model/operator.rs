@@ -172,8 +172,13 @@ impl Operator {
 
     /// Whether it has a session made ahead for this workload.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
-        self.queue()
-            .is_some_and(|queue| queue.sessions.ahead.contains_key(uid))
+        self.queue().is_some_and(|queue| {
+            queue
+                .sessions
+                .ahead
+                .keys()
+                .any(|slot| slot.workload == *uid)
+        })
     }
 
     /// Whether something is still to be carried out.
@@ -449,7 +454,7 @@ impl Operator {
             let busy = self
                 .queue()
                 .is_some_and(|queue| queue.is_busy(&workload.uid));
-            workload.wants.as_deref() == Some(outside.settings.name.as_str())
+            outside.settings.request(workload).is_some()
                 && !busy
                 && !self.stopped.contains(&workload.uid)
         });

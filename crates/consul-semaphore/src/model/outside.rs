@@ -215,7 +215,9 @@ impl Outside {
             self.started.push(start.workload.uid.clone());
         }
         if let (Answer::Done, Patch::GiveBack(give_back)) = (answer, patch) {
-            self.observer.gave_back(&give_back.session);
+            for session in &give_back.sessions {
+                self.observer.gave_back(session);
+            }
         }
         if let (Answer::Done, Patch::Skip(skip)) = (answer, patch) {
             self.observer.skipped(&skip.workload.uid);

@@ -64,8 +64,9 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
             "no hold: {object:?}"
         );
         let rests = object.hold && object.suspend && !outside.workloads.has_pods(&object.uid);
-        let stale = object.granted.as_ref().is_some_and(|grant| {
-            *grant.lock_key == *settings.prefix.lock_key() && !outside.is_in_holders(&grant.session)
+        let mut slots = object.granted.iter().flat_map(|granted| &granted.slots);
+        let stale = slots.any(|slot| {
+            *slot.lock_key == *settings.prefix.lock_key() && !outside.is_in_holders(&slot.session)
         });
         assert!(!(rests && stale), "a stale grant: {object:?}");
     }

@@ -132,7 +132,7 @@ fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
     let taken = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
         let ran_in =
-            workload.started_by(&ours.session) || workload.reported.as_ref() == Some(&ours.session);
+            workload.started_by(&ours.session) || workload.reported.contains(&ours.session);
         ours.identity.uid == workload.uid && (held || ran_in)
     });
     let away = observed.barred.contains(&workload.uid) || observed.busy.contains(&workload.uid);
@@ -142,7 +142,7 @@ fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
 /// Whether a running workload that was started here is seen to have no slot.
 fn runs_without_slot(observed: &Observed<'_>, workload: &Workload) -> bool {
     let lock_key = observed.settings.prefix.lock_key();
-    let here = matches!(&workload.granted, Some(granted) if *granted.lock_key == *lock_key);
+    let here = workload.started_at(&lock_key);
     let held = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
         ours.identity.uid == workload.uid && held

@@ -6,7 +6,7 @@ use super::{
     canon::Canon,
     requests::{Answer, Deletion, Patch},
 };
-use crate::{Granted, OnContention, Phase, Uid, Workload};
+use crate::{Granted, OnContention, Phase, SlotRequest, Uid, Workload};
 use consul_client::{SessionId, clock::Moment};
 
 /// How many seconds pods take to end once they are asked to.
@@ -37,7 +37,7 @@ pub(super) struct Object {
     /// What a grant wrote into its template.
     pub(super) granted: Option<Granted>,
     /// The session in its annotation.
-    pub(super) reported: Option<SessionId>,
+    pub(super) reported: Vec<SessionId>,
     created: i64,
     /// Since when its condition Suspended is True.
     suspended: Option<i64>,
@@ -67,7 +67,7 @@ impl Object {
 
     /// Whether it is deleted where it would have to wait.
     pub(super) fn is_impatient(&self) -> bool {
-        self.impatient && self.granted.is_none() && self.reported.is_none()
+        self.impatient && self.granted.is_none() && self.reported.is_empty()
     }
 
     /// Whether it is Complete or Failed.
@@ -110,8 +110,7 @@ impl Object {
         canon.word(&(wants, priority, impatient, suspended.is_some()));
         canon.word(&(hold, suspend, finished, deleting, ran));
         canon.word(&(forbidden, stopped_by_user, rogue));
-        canon.some_session(granted.as_ref().map(|granted| &granted.session));
-        canon.some_session(reported.as_ref());
+        canon.granted(granted.as_ref(), reported);
     }
 }
 
@@ -211,7 +210,8 @@ impl Workloads {
     pub(super) fn in_need_of_a_slot(&self, lock_key: &str) -> impl Iterator<Item = &Uid> {
         let started = self.objects().filter(move |object| {
             let granted = object.granted.as_ref();
-            let here = granted.is_some_and(|granted| *granted.lock_key == *lock_key);
+            let mut slots = granted.iter().flat_map(|granted| &granted.slots);
+            let here = slots.any(|slot| *slot.lock_key == *lock_key);
             here && object.runs() && !object.rogue
         });
         let pods = self.pods.iter().filter(|pod| !pod.rogue);
@@ -257,8 +257,11 @@ impl Workloads {
             uid: object.uid.clone(),
             version: object.version.to_string().into(),
             seen,
-            wants: object.wants.clone(),
-            key: None,
+            requests: object
+                .wants
+                .iter()
+                .map(|wants| SlotRequest::one(wants.clone(), None))
+                .collect(),
             on_contention: if object.impatient {
                 OnContention::Skip
             } else {
@@ -303,7 +306,7 @@ impl Workloads {
             hold: false,
             suspend: true,
             granted: None,
-            reported: None,
+            reported: Vec::new(),
             created: self.clock,
             suspended: Some(self.clock),
             finished: false,
@@ -483,12 +486,12 @@ impl Workloads {
                 object.suspend = false;
                 object.rogue = false;
                 object.stopped_by_user = false;
-                object.granted = Some(Granted::by(start.slot.key(), start.slot.session().as_str()));
-                object.reported = Some(start.slot.session().clone());
+                object.granted = Some(start.granted());
+                object.reported = start.sessions().cloned().collect();
             }
             Patch::Suspend(_) => {
                 object.suspend = true;
-                object.reported = None;
+                object.reported.clear();
             }
             Patch::Stop(stop) => {
                 object.suspend = true;
@@ -499,10 +502,10 @@ impl Workloads {
                 let meant = object.stopped_by_user || !give_back.hold;
                 assert!(meant, "put on hold without its user's will: {object:?}");
                 object.granted = None;
-                object.reported = Some(give_back.session.clone());
+                object.reported.clone_from(&give_back.sessions);
                 object.hold |= give_back.hold;
             }
-            Patch::Rename(rename) => object.reported = Some(rename.session.clone()),
+            Patch::Rename(rename) => object.reported.clone_from(&rename.sessions),
             Patch::Skip(_) => {}
         });
         Answer::Done

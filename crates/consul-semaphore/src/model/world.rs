@@ -443,7 +443,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
             edit(workload, &|object| object.wants = name.map(Into::into))
         }
         Event::Suspend(workload) => edit(workload, &|object| {
-            let had_slot = object.granted.is_some() && object.reported.is_some();
+            let had_slot = object.granted.is_some() && !object.reported.is_empty();
             object.stopped_by_user |= object.runs() && had_slot;
             object.suspend = true;
         }),

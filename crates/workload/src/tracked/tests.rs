@@ -38,8 +38,8 @@ proptest! {
             *workload.pointer_mut(parts[part]).unwrap() = Value::Null;
         }
         if let Some(workload) = read(workload) {
-            prop_assert!(workload.workload.wants.is_some() || workload.workload.granted.is_some() || workload.obstacle.is_some());
-            prop_assert!(!(workload.obstacle.is_some() && workload.workload.wants.is_some()));
+            prop_assert!(!workload.workload.requests.is_empty() || workload.workload.granted.is_some() || workload.obstacle.is_some());
+            prop_assert!(!(workload.obstacle.is_some() && !workload.workload.requests.is_empty()));
         }
     }
 }
@@ -82,7 +82,7 @@ fn a_workload_that_asks_for_nothing_is_not_kept() {
 fn a_waiting_workload() {
     let workload = read(waiting(|_| {})).unwrap();
     assert_eq!(workload.obstacle, None);
-    assert_eq!(workload.workload.wants.as_deref(), Some("db"));
+    assert_eq!(workload.workload.requests, [SlotRequest::one("db", None)]);
     assert_eq!(workload.workload.phase, Phase::Idle);
     assert!(workload.workload.is_queued());
     // 2026-01-01T00:00:10Z
@@ -215,10 +215,7 @@ fn only_a_grant_made_for_this_workload_counts() {
             });
         })
     };
-    let granted = Granted {
-        lock_key: "p/.lock".into(),
-        session: "s".into(),
-    };
+    let granted = Granted::by("p/s", "s");
     assert_eq!(
         read(granted_to("u")).unwrap().workload.granted,
         Some(granted)
@@ -286,10 +283,13 @@ fn no_text_of_others_is_kept_at_any_length() {
     };
     let workload = with("short").unwrap().workload;
     assert!(
-        workload.reported.is_some() && workload.granted.is_some() && workload.cron_job.is_some()
+        !workload.reported.is_empty() && workload.granted.is_some() && workload.cron_job.is_some()
     );
     let workload = with(&large).unwrap().workload;
-    assert_eq!((&workload.reported, &workload.granted), (&None, &None));
+    assert_eq!(
+        (&workload.reported[..], &workload.granted),
+        (&[][..], &None)
+    );
     assert_eq!(workload.cron_job, None);
 }
 

@@ -15,7 +15,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     let [told] = &plan.give_backs[..] else {
         panic!("{plan:?}")
     };
-    assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+    assert_eq!((&told.sessions[..], told.hold), (&["sa".into()][..], false));
 
     let told = samples::workload("a", Phase::Idle, None, Some("sa"));
     facts.ours.clear();
@@ -99,7 +99,7 @@ fn a_workload_on_hold_keeps_no_grant_whose_session_died() {
         facts.bound(on_hold);
         let plan = facts.decide();
         let told = &plan.give_backs[0];
-        assert_eq!((told.session.as_ref(), told.hold), ("sa", false));
+        assert_eq!((&told.sessions[..], told.hold), (&["sa".into()][..], false));
     }
 }
 
@@ -158,10 +158,7 @@ fn a_contender_without_a_slot_goes_only_if_it_still_has_none() {
 fn a_workload_that_runs_in_another_semaphores_slot_is_not_renamed() {
     // Each of the two would name its own session, and wake the other, for ever.
     let mut elsewhere = running("a", "other");
-    elsewhere.granted = Some(Granted {
-        lock_key: "elsewhere/.lock".into(),
-        session: "other".into(),
-    });
+    elsewhere.granted = Some(Granted::by("elsewhere/other", "other"));
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &elsewhere, false).bound(elsewhere);
     assert_eq!(facts.decide().renames, []);
@@ -210,7 +207,13 @@ fn a_semaphore_that_is_deleted_lets_running_workloads_finish() {
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     assert!(!plan.finished);
-    assert_eq!(plan.surplus, ["b".into()]);
+    assert_eq!(
+        plan.surplus,
+        [SlotId {
+            workload: "b".into(),
+            ordinal: 0,
+        }]
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{unused::REST, *};
-use crate::{Mode, lock::MUTEX_FLAGS};
+use crate::{Mode, SlotRequest, lock::MUTEX_FLAGS};
 use consul_client::Op;
 
 /// The facts of the key `k`, with nothing in Consul.
@@ -17,7 +17,7 @@ fn unused(limit: u32) -> Facts {
 
 fn waiting_for_k(name: &str) -> Workload {
     Workload {
-        key: Some("k".parse().unwrap()),
+        requests: vec![SlotRequest::one("db", Some("k".parse().unwrap()))],
         ..waiting(name)
     }
 }
@@ -116,7 +116,7 @@ fn a_list_stays_where_there_are_no_keys() {
 fn a_workload_of_another_key_is_not_granted_its_slots() {
     let mut facts = unused(1);
     let other = Workload {
-        key: Some("other".parse().unwrap()),
+        requests: vec![SlotRequest::one("db", Some("other".parse().unwrap()))],
         ..waiting("a")
     };
     facts.line(&[other]).session("a", "sa");

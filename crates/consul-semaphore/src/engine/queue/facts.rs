@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Queue;
 use crate::{
-    Observed, OwnContender, Phase, Workload,
+    Observed, OwnContender, Phase, Uid, Workload,
     engine::{knowledge::Memory, message::Now, refusals::Withheld},
 };
 
@@ -23,7 +23,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub(super) fn observed<'a>(&'a self, queue: &'a Queue) -> Observed<'a> {
+    /// As a pass observes them that grants this workload its slots together with its other lock keys.
+    pub(super) fn observed<'a>(&'a self, queue: &'a Queue, joint: Option<&'a Uid>) -> Observed<'a> {
         let Memory {
             deaths,
             mutex,
@@ -50,6 +51,7 @@ impl Facts {
             barred: &self.withheld.barred,
             immovable: &self.withheld.immovable,
             closed: queue.writes.refusals.is_closed(self.now.moment),
+            joint,
             operations: queue.operations.unwrap_or(0),
         }
     }

@@ -127,7 +127,7 @@ impl Queue {
         evidence.unsettle_all(|_| None);
         let observed = Observed {
             evidence: &evidence,
-            ..all.observed(self)
+            ..all.observed(self, None)
         };
         crate::model::check_plan(&observed, plan);
     }
@@ -168,12 +168,15 @@ impl Queue {
             .collect();
         let others = bound
             .values()
-            .filter(|workload| evidence.steady_session(&workload.uid).is_none());
+            .filter(|workload| evidence.steady_sessions(&workload.uid).next().is_none());
         assert!(
             others.eq(&facts.bound),
             "all that are not steady are looked at"
         );
-        assert_eq!(bound.len(), facts.bound.len() + facts.steady);
+        let steady = bound
+            .keys()
+            .map(|uid| evidence.steady_sessions(uid).count());
+        assert_eq!(steady.sum::<usize>(), facts.steady);
         bound.into_values().collect()
     }
 
@@ -192,7 +195,7 @@ impl Queue {
             let [kept, anew] = [evidence, &*shadow].map(|of| of.deadline(settings, workload));
             // What was renewed while nothing could be read counts when it is looked at again.
             let latest = shadow.latest_deadline(settings, workload, life);
-            let left_alone = evidence.steady_session(&workload.uid).is_some()
+            let left_alone = evidence.steady_sessions(&workload.uid).next().is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());
             let right = kept == anew || kept <= latest && (left_alone || kept > anew);
             assert!(right, "{kept:?}, not {anew:?} to {latest:?}: {workload:?}");

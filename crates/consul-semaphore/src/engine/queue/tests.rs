@@ -79,7 +79,9 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
         workload: workload.clone(),
         life: life(start),
     };
-    let name = settings.identity(&Target::from(&workload)).session_name();
+    let name = settings
+        .identity(&Target::from(&workload), 0)
+        .session_name();
     let mut queue = Queue::new(settings, vec![1], Defence::default());
     queue.handle(Event::Reach(Some(64)), at(start), &store);
     for _ in 0..2 {

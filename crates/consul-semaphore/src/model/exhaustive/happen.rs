@@ -69,7 +69,7 @@ impl State {
                 Action::Control(..) => workloads.control_one(&uid),
                 Action::EndPod(..) => workloads.end_pod(&uid),
                 Action::Suspend(..) => workloads.edit(&uid, |object| {
-                    let had_slot = object.granted.is_some() && object.reported.is_some();
+                    let had_slot = object.granted.is_some() && !object.reported.is_empty();
                     object.stopped_by_user |= had_slot;
                     object.suspend = true;
                 }),

@@ -53,11 +53,12 @@ impl State {
                 .session()
                 .is_some_and(|session| sight.holding().any(|(holder, _)| holder == session)),
             Showing::SlotHadAgain => objects.any(|object| {
-                let granted = object.granted.as_ref().map(|granted| &granted.session);
-                object.runs() && object.reported.is_some() && object.reported.as_ref() != granted
+                let granted = object.granted.iter().flat_map(|granted| &granted.slots);
+                let granted = granted.map(|slot| &slot.session);
+                object.runs() && !object.reported.is_empty() && !granted.eq(&object.reported)
             }),
             Showing::Suspended => objects.any(|object| {
-                object.suspend && object.granted.is_some() && object.reported.is_none()
+                object.suspend && object.granted.is_some() && object.reported.is_empty()
             }),
         }
     }

@@ -28,7 +28,9 @@ impl Operator {
         let now = canon.now();
         let withheld = queue.withheld_now(now);
         for uid in canon.workloads() {
-            canon.some_session(queue.sessions.ahead.get(uid));
+            let ahead = queue.sessions.ahead.iter();
+            let ahead = ahead.filter(|(slot, _)| slot.workload == *uid);
+            canon.in_order(ahead.map(|(_, session)| session));
             canon.word(&(withheld(uid), queue.writes.refusals.history(uid)));
             canon.word(&self.stopped.contains(uid));
             let workload = outside.workloads.read(uid, now);
@@ -104,8 +106,7 @@ fn trace_workload(
         ..
     } = workload;
     canon.word(&(hold, format!("{phase:?}")));
-    canon.some_session(granted.as_ref().map(|granted| &granted.session));
-    canon.some_session(reported.as_ref());
+    canon.granted(granted.as_ref(), reported);
 }
 
 /// The prefix as it was read.
@@ -147,22 +148,25 @@ impl Step {
                 canon.word(&not_after.is_some_and(|not_after| not_after <= now));
                 match patch {
                     Patch::Start(start) => {
-                        let (session, index) = (start.slot.session(), start.slot.fencing_token());
-                        let newest = outside.observer.is_last_grant(session, index);
-                        let taken = outside.observer.taken_since(session, *read);
-                        canon.word(&('s', newest, taken));
-                        canon.session(session);
+                        canon.word(&'s');
+                        for slot in start.slots() {
+                            let (session, index) = (slot.session(), slot.fencing_token());
+                            let newest = outside.observer.is_last_grant(session, index);
+                            let taken = outside.observer.taken_since(session, *read);
+                            canon.word(&(newest, taken));
+                            canon.session(session);
+                        }
                     }
                     Patch::Suspend(_) => canon.word(&'u'),
                     Patch::Stop(stop) => canon.word(&('o', stop.unhold)),
                     Patch::GiveBack(give_back) => {
                         canon.word(&('g', give_back.hold));
-                        canon.session(&give_back.session);
+                        canon.in_order(&give_back.sessions);
                     }
                     Patch::Skip(_) => canon.word(&'k'),
                     Patch::Rename(rename) => {
                         canon.word(&'n');
-                        canon.session(&rename.session);
+                        canon.in_order(&rename.sessions);
                     }
                 }
             }
@@ -226,7 +230,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
     }
     for grant in grants {
         trace_target(&grant.workload, outside, canon);
-        canon.session(&grant.session);
+        canon.in_order(grant.sessions.values());
         canon.word(&grant.starts);
     }
     for release in releases {

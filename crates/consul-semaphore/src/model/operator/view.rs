@@ -44,7 +44,7 @@ impl View<'_> {
         let name = self.outside.settings.name.as_str();
         let workloads = self.store.workloads.iter().cloned();
         let mut waiting: Vec<_> = workloads
-            .filter(|workload| workload.is_queued() && workload.wants.as_deref() == Some(name))
+            .filter(|workload| workload.is_queued() && workload.asks_for(name, None).is_some())
             .collect();
         waiting.sort_by_key(|workload| workload.place());
         waiting

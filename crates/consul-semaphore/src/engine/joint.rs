@@ -1,0 +1,163 @@
+//! Workloads that ask for slots at several lock keys: what the queues of these keys do together.
+//!
+//! Each queue decides by itself what it can do with its part of such a workload ([`Part`]). All parts are granted in one
+//! transaction or none is; a workload is started once all of them are held; and where one was lost before that, the
+//! others are given back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{Answer, CallId, QueueRef};
+use crate::{
+    SlotRequest, Uid,
+    plan::{Part, Slot, Transaction},
+};
+use consul_client::{self as consul, Entry, OpError};
+
+/// What is to be done with a workload, by what its queues can do with their parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// All parts are granted.
+    Grant,
+    /// It is started in these slots.
+    Start(Vec<Slot>),
+    /// It holds less than it asks for, and gives that back.
+    GiveBack,
+    /// It waits.
+    Wait,
+}
+
+/// Decides that; a part is `None` where the queue can't grant it. Each queue must be certain of what Consul says.
+pub(super) fn next(parts: &[Option<&Part>]) -> Next {
+    if parts.contains(&Some(&Part::Busy)) {
+        return Next::Wait;
+    }
+    let held = |part: &Option<&Part>| matches!(part, Some(Part::Held(_)));
+    if parts.iter().all(held) {
+        let slots = parts.iter().flatten().flat_map(|part| match part {
+            Part::Held(slots) => slots.as_slice(),
+            Part::Free | Part::Busy => &[],
+        });
+        return Next::Start(slots.cloned().collect());
+    }
+    if parts.iter().any(held) {
+        return Next::GiveBack;
+    }
+    if parts.iter().all(Option::is_some) {
+        Next::Grant
+    } else {
+        Next::Wait
+    }
+}
+
+/// What is known of such workloads, and what is under way for them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Joint {
+    /// Those of which a queue has a part, by each of the queues that they are in.
+    workloads: BTreeMap<QueueRef, BTreeSet<Uid>>,
+    /// The transactions that several queues wait for.
+    calls: BTreeMap<CallId, Vec<Share>>,
+}
+
+impl Joint {
+    /// The workloads of which something may follow from what this queue can do.
+    pub(super) fn of(&self, queue: &QueueRef) -> BTreeSet<Uid> {
+        self.workloads.get(queue).cloned().unwrap_or_default()
+    }
+
+    /// A workload is in these queues, and one of them has a part of it or none.
+    pub(super) fn note(&mut self, workload: &Uid, queues: &[QueueRef], any: bool) {
+        for queue in queues {
+            let there = self.workloads.entry(queue.clone()).or_default();
+            if any {
+                there.insert(workload.clone());
+            } else {
+                there.remove(workload);
+            }
+            if there.is_empty() {
+                self.workloads.remove(queue);
+            }
+        }
+    }
+
+    /// A transaction is under way that these queues wait for.
+    pub(super) fn sent(&mut self, call: CallId, shares: Vec<Share>) {
+        self.calls.insert(call, shares);
+    }
+
+    /// The answers to the parts of a transaction that has been answered; `None` if no other queue waited for it.
+    pub(super) fn answered(
+        &mut self,
+        call: CallId,
+        answer: &Answer,
+    ) -> Option<Vec<(CallId, Answer)>> {
+        let shares = self.calls.remove(&call)?;
+        let answers = split(&shares, answer);
+        let ids = shares.into_iter().map(|share| share.id);
+        Some(ids.zip(answers).collect())
+    }
+}
+
+/// What one queue adds to a transaction.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    /// What the queue waits for an answer to.
+    pub(super) id: CallId,
+    /// Its own part.
+    pub(super) transaction: Arc<Transaction>,
+}
+
+/// How many operations the grant of this takes at least, with the check of a mutex or the CAS of `.lock`.
+pub(super) fn operations(request: &SlotRequest) -> usize {
+    let slots = usize::try_from(request.slots.get()).unwrap_or(usize::MAX);
+    slots.saturating_add(1)
+}
+
+/// All parts together, as they are sent.
+pub(super) fn combined(shares: &[Share]) -> Transaction {
+    let operations = shares
+        .iter()
+        .map(|share| share.transaction.operations.iter());
+    Transaction {
+        operations: operations.flatten().cloned().collect(),
+        ..Transaction::default()
+    }
+}
+
+/// The answer to each queue's part, in order, from the answer to all of them.
+fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
+    let Answer::Transacted { sent, result } = answer else {
+        return vec![answer.clone(); shares.len()];
+    };
+    let mut before = 0;
+    let answers = shares.iter().map(|share| {
+        let operations = &share.transaction.operations;
+        let first = before;
+        before += operations.len();
+        let result = match result {
+            Ok(entries) => {
+                let own =
+                    |entry: &&Entry| share.transaction.written_keys().any(|key| key == entry.key);
+                Ok(entries.iter().filter(own).cloned().collect())
+            }
+            Err(consul::Error::Conflict(errors)) => {
+                let own = errors.iter().filter_map(|error| {
+                    let operation = error.operation.checked_sub(first)?;
+                    (operation < operations.len()).then(|| OpError {
+                        operation,
+                        ..error.clone()
+                    })
+                });
+                Err(consul::Error::Conflict(own.collect()))
+            }
+            Err(error) => Err(error.clone()),
+        };
+        Answer::Transacted {
+            sent: *sent,
+            result,
+        }
+    });
+    answers.collect()
+}
