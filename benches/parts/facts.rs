@@ -10,7 +10,7 @@ use consul_client::{Entry, Listing, SessionId, clock::Moment};
 use consul_semaphore::{
     AHEAD, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Mode,
     MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, SessionState, Settings,
-    Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
+    SlotId, Turns, Uid, Workload, decide, lock::SEMAPHORE_FLAGS, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -42,7 +42,7 @@ pub(crate) struct Facts {
     evidence: Evidence,
     turns: Turns,
     ours: Vec<OwnContender>,
-    sessions: BTreeMap<Uid, SessionId>,
+    sessions: BTreeMap<SlotId, SessionId>,
     queue: Queue,
     nothing: Nothing,
 }
@@ -78,7 +78,13 @@ impl Facts {
             evidence: Evidence::default(),
             turns: Turns::new(settings.fair),
             sessions: ahead
-                .map(|workload| (workload.uid.clone(), session(&workload.uid)))
+                .map(|workload| {
+                    let slot = SlotId {
+                        workload: workload.uid.clone(),
+                        ordinal: 0,
+                    };
+                    (slot, session(&workload.uid))
+                })
                 .collect(),
             settings,
             reading,
@@ -160,6 +166,7 @@ impl Facts {
             barred: &self.nothing.workloads,
             immovable: &self.nothing.workloads,
             closed: false,
+            joint: None,
             operations: OPERATIONS,
         }
     }
@@ -243,6 +250,7 @@ fn ours(settings: &Settings, workload: &Arc<Workload>) -> OwnContender {
             key: None,
             workload: workload.name.clone(),
             uid: workload.uid.clone(),
+            ordinal: 0,
         }),
         workload: Some(workload.clone()),
         pods_gone: false,

@@ -441,8 +441,12 @@ impl Index {
     /// Whether a workload asks for a keyed semaphore and does not say which key.
     pub(super) fn lacks_key(&self, kept: &TrackedWorkload) -> bool {
         let state = self.state();
-        let wanted = state.wanted(kept);
-        wanted.is_some_and(|semaphore| semaphore.keyed && kept.workload.key.is_none())
+        let requests = kept.workload.requests.iter();
+        let mut keyless = requests.filter(|request| request.key.is_none());
+        keyless.any(|request| {
+            let semaphore = state.requested(kept, request);
+            semaphore.is_some_and(|(_, semaphore)| semaphore.keyed)
+        })
     }
 
     /// The workloads that no semaphore looks after, where all semaphores are known.

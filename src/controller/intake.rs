@@ -92,11 +92,11 @@ fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Durat
         let note = format!(
             "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
              stands for any more: nobody renews that slot",
-            granted.lock_key
+            granted.lock_keys()
         );
         return (Reason::NoSemaphore, note, GRACE);
     }
-    let wanted = tracked.workload.wants.as_deref().unwrap_or_default();
+    let wanted = tracked.workload.semaphores();
     match tracked.obstacle_in(lacks_key) {
         Some(Obstacle::Malformed(error)) => {
             let note = format!("this Job stays suspended: {error}");

@@ -220,7 +220,9 @@ impl Shell {
     }
 
     fn remove(&mut self, semaphore: &SemaphoreRef) {
-        for (queue, session) in self.engine.remove(semaphore) {
+        let context = self.context.clone();
+        let stores = Cluster::of(&context);
+        for (queue, session) in self.engine.remove(semaphore, now(), &stores) {
             self.expire(&queue, &session);
         }
         let gone = self.queues_of(semaphore).map(|(queue, _)| queue.clone());

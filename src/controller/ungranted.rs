@@ -93,10 +93,10 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         let events = &context.shared.events;
         events.workload(namespace, &workload.name, &workload.uid, reason, note);
     };
-    let semaphore = workload
-        .wants
-        .as_deref()
-        .unwrap_or("the semaphore it asks for");
+    let semaphore = match workload.semaphores() {
+        none if none.is_empty() => "the semaphore it asks for".to_owned(),
+        semaphores => semaphores,
+    };
     match context.workloads.write(write).await {
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;

@@ -21,7 +21,7 @@ use std::{
 use consul_client::{Behavior, Entry, Listing, Op, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Cluster, Defence, Granted, LimitPolicy, Mode, OnContention, OnSlotLost, Phase, Place,
-    SessionState, Settings, Uid, Workload,
+    SessionState, Settings, SlotRequest, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, Changes, Event, Lookup, Now, Queue, Slice, Write, Written,
     },
@@ -303,7 +303,7 @@ impl World {
                     self.store.change(&start.workload.uid, |workload| {
                         workload.phase = Phase::Running;
                         workload.granted = Some(Granted::by(&key, session.as_str()));
-                        workload.reported = Some(session);
+                        workload.reported = vec![session];
                     });
                     self.answer("4 start answered", id, Answer::Written(Written::Done));
                     self.pass("5 pass after start");
@@ -322,8 +322,7 @@ fn workload(number: u64) -> Workload {
             .into(),
         version: "1".into(),
         seen: Moment::default(),
-        wants: Some("db".into()),
-        key: None,
+        requests: vec![SlotRequest::one("db", None)],
         on_contention: OnContention::Wait,
         cron_job: None,
         priority: 0,
@@ -333,7 +332,7 @@ fn workload(number: u64) -> Workload {
         grace: Duration::from_secs(30),
         was_suspended: true,
         granted: None,
-        reported: None,
+        reported: Vec::new(),
     }
 }
 
@@ -378,7 +377,7 @@ fn world(holders: u32, waiting: u64) -> World {
         if number < u64::from(holders) {
             let session = consul.session();
             let key = settings.prefix.contender_key(&session);
-            let identity = settings.identity(&Target::from(&workload));
+            let identity = settings.identity(&Target::from(&workload), 0);
             let body = consul_semaphore::ContenderBody::new(
                 &settings.cluster,
                 &identity,
@@ -390,7 +389,7 @@ fn world(holders: u32, waiting: u64) -> World {
             names.insert(session.clone(), identity.session_name());
             workload.phase = Phase::Running;
             workload.granted = Some(Granted::by(&key, session.as_str()));
-            workload.reported = Some(session.clone());
+            workload.reported = vec![session.clone()];
             held.push(format!("\"{session}\":true"));
         }
         store.put(workload);

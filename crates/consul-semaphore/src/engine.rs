@@ -194,7 +194,13 @@ impl Engine {
 
     /// A semaphore is looked after no more. What it has in Consul stays there. The sessions that were made ahead, and
     /// have no contender by which anybody would find them, are returned.
-    pub fn remove(&mut self, semaphore: &SemaphoreRef) -> Vec<(QueueRef, SessionId)> {
+    pub fn remove(
+        &mut self,
+        semaphore: &SemaphoreRef,
+        now: Now,
+        stores: &impl Stores,
+    ) -> Vec<(QueueRef, SessionId)> {
+        self.abandon_joint(semaphore, now, stores);
         let Some(state) = self.semaphores.remove(semaphore) else {
             return Vec::new();
         };
@@ -218,6 +224,7 @@ impl Engine {
         now: Now,
         stores: &impl Stores,
     ) {
+        self.abandon_joint(semaphore, now, stores);
         if let Some(state) = self.semaphores.get_mut(semaphore) {
             state.reach(access, now, stores);
             self.mark_all(semaphore);
@@ -583,6 +590,25 @@ impl Engine {
         let state = self.semaphores.get_mut(&queue.semaphore)?;
         let state = state.queues.get_mut(&queue.key)?;
         Some(&mut state.queue)
+    }
+
+    /// What the queues of a semaphore have sent is not waited for any more: the others take it for lost.
+    fn abandon_joint(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
+        let queues = self.semaphores.get(semaphore).into_iter();
+        let queues = queues.flat_map(|state| state.queues.values());
+        let numbers: Vec<u64> = queues.map(|state| state.queue.number()).collect();
+        for number in numbers {
+            for call in self.joint.abandon(number) {
+                let answer = Answer::Transacted {
+                    sent: now.moment,
+                    result: Err(consul::Error::Unreachable {
+                        message: "the way to Consul has changed".into(),
+                        undecided: true,
+                    }),
+                };
+                self.show(call, Event::Answered(call, answer), now, stores);
+            }
+        }
     }
 
     /// Grants a workload all that it asks for, in one transaction; `None` if that can't be done now.

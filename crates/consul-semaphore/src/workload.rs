@@ -108,6 +108,15 @@ impl Granted {
     }
 }
 
+impl Granted {
+    /// The lock keys, for people.
+    pub fn lock_keys(&self) -> String {
+        let mut keys: Vec<&str> = self.slots.iter().map(|slot| &*slot.lock_key).collect();
+        keys.dedup();
+        keys.join(", ")
+    }
+}
+
 /// The lock key beside a contender key.
 pub fn lock_key_of(contender: &str) -> String {
     let prefix = contender.rsplit_once('/').map_or("", |(prefix, _)| prefix);
@@ -232,6 +241,12 @@ impl Workload {
             OnContention::Wait => false,
             OnContention::Skip => self.granted.is_none() && self.reported.is_empty(),
         }
+    }
+
+    /// What it asks for, for people: the names of the semaphores.
+    pub fn semaphores(&self) -> String {
+        let names = self.requests.iter().map(|request| &*request.semaphore);
+        names.collect::<Vec<_>>().join(", ")
     }
 
     /// Whether it asks for slots at several lock keys, all of which it is granted in one transaction.

@@ -13,7 +13,7 @@ use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
     Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Lock, MutexMemory, Observed,
-    OwnContender, Phase, Plan, Reading, Settings, Turns, Uid, Workload, decide,
+    OwnContender, Phase, Plan, Reading, Settings, SlotId, Turns, Uid, Workload, decide,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
@@ -31,8 +31,8 @@ pub(super) struct Place {
     ours: Vec<OwnContender>,
     /// The workloads that run in its slots, or have.
     bound: Vec<Arc<Workload>>,
-    /// A session for each workload in line.
-    sessions: BTreeMap<Uid, SessionId>,
+    /// A session for each slot that a workload in line asks for.
+    sessions: BTreeMap<SlotId, SessionId>,
 }
 
 impl Place {
@@ -48,10 +48,7 @@ impl Place {
         let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
         let workloads = || workloads.iter().map(|workload| &workload.workload);
         let lock_key = settings.prefix.lock_key();
-        let asks = |workload: &&Arc<Workload>| {
-            workload.wants.as_deref() == Some(&*settings.name)
-                && (settings.key.is_none() || settings.key == workload.key)
-        };
+        let asks = |workload: &&Arc<Workload>| settings.request(workload).is_some();
         let mut line: Vec<Arc<Workload>> = workloads()
             .filter(|workload| workload.is_queued() && asks(workload))
             .cloned()
@@ -67,11 +64,19 @@ impl Place {
             .collect();
 
         // Stands for the session that the operator would make for a workload.
-        let unmade = |workload: &Arc<Workload>| format!("to-be-made-{}", workload.uid).into();
-        let unmade = line
-            .iter()
-            .map(|workload| (workload.uid.clone(), unmade(workload)));
-        let mut ahead: BTreeMap<Uid, SessionId> = unmade.collect();
+        let unmade = line.iter().flat_map(|workload| {
+            let request = settings.request(workload);
+            let slots = request.map_or(1, |request| request.slots.get());
+            (0..slots).map(|ordinal| {
+                let slot = SlotId {
+                    workload: workload.uid.clone(),
+                    ordinal,
+                };
+                let session = format!("to-be-made-{}-{ordinal}", workload.uid);
+                (slot, session.into())
+            })
+        });
+        let mut ahead: BTreeMap<SlotId, SessionId> = unmade.collect();
         let mut ours = Vec::new();
         for session in sessions {
             let identity = Identity::parse(&session.name);
@@ -80,14 +85,14 @@ impl Place {
             };
             let workload = by_uid.get(&identity.uid);
             if reading.contender(&session.id).is_some() {
-                ahead.remove(&identity.uid);
+                ahead.remove(&identity.slot());
                 ours.push(OwnContender {
                     session: session.id.clone(),
                     workload: workload.copied().cloned(),
                     identity: Arc::new(identity),
                     pods_gone: false,
                 });
-            } else if let Some(made) = ahead.get_mut(&identity.uid) {
+            } else if let Some(made) = ahead.get_mut(&identity.slot()) {
                 *made = session.id.clone();
             }
         }
@@ -134,6 +139,7 @@ impl Place {
             barred: &none,
             immovable: &none,
             closed: false,
+            joint: None,
             operations,
         })
     }

@@ -253,9 +253,10 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
 /// The keys that Jobs name, and those of which something is in Consul.
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
     let named_so = jobs.iter().map(|workload| &workload.workload);
-    let named_so =
-        named_so.filter(|job| job.is_queued() && job.wants.as_deref() == Some(&*settings.name));
-    let wanted = named_so.filter_map(|job| job.key.clone());
+    let queued = named_so.filter(|workload| workload.is_queued());
+    let requests = queued.flat_map(|workload| &workload.requests);
+    let wanted = requests.filter(|request| *request.semaphore == *settings.name);
+    let wanted = wanted.filter_map(|request| request.key.clone());
     let folder = settings.prefix.folder();
     let there = listing.entries.iter().filter_map(|entry| {
         let (key, _) = entry.key.strip_prefix(&folder)?.split_once('/')?;

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::{Line, QueueRef, Semaphore, SemaphoreRef, State};
 use consul_client::clock::Moment;
-use consul_semaphore::{Key, Phase, Prefix, Uid, lock_key_parts, plan::Stop};
+use consul_semaphore::{
+    Key, Phase, Prefix, SlotRequest, Uid, Workload, lock_key_parts, plan::Stop,
+};
 use consul_semaphore_workload::TrackedWorkload;
 
 impl State {
@@ -23,7 +25,7 @@ impl State {
         }
         if let Some(known) = self.workloads.get(&uid) {
             new_in_line =
-                !known.workload.is_queued() || self.looks_after(known) != self.looks_after(&kept);
+                !known.workload.is_queued() || self.queues_for(known) != self.queues_for(&kept);
             self.withdraw(&uid);
         }
         self.arrange(&kept, announce && new_in_line);
@@ -44,11 +46,11 @@ impl State {
         self.ungranted.remove(uid);
         let kept = kept.clone();
         self.mark_concerned(&kept);
-        let Some(reference) = self.looks_after(&kept) else {
-            return;
-        };
         let place = kept.workload.place();
-        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
+        for reference in self.queues_for(&kept) {
+            let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) else {
+                continue;
+            };
             semaphore.queue.remove(&place);
             if let Some(line) = semaphore.lines.get_mut(&reference.key) {
                 line.bound.remove(uid);
@@ -69,35 +71,38 @@ impl State {
         if !kept.is_managed() && Stop::of(workload).is_some() {
             self.ungranted.insert(uid.clone());
         }
-        let looks_after = self.looks_after(kept);
-        let known = |by: &QueueRef| self.semaphores.contains_key(&by.semaphore);
-        let Some(reference) = looks_after.filter(known) else {
-            if !workload.has_ended() {
-                self.unclaimed.insert(uid.clone());
+        let queues = self.queues_for(kept);
+        if queues.is_empty() && !workload.has_ended() {
+            self.unclaimed.insert(uid.clone());
+        }
+        for reference in &queues {
+            let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
+            if workload.is_queued() && asks.is_some() {
+                self.await_slots(workload, reference, announce);
+            } else if workload.granted.is_some()
+                && !matches!(workload.phase, Phase::Finished { .. })
+                && let Some(line) = self.line_for(reference)
+            {
+                line.bound.insert(uid.clone());
             }
+        }
+    }
+
+    /// A workload waits in a line; `announce` if it is to be told so.
+    fn await_slots(&mut self, workload: &Workload, reference: &QueueRef, announce: bool) {
+        let (place, uid) = (workload.place(), &workload.uid);
+        if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
+            semaphore.queue.insert(place.clone(), uid.clone());
+        }
+        let Some(line) = self.line_for(reference) else {
             return;
         };
-        let asks = workload.wants.as_ref() == Some(&reference.semaphore.name)
-            && (reference.key.is_none() || reference.key == workload.key);
-        if workload.is_queued() && asks {
-            if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
-                semaphore.queue.insert(workload.place(), uid.clone());
-            }
-            let Some(line) = self.line_for(&reference) else {
-                return;
-            };
-            line.waiting.insert(workload.place(), uid.clone());
-            if workload.is_impatient() {
-                line.impatient.insert(workload.place(), uid.clone());
-            }
-            if announce {
-                line.newcomers.insert(uid.clone());
-            }
-        } else if workload.granted.is_some()
-            && !matches!(workload.phase, Phase::Finished { .. })
-            && let Some(line) = self.line_for(&reference)
-        {
-            line.bound.insert(uid.clone());
+        line.waiting.insert(place.clone(), uid.clone());
+        if workload.is_impatient() {
+            line.impatient.insert(place, uid.clone());
+        }
+        if announce {
+            line.newcomers.insert(uid.clone());
         }
     }
 
@@ -124,9 +129,13 @@ impl State {
     }
 
     fn concerned(&self, kept: &TrackedWorkload) -> Vec<QueueRef> {
-        let started = kept.workload.granted.iter();
+        let started = kept
+            .workload
+            .granted
+            .iter()
+            .flat_map(|granted| &granted.slots);
         let started = started.flat_map(|by| self.lines_at(&kept.namespace, &by.lock_key));
-        let concerned = self.looks_after(kept).into_iter().chain(started);
+        let concerned = self.queues_for(kept).into_iter().chain(started);
         let contenders = self.contenders.lines_of(&kept.workload.uid);
         concerned.chain(contenders.cloned()).collect()
     }
@@ -200,32 +209,28 @@ impl State {
         }
     }
 
-    /// The line that looks after a workload: the one that started it, until its grant is cleared, else the
-    /// one that it asks for.
-    fn looks_after(&self, kept: &TrackedWorkload) -> Option<QueueRef> {
-        let wanted = self.wanted(kept).and_then(|semaphore| {
-            let key = if semaphore.keyed {
-                Some(kept.workload.key.clone()?)
-            } else {
-                None
-            };
-            let (namespace, name) = (kept.namespace.clone(), kept.workload.wants.clone()?);
-            let semaphore = SemaphoreRef { namespace, name };
-            Some(QueueRef { semaphore, key })
-        });
-        let Some(granted) = &kept.workload.granted else {
-            return wanted;
-        };
-        let started = self.lines_at(&kept.namespace, &granted.lock_key);
-        if started.is_empty() || wanted.as_ref().is_some_and(|line| started.contains(line)) {
-            return wanted;
+    /// The lines that look after a workload: those that started it, until its grant is cleared, else those that it asks
+    /// for.
+    fn queues_for(&self, kept: &TrackedWorkload) -> Vec<QueueRef> {
+        let wanted = self.wanted(kept);
+        let slots = kept
+            .workload
+            .granted
+            .iter()
+            .flat_map(|granted| &granted.slots);
+        let mut started: Vec<QueueRef> = Vec::new();
+        for slot in slots {
+            let at = self.lines_at(&kept.namespace, &slot.lock_key);
+            let asked = at.iter().find(|line| wanted.contains(line));
+            let line = asked.or(at.first()).cloned();
+            started.extend(line.filter(|line| !started.contains(line)));
         }
-        started.into_iter().next()
+        if started.is_empty() { wanted } else { started }
     }
 
     /// Whether another operator looks after a workload, or after the semaphore that it names.
     fn belongs_to_others(&self, kept: &TrackedWorkload) -> bool {
-        let line = self.looks_after(kept);
+        let line = self.queues_for(kept).into_iter().next();
         let semaphore = line.map(|line| line.semaphore).or_else(|| {
             Some(SemaphoreRef {
                 namespace: kept.namespace.clone(),
@@ -266,17 +271,37 @@ impl State {
         }
     }
 
-    /// The semaphore that a workload asks for, if it is there.
-    pub(super) fn wanted(&self, kept: &TrackedWorkload) -> Option<&Semaphore> {
-        let wanted = kept
-            .workload
-            .wants
-            .clone()
-            .filter(|_| kept.obstacle.is_none())?;
+    /// The lines that a workload asks for slots of; none, unless all of their semaphores are there.
+    fn wanted(&self, kept: &TrackedWorkload) -> Vec<QueueRef> {
+        if kept.obstacle.is_some() {
+            return Vec::new();
+        }
+        let lines = kept.workload.requests.iter().map(|request| {
+            let (reference, semaphore) = self.requested(kept, request)?;
+            let key = if semaphore.keyed {
+                Some(request.key.clone()?)
+            } else {
+                None
+            };
+            Some(QueueRef {
+                semaphore: reference,
+                key,
+            })
+        });
+        lines.collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// A semaphore that a workload asks for, if it is there.
+    pub(super) fn requested(
+        &self,
+        kept: &TrackedWorkload,
+        request: &SlotRequest,
+    ) -> Option<(SemaphoreRef, &Semaphore)> {
         let reference = SemaphoreRef {
             namespace: kept.namespace.clone(),
-            name: wanted,
+            name: request.semaphore.clone(),
         };
-        self.semaphores.get(&reference)
+        let semaphore = self.semaphores.get(&reference)?;
+        Some((reference, semaphore))
     }
 }

@@ -254,7 +254,9 @@ pub(super) fn queue(
         .iter()
         .filter(|workload| !starting.contains(&workload.uid));
     let listed = waiting.take(LISTED);
-    listed.map(|workload| queued(workload, keyed)).collect()
+    listed
+        .map(|workload| queued(workload, &reference.name, keyed))
+        .collect()
 }
 
 /// That all slots of one key are held says nothing about others.
@@ -421,8 +423,9 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     }
 }
 
-fn queued(workload: &Workload, keyed: bool) -> QueueStatus {
-    let key = workload.key.as_ref().filter(|_| keyed);
+fn queued(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatus {
+    let request = workload.asks_for(semaphore, None).filter(|_| keyed);
+    let key = request.and_then(|request| request.key.as_ref());
     QueueStatus {
         key: key.map(ToString::to_string),
         job: workload.name.to_string(),

@@ -85,10 +85,14 @@ impl Teller<'_> {
     fn tell_grant(&self, grant: &Grant, at: Option<Timestamp>, lost: bool, ended: &Ended) {
         let Grant {
             workload,
-            session,
+            sessions,
             starts,
             since,
+            whole: _,
         } = grant;
+        let Some(session) = sessions.values().next() else {
+            return;
+        };
         tracing::info!(
             workload = %format_args!("{}/{}", self.reference.semaphore.namespace, workload.name),
             semaphore = %self.reference,
@@ -343,7 +347,8 @@ impl Teller<'_> {
             return;
         }
         let names_one = |workload: &&TrackedWorkload| {
-            workload.workload.key.is_some() || workload.bad_key.is_some()
+            let mut requests = workload.workload.requests.iter();
+            requests.any(|request| request.key.is_some()) || workload.bad_key.is_some()
         };
         for TrackedWorkload { workload, .. } in newcomers.iter().filter(names_one) {
             let note = format!(

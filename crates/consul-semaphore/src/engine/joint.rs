@@ -87,6 +87,17 @@ impl Joint {
         self.calls.insert(call, shares);
     }
 
+    /// A transaction that the queue of this number was to send may not be answered any more. Returns what the others wait
+    /// for.
+    pub(super) fn abandon(&mut self, queue: u64) -> Vec<CallId> {
+        let others = self.calls.extract_if(.., |call, _| call.queue == queue);
+        let ids = others.flat_map(|(call, shares)| {
+            let ids = shares.into_iter().map(|share| share.id);
+            ids.filter(move |id| *id != call)
+        });
+        ids.collect()
+    }
+
     /// The answers to the parts of a transaction that has been answered; `None` if no other queue waited for it.
     pub(super) fn answered(
         &mut self,

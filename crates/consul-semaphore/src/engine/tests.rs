@@ -497,7 +497,8 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
         panic!("it is read first");
     };
     assert!(world.engine.queue_of(id).is_some());
-    world.engine.remove(&semaphore("db"));
+    let now = world.now();
+    world.engine.remove(&semaphore("db"), now, &world.store);
     assert!(world.engine.queue_of(id).is_none());
     let answer = Answer::Listing(Err(consul::Error::Gone));
     world.engine.answered(id, answer, now, &world.store);

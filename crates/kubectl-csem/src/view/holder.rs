@@ -91,6 +91,7 @@ mod tests {
             key: None,
             workload: name.into(),
             uid: "u".into(),
+            ordinal: 0,
         };
         let body = ContenderBody::new(&cluster, &identity, Timestamp::UNIX_EPOCH, false);
         Who::read(Some(&body.holder()))

@@ -91,6 +91,7 @@ pub(crate) fn line(
         .collect();
     let behind = waiting.saturating_sub(status.queue.len());
     let keyed = semaphore.spec.keyed;
+    let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let unlisted = || {
         workloads
             .iter()
@@ -106,12 +107,9 @@ pub(crate) fn line(
         .map(|workload| &*workload.workload.name)
         .collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
-        let key = workload
-            .workload
-            .key
-            .as_ref()
-            .filter(|_| keyed)
-            .map(AsRef::as_ref);
+        let request = workload.workload.asks_for(name, None).filter(|_| keyed);
+        let key = request.and_then(|request| request.key.as_ref());
+        let key = key.map(AsRef::as_ref);
         let (reason, message) = why(&mut line, &workload.workload.name, key, last_word(workload));
         places.push(Place {
             job: workload.workload.name.to_string(),

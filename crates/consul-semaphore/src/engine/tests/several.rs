@@ -197,7 +197,11 @@ fn a_grant_that_was_cut_short_is_given_back_if_some_of_it_is_lost() {
         world.settle();
         assert_eq!(world.started, ["a"], "once all of it is granted anew");
         let holders = world.holders("licenses");
-        assert!(holders.iter().all(|(.., granted)| *granted == world.holders("db")[0].2));
+        assert!(
+            holders
+                .iter()
+                .all(|(.., granted)| *granted == world.holders("db")[0].2)
+        );
     }
 }
 
