@@ -76,6 +76,7 @@ mod tests {
             key: None,
             workload: "migrate-42".into(),
             uid: "u-1".into(),
+            ordinal: 0,
         };
         let said = |identity: &Identity| {
             let time = jiff::Timestamp::UNIX_EPOCH;

@@ -109,7 +109,7 @@ async fn run(
             None => std::future::pending().await,
         }
     };
-    let slot = tokio::select! {
+    let granted = tokio::select! {
         granted = holder.acquire() => granted?,
         signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
         () = patience => return Err(out_of_patience(settings, holder)),
@@ -117,13 +117,13 @@ async fn run(
     let process = Process::start(&Start {
         command: &settings.command,
         withheld: settings.withheld,
-        slot: &slot,
+        slot: &granted.slot,
         foreground: settings.foreground,
         // One that may go on without a slot may go on without this program.
         ends_with_us: settings.slot.on_slot_lost != OnSlotLost::Continue,
     })
     .map_err(Failure::System)?;
-    holder.started(&slot);
+    holder.started(&granted);
     attend(settings, holder, process, signals, stderr).await
 }
 

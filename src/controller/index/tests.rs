@@ -2,13 +2,13 @@ use std::time::Duration;
 
 mod keyed;
 mod scope;
+mod several;
 
 use futures::FutureExt;
 
 use super::*;
 use consul_client::clock::Moment;
-use consul_semaphore::OnContention;
-use consul_semaphore::{Granted, Phase};
+use consul_semaphore::{Granted, OnContention, Phase, SlotRequest};
 use consul_semaphore_api::annotations::AnnotationError;
 use consul_semaphore_workload::Obstacle;
 
@@ -52,8 +52,7 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
             uid: name.into(),
             version: "10".into(),
             seen: Moment::default(),
-            wants: Some("db".into()),
-            key: None,
+            requests: vec![SlotRequest::one("db", None)],
             on_contention: OnContention::Wait,
             cron_job: None,
             priority: 0,
@@ -63,15 +62,15 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
             grace: Duration::from_secs(30),
             was_suspended: true,
             granted: None,
-            reported: None,
+            reported: Vec::new(),
         }),
         semaphore: Some("db".into()),
         obstacle: None,
         bad_key: None,
     };
     change(&mut kept);
-    if kept.workload.wants.is_some() {
-        kept.semaphore.clone_from(&kept.workload.wants);
+    if let Some(request) = kept.workload.requests.first() {
+        kept.semaphore = Some(request.semaphore.clone());
     }
     kept
 }
@@ -151,10 +150,7 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
         kept("a", |kept| {
             workload(kept).version = version.into();
             workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         })
     };
     assert_eq!(told(), None);
@@ -211,10 +207,7 @@ fn the_line_is_by_loss_priority_age_and_name() {
         &index,
         kept("lost", |kept| {
             workload(kept).since = 9;
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         }),
     );
     let slice = index.slice(&line("db"), 4);
@@ -233,10 +226,7 @@ fn a_change_moves_a_workload_and_marks_the_queue() {
         kept("a", |kept| {
             workload(kept).version = "11".into();
             workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         }),
     );
     assert!(marked(&index));
@@ -362,12 +352,9 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
     let index = with_db();
     add(&index, "other", "other", false);
     let started = |kept: &mut TrackedWorkload| {
-        workload(kept).wants = Some("other".into());
+        workload(kept).requests[0].semaphore = "other".into();
         workload(kept).phase = Phase::Running;
-        workload(kept).granted = Some(Granted {
-            lock_key: "db/.lock".into(),
-            session: "s".into(),
-        });
+        workload(kept).granted = Some(Granted::by("db/s", "s"));
     };
     put(&index, kept("a", started));
     assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
@@ -376,14 +363,16 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
         &index,
         kept("a", |kept| {
             started(kept);
-            workload(kept).wants = None;
+            workload(kept).requests.clear();
         }),
     );
     assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
     // Its grant is cleared.
     put(
         &index,
-        kept("a", |kept| workload(kept).wants = Some("other".into())),
+        kept("a", |kept| {
+            workload(kept).requests[0].semaphore = "other".into()
+        }),
     );
     assert!(index.slice(&line("db"), 9).bound.is_empty());
     assert_eq!(names(&index.line(&line("other"))), ["a"]);
@@ -396,12 +385,9 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_workload() {
     put(
         &index,
         kept("a", |kept| {
-            workload(kept).wants = Some("twin".into());
+            workload(kept).requests[0].semaphore = "twin".into();
             workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         }),
     );
     assert_eq!(names(&index.slice(&line("twin"), 9).bound), ["a"]);
@@ -432,7 +418,7 @@ fn a_workload_that_cannot_be_in_line_is_a_stray() {
     put(
         &index,
         kept("malformed", |kept| {
-            workload(kept).wants = None;
+            workload(kept).requests.clear();
             workload(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
         }),
@@ -440,7 +426,7 @@ fn a_workload_that_cannot_be_in_line_is_a_stray() {
     put(
         &index,
         kept("managed", |kept| {
-            workload(kept).wants = None;
+            workload(kept).requests.clear();
             workload(kept).phase = Phase::Running;
             kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
         }),
@@ -468,10 +454,7 @@ fn finished_workloads_cost_nothing() {
         &index,
         kept("a", |kept| {
             workload(kept).phase = Phase::Finished { at_rest: true };
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         }),
     );
     let slice = index.slice(&line("db"), 9);
@@ -510,10 +493,7 @@ fn a_pod_that_ends_while_its_workload_runs_marks_nothing() {
     let started = |phase| {
         move |kept: &mut TrackedWorkload| {
             workload(kept).phase = phase;
-            workload(kept).granted = Some(Granted {
-                lock_key: "db/.lock".into(),
-                session: "s".into(),
-            });
+            workload(kept).granted = Some(Granted::by("db/s", "s"));
         }
     };
     put(&index, kept("a", started(Phase::Running)));

@@ -3,17 +3,14 @@ use super::*;
 /// A workload that waits for this key of the keyed semaphore `db`, with these changes.
 fn keyed(name: &str, key: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
     kept(name, |kept| {
-        workload(kept).key = Some(key.parse().unwrap());
+        workload(kept).requests[0].key = Some(key.parse().unwrap());
         change(kept);
     })
 }
 
 fn started(kept: &mut TrackedWorkload, lock_key: &str) {
     workload(kept).phase = Phase::Running;
-    workload(kept).granted = Some(Granted {
-        lock_key: lock_key.into(),
-        session: "s".into(),
-    });
+    workload(kept).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
 }
 
 #[test]
@@ -105,7 +102,7 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
     let plain = keyed("b", "k1", |kept| {
-        workload(kept).wants = Some("plain".into())
+        workload(kept).requests[0].semaphore = "plain".into()
     });
     assert!(!index.lacks_key(&plain));
     put(&index, plain);
@@ -120,7 +117,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     put(
         &index,
         kept("a", |kept| {
-            workload(kept).wants = Some("plain".into());
+            workload(kept).requests[0].semaphore = "plain".into();
             started(kept, "p/k1/.lock");
         }),
     );

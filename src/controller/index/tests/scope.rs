@@ -12,10 +12,7 @@ fn running(kept: &mut TrackedWorkload) {
 }
 
 fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
-    workload(kept).granted = Some(Granted {
-        lock_key: lock_key.into(),
-        session: "s".into(),
-    });
+    workload(kept).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
 }
 
 /// Whether nothing is done about any workload.
@@ -40,7 +37,7 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
             &index,
             kept(&name, |kept| {
                 running(kept);
-                workload(kept).wants = None;
+                workload(kept).requests.clear();
                 kept.obstacle = Some(obstacle);
             }),
         );
@@ -50,7 +47,7 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
         &index,
         kept("unasked", |kept| {
             granted_at(kept, "db/.lock");
-            workload(kept).wants = None;
+            workload(kept).requests.clear();
             kept.semaphore = None;
         }),
     );
@@ -59,7 +56,8 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
     assert!(index.newcomers(&line("db")).is_empty());
 
     add_others(&index, "keyed", "keyed", true);
-    let keyless = |kept: &mut TrackedWorkload| workload(kept).wants = Some("keyed".into());
+    let keyless =
+        |kept: &mut TrackedWorkload| workload(kept).requests[0].semaphore = "keyed".into();
     put(&index, kept("keyless", keyless));
     assert!(leaves_all_alone(&index));
 }
@@ -72,7 +70,7 @@ fn a_workload_stays_with_the_operator_that_started_it_whatever_it_asks_for_then(
     let started = |wants: &str, lock_key: &str| {
         kept("a", |kept| {
             running(kept);
-            workload(kept).wants = Some(wants.into());
+            workload(kept).requests[0].semaphore = wants.into();
             granted_at(kept, lock_key);
         })
     };
