@@ -64,6 +64,12 @@ impl<'a> Composer<'a> {
         }
     }
 
+    /// Whether a workload is granted a slot.
+    pub(super) fn grants_any(&self, workload: &Uid) -> bool {
+        let mut grants = self.transaction.grants.iter();
+        grants.any(|grant| grant.workload.uid == *workload)
+    }
+
     /// Whether this slot is granted.
     pub(super) fn grants(&self, workload: &Uid, ordinal: u32) -> bool {
         let mut grants = self.transaction.grants.iter();
@@ -204,14 +210,14 @@ impl<'a> Composer<'a> {
     /// Whether so many more holders may be added. It says nothing about room in the transaction: what does not fit in
     /// now follows.
     pub(super) fn has_room(&self, slots: u32) -> bool {
-        self.has_room_instead_of(slots, None)
+        self.has_room_instead_of(slots, &[])
     }
 
-    /// The same, if this dead one goes.
-    pub(super) fn has_room_instead_of(&self, slots: u32, swap: Option<&SessionId>) -> bool {
+    /// The same, if these dead ones go.
+    pub(super) fn has_room_instead_of(&self, slots: u32, dead: &[&SessionId]) -> bool {
         let needed = self.reserved.saturating_add(count(slots));
         let room = match &self.draft {
-            Draft::Semaphore(semaphore) => semaphore.has_room(needed, swap),
+            Draft::Semaphore(semaphore) => semaphore.has_room(needed, dead),
             Draft::Mutex(mutex) => mutex.has_room(needed),
         };
         room && !self.closed
@@ -227,8 +233,8 @@ impl<'a> Composer<'a> {
             Draft::Mutex(_) if !self.transaction.releases.is_empty() => 1,
             Draft::Mutex(_) => 2,
         };
-        let dead = swap.as_ref().map(|(session, _)| *session);
-        let room = u32::try_from(slots).is_ok_and(|slots| self.has_room_instead_of(slots, dead));
+        let dead: Vec<&SessionId> = swap.iter().map(|(session, _)| *session).collect();
+        let room = u32::try_from(slots).is_ok_and(|slots| self.has_room_instead_of(slots, &dead));
         if !room || !self.fits(operations) {
             return;
         }
@@ -248,7 +254,11 @@ impl<'a> Composer<'a> {
                 Draft::Mutex(mutex) => mutex.lock(session.clone(), value),
             }
         }
-        self.transaction.grants.push(grant);
+        let mut grants = self.transaction.grants.iter_mut();
+        match grants.find(|other| other.workload.uid == grant.workload.uid) {
+            Some(other) => other.sessions.extend(grant.sessions),
+            None => self.transaction.grants.push(grant),
+        }
     }
 
     /// Makes or renews the contender of a workload that waits, for others to see where it stands. It is

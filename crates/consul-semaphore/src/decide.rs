@@ -116,6 +116,8 @@ struct Pass<'a> {
     settled: BTreeSet<(&'a Uid, u32)>,
     /// The sessions of workloads that wait with a contender.
     waiting: BTreeMap<(&'a Uid, u32), &'a SessionId>,
+    /// The workloads that run in slots of this semaphore, with the sessions that hold those, by their ordinals.
+    running: BTreeMap<&'a Uid, (&'a Arc<Workload>, BTreeMap<u32, &'a SessionId>)>,
     /// The contenders that hold what was granted to workloads that are still to be started.
     granted: BTreeMap<&'a Uid, Vec<&'a OwnContender>>,
 }
@@ -130,6 +132,7 @@ impl<'a> Pass<'a> {
             composer: Composer::new(reading, observed),
             settled: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
             granted: BTreeMap::new(),
         }
     }
@@ -142,6 +145,7 @@ impl<'a> Pass<'a> {
         self.settle_limit(lost.is_empty());
         self.let_rest();
         self.regrant(&lost);
+        self.rename();
         self.reserve_for_pods();
         self.grant();
         self.drop_surplus(&lost);
@@ -241,10 +245,11 @@ impl<'a> Pass<'a> {
             Fate::Start => self.granted.entry(uid).or_default().push(ours),
             Fate::GiveBack { hold } => self.give_back(workload, &ours.session, hold),
             _ if held && self.started_here(workload) && workload.phase == Phase::Running => {
-                if let Some(sessions) = workload.renamed(&self.lock_key, *ordinal, &ours.session) {
-                    let workload = workload.into();
-                    self.plan.renames.push(Rename { workload, sessions });
-                }
+                let (_, held) = self
+                    .running
+                    .entry(uid)
+                    .or_insert((workload, BTreeMap::new()));
+                held.insert(*ordinal, &ours.session);
             }
             _ => {}
         }
@@ -275,6 +280,17 @@ impl<'a> Pass<'a> {
                 for ours in held {
                     self.give_back(workload, &ours.session, false);
                 }
+            }
+        }
+    }
+
+    /// Has running workloads name the sessions that hold their slots now.
+    fn rename(&mut self) {
+        for (uid, (workload, held)) in std::mem::take(&mut self.running) {
+            let written = self.is_busy(uid) || self.composer.grants_any(uid);
+            if let Some(sessions) = workload.renamed(&self.lock_key, &held).filter(|_| !written) {
+                let workload = workload.into();
+                self.plan.renames.push(Rename { workload, sessions });
             }
         }
     }

@@ -36,6 +36,8 @@ mod world;
 
 pub(crate) use self::rules::check_plan;
 
+use std::num::NonZeroU32;
+
 use proptest::{
     collection::vec,
     prelude::*,
@@ -88,6 +90,7 @@ fn alone(limit: u32, operations: usize) -> Setup {
         lock_delay: 2,
         cooldown: 0,
         clients: Vec::new(),
+        slots: NonZeroU32::MIN,
     }
 }
 
@@ -101,6 +104,19 @@ proptest! {
         setup in setup(),
         script in script([(6, workloads()), (3, clients()), (1, mischief()), (8, operator()), (1, rest())], 250),
     ) {
+        World::run(&setup, &script).settle();
+    }
+
+    /// The same where some ask for several slots at once.
+    #[test]
+    fn several_slots_for_one_come_to_rest(
+        setup in setup(),
+        slots in 2..4_u32,
+        script in script([(6, workloads()), (2, clients()), (1, mischief()), (8, operator()), (1, rest())], 250),
+    ) {
+        // More than the limit would never be there.
+        let slots = slots.min(setup.limit);
+        let setup = Setup { slots: NonZeroU32::new(slots).unwrap(), ..setup };
         World::run(&setup, &script).settle();
     }
 

@@ -1,6 +1,6 @@
 //! What the algorithm needs to know of a workload.
 
-use std::{cmp::Reverse, fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::reading::LOCK;
 use crate::{Key, OnContention};
@@ -287,22 +287,19 @@ impl Workload {
         here.map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
     }
 
-    /// The sessions that its annotation is to name once this one holds the slot with this ordinal at this lock key;
-    /// `None` if it names that one already.
+    /// The sessions that its annotation is to name now that these hold its slots at this lock key, by their ordinals;
+    /// `None` if it names them already.
     pub fn renamed(
         &self,
         lock_key: &str,
-        ordinal: u32,
-        session: &SessionId,
+        held: &BTreeMap<u32, &SessionId>,
     ) -> Option<Vec<SessionId>> {
-        let mut here = 0..;
+        let mut ordinals = 0..;
         let named = self.slots().map(|(slot, reported)| {
-            let is_it = *slot.lock_key == *lock_key && here.next() == Some(ordinal);
-            if is_it {
-                session
-            } else {
-                reported.unwrap_or(&slot.session)
-            }
+            let here = *slot.lock_key == *lock_key;
+            let now = here.then(|| ordinals.next()).flatten();
+            let now = now.and_then(|ordinal| held.get(&ordinal).copied());
+            now.or(reported).unwrap_or(&slot.session)
         });
         let named: Vec<SessionId> = named.cloned().collect();
         (named != self.reported).then_some(named)

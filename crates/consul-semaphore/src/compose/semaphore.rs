@@ -79,10 +79,10 @@ impl<'a> Semaphore<'a> {
         self.changed = true;
     }
 
-    /// Whether so many slots are free, if this dead holder goes.
-    pub(super) fn has_room(&self, needed: usize, swap: Option<&SessionId>) -> bool {
+    /// Whether so many slots are free, if these dead holders go.
+    pub(super) fn has_room(&self, needed: usize, dead: &[&SessionId]) -> bool {
         self.body.as_ref().is_some_and(|body| {
-            let freed = usize::from(swap.is_some_and(|swap| body.holds(swap)));
+            let freed = dead.iter().filter(|session| body.holds(session)).count();
             body.room(freed) >= needed
         })
     }

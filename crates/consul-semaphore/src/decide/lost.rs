@@ -9,7 +9,10 @@ use crate::{
     plan::{GiveBack, Plan, SessionRequest, Suspend, Suspended},
     workload::{Phase, Workload},
 };
-use consul_client::SessionId;
+use consul_client::{Op, SessionId};
+
+/// A slot that a running workload has lost, and its dead holder with the check that this one is still dead.
+type Lost<'a, 'd> = (&'a Workload, u32, Option<(&'d SessionId, &'d Op)>);
 
 /// Suspends the running workloads whose evidence ends. Whether Consul can be asked makes no difference.
 pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Plan) {
@@ -94,45 +97,59 @@ impl<'a> Pass<'a> {
             return;
         }
         let dead = self.reading.dead_holders();
-        for &(workload, ordinal) in lost {
-            let mut slots = (0..).zip(workload.slots_at(&self.lock_key));
-            let held_by = slots.find(|(other, _)| *other == ordinal);
-            let mut held_by = held_by.into_iter().flat_map(|(_, sessions)| sessions);
-            let swap = held_by.find_map(|session| dead.get_key_value(session));
-            let gone = swap.map(|(session, _)| session);
-            let room = self.composer.has_room_instead_of(1, gone);
+        for slots in lost.chunk_by(|(a, _), (b, _)| a.uid == b.uid) {
+            let slots = slots.iter().map(|&(workload, ordinal)| {
+                let slots = (0..).zip(workload.slots_at(&self.lock_key));
+                let held_by = slots.filter(|(other, _)| *other == ordinal);
+                let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
+                // Its dead holder goes for it, if it has one yet.
+                let swap = held_by.find_map(|session| dead.get_key_value(session));
+                (workload, ordinal, swap)
+            });
+            let slots: Vec<Lost<'_, '_>> = slots.collect();
+            let swaps = slots.iter().filter_map(|(.., swap)| *swap);
+            let gone: Vec<&SessionId> = swaps.map(|(session, _)| session).collect();
+            let count = u32::try_from(slots.len()).unwrap_or(u32::MAX);
+            let room = self.composer.has_room_instead_of(count, &gone);
+            let Some((workload, ..)) = slots.first() else {
+                continue;
+            };
             match self.observed.settings.on_slot_lost {
-                OnSlotLost::Reacquire | OnSlotLost::Continue if room => {}
+                OnSlotLost::Reacquire if room => {}
                 OnSlotLost::Continue => {
                     let mut unheld = self.plan.unheld.iter();
-                    if !unheld.any(|unheld| unheld.uid == workload.uid) {
-                        self.plan.unheld.push(workload.into());
+                    if !room && !unheld.any(|unheld| unheld.uid == workload.uid) {
+                        self.plan.unheld.push((*workload).into());
                     }
-                    continue;
                 }
                 OnSlotLost::Reacquire | OnSlotLost::Suspend => {
-                    let mut suspends = self.plan.suspends.iter();
-                    if !suspends.any(|suspend| suspend.workload.uid == workload.uid) {
-                        let suspend = Suspend::new(workload, Suspended::SlotLost);
-                        self.plan.suspends.push(suspend);
-                    }
+                    let suspend = Suspend::new(workload, Suspended::SlotLost);
+                    self.plan.suspends.push(suspend);
                     continue;
                 }
             }
-            if let Some(session) = self.session_of(&workload.uid, ordinal) {
-                let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
-                let sessions = BTreeMap::from([(ordinal, session)]);
-                self.composer.grant(grant(workload, sessions, false), swap);
-            } else {
-                // Until its session is made its slot is kept for it: by its dead holder, if it has
-                // one yet.
-                self.plan.sessions.push(SessionRequest {
-                    workload: workload.into(),
-                    ordinal,
-                });
-                if swap.is_none() {
-                    self.composer.reserve(1);
-                }
+            slots.into_iter().for_each(|slot| self.regrant_one(slot));
+        }
+    }
+
+    /// Gives a running workload one of its slots again, if there is room.
+    fn regrant_one(&mut self, (workload, ordinal, swap): Lost<'a, '_>) {
+        let gone: Vec<&SessionId> = swap.iter().map(|(session, _)| *session).collect();
+        if !self.composer.has_room_instead_of(1, &gone) {
+            return;
+        }
+        if let Some(session) = self.session_of(&workload.uid, ordinal) {
+            let swap = swap.map(|(dead, check)| (dead, self.clean_up(dead, check.clone())));
+            let sessions = BTreeMap::from([(ordinal, session)]);
+            self.composer.grant(grant(workload, sessions, false), swap);
+        } else {
+            // Until its session is made its slot is kept for it.
+            self.plan.sessions.push(SessionRequest {
+                workload: workload.into(),
+                ordinal,
+            });
+            if swap.is_none() {
+                self.composer.reserve(1);
             }
         }
     }

@@ -167,14 +167,13 @@ impl Observer {
             self.died.entry(session).or_insert(now);
         }
         self.look_at_ends(sight, workloads, now);
-        if sight
-            .body
-            .as_ref()
-            .is_some_and(|body| body.holders.len() >= body.limit())
-        {
+        if let Some(body) = &sight.body {
+            let free = body.limit().saturating_sub(body.holders.len());
+            let free = u32::try_from(free).unwrap();
             let impatient = workloads.objects().filter(|object| object.is_impatient());
+            let contended = impatient.filter(|object| object.slots.get() > free);
             self.contended
-                .extend(impatient.map(|object| object.uid.clone()));
+                .extend(contended.map(|object| object.uid.clone()));
         }
         let held = sight.workloads();
         self.robbed.retain(|uid, _| !held.contains(uid));

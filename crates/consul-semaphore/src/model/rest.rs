@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{operator::Operator, outside::Outside, sight::Body, workloads::Object};
-use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Uid};
+use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Uid, Workload};
 
 /// What must be true while calls hang, once all else is done: nobody waits for them but the workloads that they are
 /// about. One that is being written to may have pods, for which a slot is kept.
@@ -14,18 +14,26 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let Some(body) = sight.body.as_ref().filter(agreed) else {
         return;
     };
-    let foreign = sight.holding().filter(|(_, uid)| uid.is_none()).count();
-    let mut taken = sight.workloads();
+    let holding = sight.workloads();
+    let read = |uid: &Uid| outside.workloads.read(uid, outside.now());
     let writes = operator.hung().filter(|(_, written)| *written);
-    taken.extend(writes.map(|(uid, _)| uid.clone()));
-    let free = foreign + taken.len() < body.limit();
+    let written = writes.filter(|(uid, _)| !holding.contains(*uid));
+    let kept = written.map(|(uid, _)| read(uid).map_or(1, |workload| slots(&workload)));
+    let taken = sight.holding().count() + kept.sum::<usize>();
     let hangs = |uid: &Uid| operator.hung().any(|(hung, _)| hung == uid);
-    let mut objects = outside.workloads.objects();
-    let waits = objects.any(|object| {
-        let workload = outside.workloads.read(&object.uid, outside.now());
-        !hangs(&object.uid) && workload.is_some_and(|workload| settings.may_start(&workload))
-    });
-    assert!(!(free && waits), "a slot is idle while a call hangs");
+    let objects = outside.workloads.objects();
+    let waiting = objects.filter_map(|object| read(&object.uid));
+    let waiting = waiting.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
+    // What is free, but not enough for the first, is kept for it.
+    let first = waiting.min_by_key(|workload| workload.place());
+    let idle = first.is_some_and(|first| body.limit().saturating_sub(taken) >= slots(&first));
+    assert!(!idle, "a slot is idle while a call hangs");
+}
+
+/// How many slots a workload asks for.
+pub(super) fn slots(workload: &Workload) -> usize {
+    let slots = workload.requests.iter().map(|request| request.slots.get());
+    slots.map(|slots| usize::try_from(slots).unwrap()).sum()
 }
 
 /// What must be true once nothing is left to do.
@@ -52,6 +60,16 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         assert!(
             !(object.runs() && ours) || held || goes_on,
             "it runs: {object:?}"
+        );
+        let slots = sight.holding().filter(|(_, uid)| *uid == Some(&object.uid));
+        let all: usize = object
+            .granted
+            .iter()
+            .map(|granted| granted.slots.len())
+            .sum();
+        assert!(
+            !(object.runs() && held) || goes_on || slots.count() == all,
+            "of {all}: {object:?}"
         );
     }
     for object in outside
@@ -84,11 +102,12 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let others = outside.applied.iter().any(|applied| *applied != limit);
         assert!(!others, "a limit of others is ours: {:?}", outside.applied);
         assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
-        let startable = outside.workloads.objects().filter(|object| {
-            let workload = workload(&object.uid);
-            workload.is_some_and(|workload| settings.may_start(&workload))
-        });
-        let idle = held < body.limit() && startable.count() > 0;
+        let objects = outside.workloads.objects();
+        let startable = objects.filter_map(|object| workload(&object.uid));
+        let startable = startable.filter(|workload| settings.may_start(workload));
+        // What is free, but not enough for the first, is kept for it.
+        let first = startable.min_by_key(|workload| workload.place());
+        let idle = first.is_some_and(|first| body.limit().saturating_sub(held) >= slots(&first));
         assert!(!idle || settings.paused, "a slot is idle");
         let waiting =
             |uid: &&Uid| workload(uid).is_some_and(|workload| workload.phase == Phase::Idle);
@@ -99,9 +118,12 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
             .filter(waiting);
         let (shown, most) = (shown.count(), body.limit().min(AHEAD) + OVERTAKEN);
         assert!(settings.paused || shown <= most, "{shown} are shown");
+        // What is kept for another one is not taken.
+        let free = body.limit().saturating_sub(held);
         let waits = |object: &Object| {
             let workload = workload(&object.uid);
-            object.is_impatient() && workload.is_some_and(|workload| settings.may_start(&workload))
+            let workload = workload.filter(|workload| settings.may_start(workload));
+            object.is_impatient() && workload.is_some_and(|workload| free < slots(&workload))
         };
         let waiting = outside.workloads.objects().any(waits);
         assert!(!waiting || settings.paused, "it was not to wait");

@@ -1,5 +1,7 @@
 //! Random scripts.
 
+use std::num::NonZeroU32;
+
 use proptest::{collection::vec, prelude::*, strategy::Union};
 
 use super::{
@@ -50,6 +52,7 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
                     lock_delay,
                     cooldown,
                     clients,
+                    slots: NonZeroU32::MIN,
                 }
             },
         )
@@ -66,6 +69,7 @@ pub(super) fn mutex() -> impl Strategy<Value = Setup> {
         lock_delay,
         cooldown: 0,
         clients: clients.into_iter().map(|style| (style, 1)).collect(),
+        slots: NonZeroU32::MIN,
     })
 }
 

@@ -1,6 +1,6 @@
 //! Workloads, their pods, the Job controller and the users who change them.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
     canon::Canon,
@@ -29,6 +29,8 @@ pub(super) struct Object {
     pub(super) uid: Uid,
     version: u64,
     pub(super) wants: Option<Arc<str>>,
+    /// How many slots it asks for.
+    pub(super) slots: NonZeroU32,
     pub(super) priority: i32,
     /// Whether it is not to wait.
     pub(super) impatient: bool,
@@ -92,6 +94,7 @@ impl Object {
             uid: _,
             version: _,
             wants,
+            slots,
             priority,
             impatient,
             hold,
@@ -107,7 +110,7 @@ impl Object {
             stopped_by_user,
             rogue,
         } = self;
-        canon.word(&(wants, priority, impatient, suspended.is_some()));
+        canon.word(&(wants, slots, priority, impatient, suspended.is_some()));
         canon.word(&(hold, suspend, finished, deleting, ran));
         canon.word(&(forbidden, stopped_by_user, rogue));
         canon.granted(granted.as_ref(), reported);
@@ -140,6 +143,8 @@ pub(super) struct Workloads {
     restored: u64,
     /// The wall clock, in seconds.
     pub(super) clock: i64,
+    /// How many slots every second workload asks for.
+    pub(super) slots: NonZeroU32,
 }
 
 impl Default for Workloads {
@@ -150,6 +155,7 @@ impl Default for Workloads {
             version: FIRST,
             restored: 0,
             clock: 0,
+            slots: NonZeroU32::MIN,
         }
     }
 }
@@ -260,7 +266,10 @@ impl Workloads {
             requests: object
                 .wants
                 .iter()
-                .map(|wants| SlotRequest::one(wants.clone(), None))
+                .map(|wants| SlotRequest {
+                    slots: object.slots,
+                    ..SlotRequest::one(wants.clone(), None)
+                })
                 .collect(),
             on_contention: if object.impatient {
                 OnContention::Skip
@@ -292,7 +301,7 @@ impl Workloads {
         }
     }
 
-    /// Makes a workload that asks for a semaphore, suspended as the admission policy would.
+    /// Makes a workload that asks for a slot of a semaphore, suspended as the admission policy would.
     pub(super) fn create(&mut self, name: &str, wants: &str, priority: i32) -> Uid {
         self.version += 1;
         let uid = Uid::from(format!("{name}-{}", self.version).as_str());
@@ -301,6 +310,11 @@ impl Workloads {
             uid: uid.clone(),
             version: self.version,
             wants: Some(wants.into()),
+            slots: if self.version.is_multiple_of(2) {
+                self.slots
+            } else {
+                NonZeroU32::MIN
+            },
             priority,
             impatient: false,
             hold: false,

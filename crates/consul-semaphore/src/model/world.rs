@@ -1,6 +1,6 @@
 //! The world that the algorithm lives in, and everything that can happen in it.
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use super::{
     flaws::Flaw,
@@ -32,6 +32,8 @@ pub(super) struct Setup {
     pub(super) cooldown: u64,
     /// Other programs, with the limit that each of them goes by.
     pub(super) clients: Vec<(Style, usize)>,
+    /// How many slots every second workload asks for.
+    pub(super) slots: NonZeroU32,
 }
 
 /// Something that happens.
@@ -138,6 +140,7 @@ impl World {
         let clients = setup.clients.iter();
         let lock_delay = settings.session_lock_delay().as_secs();
         let mut outside = Outside::new(settings, setup.operations);
+        outside.workloads.slots = setup.slots;
         outside.consul.lock_delay = lock_delay;
         Self {
             outside,
