@@ -16,7 +16,10 @@ mod state;
 mod verdict;
 mod worlds;
 
-use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    num::NonZeroU32,
+};
 
 use parking_lot::Mutex;
 
@@ -66,6 +69,8 @@ struct Setup {
     from_nothing: bool,
     /// Whether slots cool.
     cooldown: bool,
+    /// How many slots one of two workloads asks for.
+    slots: NonZeroU32,
     flaw: Option<Flaw>,
 }
 
@@ -81,6 +86,7 @@ const BASE: Setup = Setup {
     fair: false,
     from_nothing: false,
     cooldown: false,
+    slots: NonZeroU32::MIN,
     flaw: None,
 };
 

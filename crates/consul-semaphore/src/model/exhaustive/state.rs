@@ -98,6 +98,7 @@ impl State {
             }
             let mut outside = Outside::new(settings, 64);
             outside.finalizer = true;
+            outside.workloads.slots = setup.slots;
             if !setup.from_nothing {
                 let body = format!(r#"{{"Limit":{},"Holders":{{}}}}"#, setup.limit);
                 let lock_key = outside.settings.prefix.lock_key();

@@ -1,5 +1,7 @@
 //! The worlds that are looked at, and what each must show.
 
+use std::num::NonZeroU32;
+
 use super::{BASE, Manner, Setup, Sites, action::Fault, check, check_canon, find_out};
 use crate::{OnSlotLost, model::flaws::Flaw};
 
@@ -98,6 +100,30 @@ fn slots_that_cool() {
             ..BASE
         };
         check(&format!("cooling, {sites:?}, {kinds:?}"), setup);
+    }
+}
+
+/// One of two workloads asks for two slots: it has both or none.
+#[test]
+fn two_slots_for_one() {
+    for (sites, kinds) in [
+        (Sites::TwoReplicas, &[][..]),
+        (Sites::TwoReplicas, &[Fault::Crash]),
+        (Sites::One, &[Fault::LostAnswer]),
+        (Sites::One, &[Fault::LateCall]),
+        (Sites::One, &[Fault::CallTwice]),
+        (Sites::One, &[Fault::Expiry]),
+        (Sites::One, &[Fault::ForcedRelease]),
+    ] {
+        let setup = Setup {
+            sites,
+            limit: 2,
+            slots: NonZeroU32::MIN.saturating_add(1),
+            faults: u8::try_from(kinds.len()).expect("a few"),
+            kinds,
+            ..BASE
+        };
+        check(&format!("two slots for one, {sites:?}, {kinds:?}"), setup);
     }
 }
 
