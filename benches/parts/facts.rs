@@ -160,7 +160,7 @@ impl Facts {
             evidence: &self.evidence,
             ours: &self.ours,
             bound,
-            line,
+            queue: line,
             sessions: &self.sessions,
             busy: &self.nothing.workloads,
             barred: &self.nothing.workloads,

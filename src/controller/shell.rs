@@ -249,7 +249,7 @@ impl Shell {
         }
         let context = self.context.clone();
         let stores = Cluster::of(&context);
-        self.engine.reach(semaphore, access, now(), &stores);
+        self.engine.set_access(semaphore, access, now(), &stores);
         self.watch(semaphore);
     }
 

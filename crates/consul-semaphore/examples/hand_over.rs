@@ -407,7 +407,7 @@ fn world(holders: u32, waiting: u64) -> World {
     let now = world.now();
     world
         .queue
-        .handle(Event::Reach(Some(OPERATIONS)), now, &world.store);
+        .handle(Event::Access(Some(OPERATIONS)), now, &world.store);
     world.pass("first pass");
     world.settle();
     world.list("listed");

@@ -31,7 +31,7 @@ use super::{
 };
 use consul_client::{Op, SessionId, clock::Moment};
 
-/// For how many workloads at the head of the line sessions are made ahead, at the most: a hand-over
+/// For how many workloads at the head of the queue sessions are made ahead, at the most: a hand-over
 /// then costs one transaction and one PATCH.
 pub const AHEAD: usize = 16;
 
@@ -72,9 +72,9 @@ pub struct Observed<'a> {
     pub ours: &'a [OwnContender],
     /// The workloads that this semaphore started, except those that have ended or are steady.
     pub bound: &'a [Arc<Workload>],
-    /// The head of the line, in order: more than can be granted at once, by the limit or by [`AHEAD`],
+    /// The head of the queue, in order: more than can be granted at once, by the limit or by [`AHEAD`],
     /// whichever is less; and those behind it that are not to wait.
-    pub line: &'a [Arc<Workload>],
+    pub queue: &'a [Arc<Workload>],
     /// The sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
     /// Workloads that are being written to: their next version decides.
@@ -390,8 +390,8 @@ impl<'a> Pass<'a> {
     /// that it is still dead. One of ours that was only unlocked goes with it, because no session will
     /// take it along; its body tells nothing, since whoever unlocks a key writes it anew.
     fn clean_up(&self, session: &SessionId, check: Op) -> Op {
-        // One that was suspended is in line again.
-        let mut workloads = self.observed.bound.iter().chain(self.observed.line);
+        // One that was suspended is in the queue again.
+        let mut workloads = self.observed.bound.iter().chain(self.observed.queue);
         let ours = workloads.any(|workload| {
             self.started_here(workload) && workload.held_by().any(|held_by| held_by == session)
         });
@@ -452,13 +452,13 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Grants what is free to the head of the line, and has sessions made for those next in it.
+    /// Grants what is free to the head of the queue, and has sessions made for those next in it.
     fn grant(&mut self) {
         let Observed {
             settings,
             barred,
             busy,
-            line,
+            queue,
             ..
         } = *self.observed;
         let agreed = !matches!(self.plan.agreement, None | Some(Agreement::Conflict { .. }));
@@ -472,7 +472,7 @@ impl<'a> Pass<'a> {
         let mut in_turn = true;
         let mut next = BTreeSet::new();
         let mut others = Others::of(self.observed, self.reading);
-        for workload in line.iter().filter(|workload| settings.may_start(workload)) {
+        for workload in queue.iter().filter(|workload| settings.may_start(workload)) {
             let uid = &workload.uid;
             if self.has_settled(uid) || barred.contains(uid) || busy.contains(uid) {
                 continue;
@@ -497,10 +497,10 @@ impl<'a> Pass<'a> {
                     continue;
                 }
                 // Nobody passes one whose session is still to be made, not even into
-                // another slot: fencing tokens rise along the line.
+                // another slot: fencing tokens rise along the queue.
                 in_turn = false;
                 self.composer.reserve(slots);
-            } else if workload.is_impatient() {
+            } else if workload.is_skippable() {
                 // It does not wait, so nothing is made for it.
                 continue;
             } else if ahead > 0 {
@@ -575,16 +575,19 @@ impl<'a> Pass<'a> {
         self.observed.sessions.get(&slot).cloned()
     }
 
-    /// Gives up the sessions that were made ahead for workloads that are not in line any more.
+    /// Gives up the sessions that were made ahead for workloads that are not in the queue any more.
     fn drop_surplus(&mut self, lost: &[(&Workload, u32)]) {
         if self.plan.reread {
             return;
         }
-        let Observed { settings, line, .. } = *self.observed;
+        let Observed {
+            settings, queue, ..
+        } = *self.observed;
         let mut needed: BTreeMap<&Uid, u32> = BTreeMap::new();
         if !settings.terminating {
             needed.extend(
-                line.iter()
+                queue
+                    .iter()
                     .map(|workload| (&workload.uid, self.slots_for(workload))),
             );
         }

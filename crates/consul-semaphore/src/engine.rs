@@ -217,7 +217,7 @@ impl Engine {
     }
 
     /// A semaphore may use Consul in another way from now on, or not any more.
-    pub fn reach(
+    pub fn set_access(
         &mut self,
         semaphore: &SemaphoreRef,
         access: ConsulAccess,
@@ -226,7 +226,7 @@ impl Engine {
     ) {
         self.abandon_joint(semaphore, now, stores);
         if let Some(state) = self.semaphores.get_mut(semaphore) {
-            state.reach(access, now, stores);
+            state.set_access(access, now, stores);
             self.mark_all(semaphore);
             self.review(semaphore, now, stores);
         }

@@ -27,7 +27,7 @@ pub struct OwnContender {
 pub enum Fate {
     /// It stays: its workload runs, or pods of it may be left.
     Keep,
-    /// It waits in line with its workload.
+    /// It waits in the queue with its workload.
     Wait,
     /// Its slot is granted, and the workload is still to be started.
     Start,

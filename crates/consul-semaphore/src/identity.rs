@@ -205,13 +205,13 @@ fn is_first(ordinal: &u32) -> bool {
     *ordinal == 0
 }
 
-/// What decides the place in line of one who waits, beside its name and uid.
+/// What decides the place in the queue of one who waits, beside its name and uid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
     /// A higher one goes first.
     pub priority: i32,
-    /// When it came in line, in whole seconds.
+    /// When it came in the queue, in whole seconds.
     pub since: jiff::Timestamp,
     /// Whether it held a slot and lost it, and goes before all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -235,7 +235,7 @@ impl ContenderBody {
         serde_json::from_slice(value).ok()
     }
 
-    /// Where it stands in the line, if it waits. Whoever may write the key may claim any place.
+    /// Where it stands in the queue, if it waits. Whoever may write the key may claim any place.
     pub fn place(&self) -> Option<Place> {
         let claim = self.waiting.as_ref()?;
         Some(Place::new(
@@ -388,7 +388,7 @@ mod tests {
         }
 
         #[test]
-        fn a_holder_is_one_short_line(cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
+        fn a_holder_is_one_short_queue(cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
             let body = ContenderBody {
                 cluster,
                 cluster_id: String::new(),

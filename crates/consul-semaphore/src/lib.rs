@@ -8,7 +8,7 @@
 //! - [`lock`]: the body of `.lock`
 //! - [`reading`]: a prefix as it was read
 //! - [`identity`]: who a session stands for
-//! - [`workload`]: what there is to know of a workload, and the order of the line
+//! - [`workload`]: what there is to know of a workload, and the order of the queue
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours
 //! - [`cooling`]: how long the slots of workloads that are done stay held

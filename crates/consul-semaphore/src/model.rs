@@ -212,7 +212,7 @@ proptest! {
         prop_assert!(left.lock.is_none() || !left.contenders.is_empty());
     }
 
-    /// Workloads that nobody interferes with are started in the order of the line: the higher priority
+    /// Workloads that nobody interferes with are started in the order of the queue: the higher priority
     /// first, then the older, within a second by name.
     #[test]
     fn workloads_are_started_in_order(
@@ -221,22 +221,22 @@ proptest! {
         ends in vec(0..12_usize, 40),
     ) {
         let mut world = World::new(&alone(limit, 64));
-        let mut line = Vec::new();
+        let mut queue = Vec::new();
         for (position, (priority, later)) in workloads.into_iter().enumerate() {
             world.happen_at_once(&Event::Wait(later));
             // Names fall as workloads get younger, so that they decide only within a second.
             let name = format!("workload-{:02}", 99 - position);
             let workloads = &mut world.outside.workloads;
             let uid = workloads.create(&name, "db", priority);
-            line.push((-priority, workloads.clock, name, uid));
+            queue.push((-priority, workloads.clock, name, uid));
         }
-        line.sort();
+        queue.sort();
         for end in ends {
             world.happen(&Event::Pass);
             world.happen(&Event::Control);
             world.happen(&Event::EndPod(end));
         }
-        let expected: Vec<Uid> = line.into_iter().map(|(.., uid)| uid).collect();
+        let expected: Vec<Uid> = queue.into_iter().map(|(.., uid)| uid).collect();
         prop_assert_eq!(&world.outside.started, &expected);
     }
 
@@ -313,7 +313,7 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
-/// Whoever waits for a mutex can't be seen, and is served all the same before the line ends.
+/// Whoever waits for a mutex can't be seen, and is served all the same before the queue ends.
 #[test]
 fn nobody_starves_who_waits_for_a_mutex() {
     let mut world = World::new(&Setup {

@@ -147,7 +147,7 @@ pub enum Suspended {
 }
 
 /// A workload to be suspended that was started in a slot. Its annotation is cleared, by which it is known
-/// as the first in line.
+/// as the first in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspend {
     /// The workload.
@@ -188,7 +188,7 @@ impl Stop {
         let runs = workload.phase == Phase::Running && workload.granted.is_none();
         runs.then(|| Self {
             workload: workload.into(),
-            // Its user unsuspended it, which puts it in line again. One that was made running and on
+            // Its user unsuspended it, which puts it in the queue again. One that was made running and on
             // hold was never suspended before, and stays out of it.
             unhold: workload.hold && workload.was_suspended,
         })
@@ -297,7 +297,7 @@ pub struct Grant {
     /// Whether they are all that it asks for. The other lock keys' part of it is granted in the same transaction if
     /// not, and the workload is started in all of them.
     pub whole: bool,
-    /// When the workload came in line, in seconds since 1970.
+    /// When the workload came in the queue, in seconds since 1970.
     pub since: i64,
 }
 
@@ -454,7 +454,7 @@ pub struct Plan {
     pub skips: Vec<Skip>,
     /// How it is here with workloads that ask for slots elsewhere, too; of one that can't be granted them, nothing.
     pub parts: BTreeMap<Uid, Part>,
-    /// Sessions to make, those of the first in line first.
+    /// Sessions to make, those of the first in the queue first.
     pub sessions: Vec<SessionRequest>,
     /// Slots whose session, made ahead, is not needed.
     pub surplus: Vec<SlotId>,

@@ -31,10 +31,10 @@ pub enum LimitPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OnSlotLost {
-    /// Have a slot again at once, before any waiting workload, else suspend the workload, first in line.
+    /// Have a slot again at once, before any waiting workload, else suspend the workload, first in the queue.
     #[default]
     Reacquire,
-    /// Suspend the workload, first in line.
+    /// Suspend the workload, first in the queue.
     Suspend,
     /// As `Reacquire`, but the workload runs on if there is no slot.
     Continue,

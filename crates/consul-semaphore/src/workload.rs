@@ -132,9 +132,9 @@ pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
     Some((prefix, above))
 }
 
-/// A workload in the line: the order of this type is the order of the line.
+/// A workload in the queue: the order of this type is the order of the queue.
 ///
-/// Workloads that lost their slot come first, then the higher priority, then who came first in line
+/// Workloads that lost their slot come first, then the higher priority, then who came first in the queue
 /// (within a second by name, then by uid), so that the order is the same after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -157,7 +157,7 @@ pub struct CronJob {
 }
 
 impl Place {
-    /// The place of one that came in line at `since`, in seconds since 1970.
+    /// The place of one that came in the queue at `since`, in seconds since 1970.
     pub(super) fn new(lost: bool, priority: i32, since: i64, name: Arc<str>, uid: Uid) -> Self {
         Self {
             lost: Reverse(lost),
@@ -188,9 +188,9 @@ pub struct Workload {
     pub cron_job: Option<Arc<CronJob>>,
     /// Higher goes first.
     pub priority: i32,
-    /// Whether it stays out of the line.
+    /// Whether it stays out of the queue.
     pub hold: bool,
-    /// When it came in line, in seconds since 1970: its creation, or when it was last suspended if
+    /// When it came in the queue, in seconds since 1970: its creation, or when it was last suspended if
     /// it has had a slot before.
     pub since: i64,
     /// What it is doing.
@@ -208,7 +208,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Where it stands in the line.
+    /// Where it stands in the queue.
     pub fn place(&self) -> Place {
         Place::new(
             self.lost(),
@@ -236,7 +236,7 @@ impl Workload {
     }
 
     /// Whether it is deleted where it would have to wait: it asks for that, and has never had a slot.
-    pub fn is_impatient(&self) -> bool {
+    pub fn is_skippable(&self) -> bool {
         match self.on_contention {
             OnContention::Wait => false,
             OnContention::Skip => self.granted.is_none() && self.reported.is_empty(),

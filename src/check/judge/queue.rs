@@ -133,7 +133,7 @@ impl Place {
             evidence: &Evidence::default(),
             ours: &self.ours,
             bound: &self.bound,
-            line: &self.line,
+            queue: &self.line,
             sessions: &self.sessions,
             busy: &none,
             barred: &none,

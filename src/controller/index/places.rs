@@ -98,7 +98,7 @@ impl State {
             return;
         };
         line.waiting.insert(place.clone(), uid.clone());
-        if workload.is_impatient() {
+        if workload.is_skippable() {
             line.impatient.insert(place, uid.clone());
         }
         if announce {

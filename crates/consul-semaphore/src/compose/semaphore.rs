@@ -109,7 +109,7 @@ impl<'a> Semaphore<'a> {
         let body = self.body.filter(|_| self.changed)?;
         let mut value = body.encode();
         // Consul's index stays as it is when the same value is written. Every client reads JSON
-        // with a line's end behind it.
+        // with a queue's end behind it.
         if reading.lock_value() == Some(&value) {
             value.push(b'\n');
         }

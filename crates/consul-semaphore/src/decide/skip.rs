@@ -36,7 +36,7 @@ impl Pass<'_> {
             Lock::Absent { .. } | Lock::Unreadable(_) => None,
         };
         let mut taken = None;
-        for workload in self.observed.line {
+        for workload in self.observed.queue {
             if !self.may_be_skipped(workload) {
                 continue;
             }
@@ -63,7 +63,7 @@ impl Pass<'_> {
         let left_alone = self.has_settled(&workload.uid)
             || self.observed.barred.contains(&workload.uid)
             || self.is_busy(&workload.uid);
-        workload.is_impatient() && self.observed.settings.may_start(workload) && !left_alone
+        workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }
 
     /// How long ago the time was that such a workload is scheduled for, if that is longer than a slot
@@ -73,7 +73,7 @@ impl Pass<'_> {
         let scheduled = workload.cron_job.as_ref()?.scheduled?;
         let since = self.observed.time.duration_since(scheduled);
         let since = Duration::try_from(since).ok()?;
-        (workload.is_impatient() && !cooldown.is_zero() && since > cooldown).then_some(since)
+        (workload.is_skippable() && !cooldown.is_zero() && since > cooldown).then_some(since)
     }
 
     /// Who takes the slots, for people.

@@ -15,10 +15,10 @@ use consul_client::{Entry, Listing};
 mod cooling;
 mod given_back;
 mod keyed;
-mod line;
 mod lock;
 mod lost;
 mod mutex;
+mod queue;
 mod skip;
 mod turn;
 
@@ -37,7 +37,7 @@ struct Facts {
     evidence: Evidence,
     ours: Vec<OwnContender>,
     bound: Vec<Arc<Workload>>,
-    line: Vec<Arc<Workload>>,
+    queue: Vec<Arc<Workload>>,
     sessions: BTreeMap<SlotId, SessionId>,
     busy: BTreeSet<Uid>,
     barred: BTreeSet<Uid>,
@@ -68,7 +68,7 @@ impl Facts {
             evidence: Evidence::default(),
             ours: Vec::new(),
             bound: Vec::new(),
-            line: Vec::new(),
+            queue: Vec::new(),
             sessions: BTreeMap::new(),
             busy: BTreeSet::new(),
             barred: BTreeSet::new(),
@@ -142,9 +142,9 @@ impl Facts {
         self
     }
 
-    fn line(&mut self, workloads: &[Workload]) -> &mut Self {
-        self.line.extend(workloads.iter().cloned().map(Arc::new));
-        self.line.sort_by_key(|workload| workload.place());
+    fn queue(&mut self, workloads: &[Workload]) -> &mut Self {
+        self.queue.extend(workloads.iter().cloned().map(Arc::new));
+        self.queue.sort_by_key(|workload| workload.place());
         self
     }
 
@@ -191,7 +191,7 @@ impl Facts {
             evidence: &self.evidence,
             ours: &self.ours,
             bound: &self.bound,
-            line: &self.line,
+            queue: &self.queue,
             sessions: &self.sessions,
             busy: &self.busy,
             barred: &self.barred,
@@ -209,7 +209,7 @@ fn waiting(name: &str) -> Workload {
 }
 
 /// A workload that is not to wait.
-fn impatient(name: &str) -> Workload {
+fn skippable(name: &str) -> Workload {
     Workload {
         on_contention: OnContention::Skip,
         ..waiting(name)

@@ -22,7 +22,7 @@ pub(super) struct Others {
 
 /// Somebody who waits elsewhere.
 struct Waiter {
-    /// Its place in the line, if its contender says so as this program's do.
+    /// Its place in the queue, if its contender says so as this program's do.
     place: Option<Place>,
     /// The contender's `CreateIndex`.
     created: u64,

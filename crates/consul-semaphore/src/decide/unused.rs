@@ -17,7 +17,7 @@ impl Pass<'_> {
     pub(super) fn remove_unused(&mut self) {
         let Observed {
             settings,
-            line,
+            queue,
             bound,
             evidence,
             ..
@@ -38,7 +38,7 @@ impl Pass<'_> {
             } => (*index, true),
             _ => return,
         };
-        if !self.composer.leaves_nobody() || (!line.is_empty() && serves) {
+        if !self.composer.leaves_nobody() || (!queue.is_empty() && serves) {
             return;
         }
         let rested = self.observed.mutex.unused_since().map(|since| since + REST);
@@ -46,7 +46,7 @@ impl Pass<'_> {
             return;
         }
         match rested {
-            Some(due) if line.is_empty() && due > self.observed.now => self.wake_at(due),
+            Some(due) if queue.is_empty() && due > self.observed.now => self.wake_at(due),
             _ => self.composer.remove_lock(index),
         }
     }

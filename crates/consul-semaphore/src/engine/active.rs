@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Withheld, sessions::Sessions,
+    Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Excluded, sessions::Sessions,
 };
 use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
@@ -186,7 +186,7 @@ impl Active {
         held: &mut Held,
         reading: &Reading,
         settings: &Settings,
-        withheld: &Withheld,
+        excluded: &Excluded,
     ) {
         let lock_key = settings.prefix.lock_key();
         let is_at_rest = |own: &&OwnContender| {
@@ -194,7 +194,7 @@ impl Active {
             own.runs_as_granted(&lock_key)
                 && reading.holds(&own.session)
                 && held.cooldowns.end(&own.session).is_none()
-                && !withheld.busy.contains(uid)
+                && !excluded.busy.contains(uid)
                 && self.bound.get(uid) == own.workload.as_ref()
         };
         let (at_rest, others): (Vec<&OwnContender>, Vec<_>) = ours.iter().partition(is_at_rest);

@@ -42,7 +42,7 @@ pub enum Event {
     Recorded(Vec<u32>),
     /// There is another way to Consul, which takes so many operations in a transaction; `None`: there is
     /// none, and nothing is read or written.
-    Reach(Option<usize>),
+    Access(Option<usize>),
     /// How many operations Consul takes in a transaction, now that it refused more.
     Capacity(usize),
     /// A watch brought what is below the prefix, or failed.

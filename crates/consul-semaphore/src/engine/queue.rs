@@ -24,7 +24,7 @@ use super::{
     lookup::head,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
-    refusals::{Refusals, Withheld},
+    refusals::{Excluded, Refusals},
     sessions::Sessions,
 };
 use crate::{
@@ -310,7 +310,7 @@ impl Queue {
                 }
             }
             Event::Recorded(limits) => self.limits.recorded = limits,
-            Event::Reach(operations) => {
+            Event::Access(operations) => {
                 self.operations = operations;
                 self.calls.news = None;
                 // It does not go the way before any more, but may have arrived.
@@ -672,10 +672,10 @@ impl Queue {
         for session in self.sessions.forget_dead(lookup) {
             self.calls.actions.push_back(Action::Forget(session));
         }
-        let withheld = self.withheld(now);
+        let excluded = self.excluded(now);
         let (evidence, settings) = (&mut self.held.evidence, &self.settings);
         let aged = evidence.aged(now.moment, settings, |session| lookup.life(session));
-        let due = aged.into_iter().chain(withheld.busy.iter().cloned());
+        let due = aged.into_iter().chain(excluded.busy.iter().cloned());
         let (knowledge, sessions) = (&mut self.knowledge, &self.sessions);
         let may_settle = self
             .active
@@ -691,7 +691,7 @@ impl Queue {
             self.active
                 .note_contenders(evidence, knowledge, &self.sessions, lookup);
             self.describe_holders(now);
-            ours = self.ours(&withheld, now, lookup);
+            ours = self.ours(&excluded, now, lookup);
             if let Some(reading) = &self.knowledge.reading {
                 let cooldowns = &mut self.held.cooldowns;
                 cooldowns.observe(reading, &ours, now.moment, now.time);
@@ -700,7 +700,7 @@ impl Queue {
         if self.writes.refusals.is_to_ask(now.moment) && !self.asks_access() {
             self.calls.ask(Pending::Access, Call::AskAccess);
         }
-        let waiting = lookup.waiting(self.head(&ours, &withheld));
+        let waiting = lookup.waiting(self.head(&ours, &excluded));
         self.update_evidence(now, certain, &ours, lookup);
         if let Some(reading) = self
             .knowledge
@@ -710,7 +710,7 @@ impl Queue {
         {
             let (held, settings) = (&mut self.held, &self.settings);
             self.active
-                .settle(&mut ours, held, reading, settings, &withheld);
+                .settle(&mut ours, held, reading, settings, &excluded);
         }
         Facts {
             now,
@@ -719,7 +719,7 @@ impl Queue {
             bound: self.active.bound.values().cloned().collect(),
             steady: self.held.evidence.count_of_steady(),
             waiting,
-            withheld,
+            excluded,
         }
     }
 
@@ -845,7 +845,7 @@ impl Queue {
 
     /// Our contenders that are to be looked at, each with its workload, and with a proof where what happens to it
     /// depends on one.
-    fn ours(&mut self, withheld: &Withheld, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
+    fn ours(&mut self, excluded: &Excluded, now: Now, lookup: &impl Lookup) -> Vec<OwnContender> {
         let Some(reading) = &self.knowledge.reading else {
             return Vec::new();
         };
@@ -875,7 +875,7 @@ impl Queue {
         for contender in &mut ours {
             let workload = contender.workload.as_ref();
             let may_start = workload.is_some_and(|workload| self.settings.may_start(workload))
-                && !withheld.immovable.contains(&contender.identity.uid);
+                && !excluded.immovable.contains(&contender.identity.uid);
             if contender.needs_proof(reading.holds(&contender.session), may_start) {
                 questions.extend(proofs.apply(contender, now.moment));
             }
@@ -888,22 +888,22 @@ impl Queue {
     }
 
     /// How many of those in the queue this pass looks at.
-    fn head(&self, ours: &[OwnContender], withheld: &Withheld) -> usize {
+    fn head(&self, ours: &[OwnContender], excluded: &Excluded) -> usize {
         let waiting = |ours: &&OwnContender| {
             ours.workload
                 .as_ref()
                 .is_some_and(|workload| workload.is_queued())
         };
         let passed =
-            ours.iter().filter(waiting).count() + withheld.busy.len() + withheld.barred.len();
+            ours.iter().filter(waiting).count() + excluded.busy.len() + excluded.barred.len();
         head(self.settings.limit, self.operations.unwrap_or(0), passed)
     }
 
     /// The workloads that are left alone for now, or can't be started.
-    fn withheld(&self, now: Now) -> Withheld {
-        let mut withheld = self.writes.refusals.withheld(now.moment);
-        withheld.busy.extend(self.writes.busy.iter().cloned());
-        withheld
+    fn excluded(&self, now: Now) -> Excluded {
+        let mut excluded = self.writes.refusals.excluded(now.moment);
+        excluded.busy.extend(self.writes.busy.iter().cloned());
+        excluded
     }
 
     fn asks_access(&self) -> bool {
@@ -1260,15 +1260,15 @@ fn done(body: &ContenderBody) -> Option<Timestamp> {
 #[cfg(test)]
 impl Queue {
     /// Which workloads are left alone, can't be started, or can't be changed at all.
-    pub(crate) fn withheld_now(&self, now: Moment) -> impl Fn(&Uid) -> [bool; 3] {
-        let mut withheld = self.writes.refusals.withheld(now);
-        withheld.busy.extend(self.writes.busy.iter().cloned());
+    pub(crate) fn excluded_now(&self, now: Moment) -> impl Fn(&Uid) -> [bool; 3] {
+        let mut excluded = self.writes.refusals.excluded(now);
+        excluded.busy.extend(self.writes.busy.iter().cloned());
         move |uid| {
-            let Withheld {
+            let Excluded {
                 busy,
                 barred,
                 immovable,
-            } = &withheld;
+            } = &excluded;
             [busy, barred, immovable].map(|set| set.contains(uid))
         }
     }

@@ -74,7 +74,7 @@ impl Refused {
 
 /// The workloads that are not written to as they otherwise would be.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Withheld {
+pub(super) struct Excluded {
     /// They are being written to, or left alone for now.
     pub(super) busy: BTreeSet<Uid>,
     /// They can't be started for now, and give back the slot that they have.
@@ -105,28 +105,28 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     /// The workloads that are left alone for now, or can't be started.
-    pub(super) fn withheld(&self, now: Moment) -> Withheld {
-        let mut withheld = Withheld::default();
+    pub(super) fn excluded(&self, now: Moment) -> Excluded {
+        let mut excluded = Excluded::default();
         for (uid, trouble) in &self.troubles {
             let waits = trouble.setback.until > now;
             match trouble.why.refused() {
                 None | Some(Refused::GiveBack(_)) if waits => {
-                    withheld.busy.insert(uid.clone());
+                    excluded.busy.insert(uid.clone());
                 }
                 Some(Refused::Start) if waits => {
-                    withheld.barred.insert(uid.clone());
+                    excluded.barred.insert(uid.clone());
                 }
                 Some(Refused::GiveBack(_)) => {
-                    withheld.barred.insert(uid.clone());
+                    excluded.barred.insert(uid.clone());
                 }
                 Some(Refused::Everything) if waits => {
-                    withheld.barred.insert(uid.clone());
-                    withheld.immovable.insert(uid.clone());
+                    excluded.barred.insert(uid.clone());
+                    excluded.immovable.insert(uid.clone());
                 }
                 _ => {}
             }
         }
-        withheld
+        excluded
     }
 
     /// Whether no workload is started for now, because one after another was refused or all would be.
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn what_is_withheld_follows_from_what_was_refused() {
         let now = Moment::from_boot(Duration::from_secs(100));
-        let withheld = |why, at| {
+        let excluded = |why, at| {
             let trouble = Trouble {
                 setback: Setback::after(None, now),
                 why,
@@ -312,11 +312,11 @@ mod tests {
                 troubles: BTreeMap::from([("a".into(), trouble)]),
                 ..Refusals::default()
             };
-            let Withheld {
+            let Excluded {
                 busy,
                 barred,
                 immovable,
-            } = refusals.withheld(at);
+            } = refusals.excluded(at);
             (busy.len(), barred.len(), immovable.len())
         };
         let later = now + Duration::from_hours(1);
@@ -327,8 +327,8 @@ mod tests {
             (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
             (Why::Refused(Refused::Everything), (0, 1, 1), (0, 0, 0)),
         ] {
-            assert_eq!(withheld(why, now), soon, "{why:?}");
-            assert_eq!(withheld(why, later), then, "{why:?}, later");
+            assert_eq!(excluded(why, now), soon, "{why:?}");
+            assert_eq!(excluded(why, later), then, "{why:?}, later");
         }
     }
 
@@ -343,11 +343,11 @@ mod tests {
             refusals.outrun(&uid, at(now));
             let until = refusals.due().max().unwrap();
             assert_eq!(
-                refusals.withheld(now).busy.contains(&uid),
+                refusals.excluded(now).busy.contains(&uid),
                 until > now,
                 "it is left alone until then"
             );
-            assert!(refusals.withheld(until).busy.is_empty());
+            assert!(refusals.excluded(until).busy.is_empty());
             pauses.push(until.since(now));
             now = until;
         }
@@ -357,7 +357,7 @@ mod tests {
 
         refusals.done(&give_back());
         refusals.outrun(&uid, at(now));
-        assert!(refusals.withheld(now).busy.is_empty(), "the first again");
+        assert!(refusals.excluded(now).busy.is_empty(), "the first again");
     }
 
     #[test]
@@ -376,10 +376,10 @@ mod tests {
         assert!(refusals.is_closed(later) && refusals.is_to_ask(later));
         refusals.answered(Some(false), at(later));
         assert!(refusals.is_closed(later) && !refusals.is_to_ask(later));
-        assert!(!refusals.withheld(now).barred.is_empty());
+        assert!(!refusals.excluded(now).barred.is_empty());
         refusals.answered(Some(true), at(later));
         assert!(!refusals.is_closed(later));
-        assert!(refusals.withheld(now).barred.is_empty());
+        assert!(refusals.excluded(now).barred.is_empty());
         assert_eq!(refusals.message(), None);
     }
 

@@ -304,7 +304,7 @@ impl Semaphore {
             heard: 0,
         };
         self.queues.insert(key.clone(), state);
-        let access = Event::Reach(self.access.operations());
+        let access = Event::Access(self.access.operations());
         self.show(key, access, now, stores);
         true
     }
@@ -360,12 +360,12 @@ impl Semaphore {
     }
 
     /// It may use Consul in another way from now on, or not any more.
-    pub(super) fn reach(&mut self, access: ConsulAccess, now: Now, stores: &impl Stores) {
+    pub(super) fn set_access(&mut self, access: ConsulAccess, now: Now, stores: &impl Stores) {
         self.access = access;
         if matches!(access, ConsulAccess::Refused { .. }) {
             self.show_all(|_, _| Event::Abandoned, now, stores);
         }
-        self.show_all(|_, _| Event::Reach(access.operations()), now, stores);
+        self.show_all(|_, _| Event::Access(access.operations()), now, stores);
     }
 
     /// These limits are recorded as ours.

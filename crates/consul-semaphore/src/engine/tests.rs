@@ -564,7 +564,7 @@ fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
     let now = world.now();
     world
         .engine
-        .reach(&db.semaphore, GRANTED, now, &world.store);
+        .set_access(&db.semaphore, GRANTED, now, &world.store);
     world.engine.pass(now, &world.store);
     let effects = std::iter::from_fn(|| world.engine.next_effect());
     let calls = effects.filter_map(|effect| match effect {

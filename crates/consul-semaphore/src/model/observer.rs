@@ -170,8 +170,8 @@ impl Observer {
         if let Some(body) = &sight.body {
             let free = body.limit().saturating_sub(body.holders.len());
             let free = u32::try_from(free).unwrap();
-            let impatient = workloads.objects().filter(|object| object.is_impatient());
-            let contended = impatient.filter(|object| object.slots.get() > free);
+            let skippable = workloads.objects().filter(|object| object.is_skippable());
+            let contended = skippable.filter(|object| object.slots.get() > free);
             self.contended
                 .extend(contended.map(|object| object.uid.clone()));
         }

@@ -73,7 +73,7 @@ impl Days {
 
     fn happen(&mut self, happening: &Happening) {
         match happening {
-            Happening::Reach(reach) => self.reach(*reach),
+            Happening::Reach(reach) => self.set_access(*reach),
             Happening::Expire(choice) => {
                 let overdue = self.overdue(1);
                 if let Some(session) = overdue.get(choice % overdue.len().max(1)) {
@@ -97,7 +97,7 @@ impl Days {
         self.second();
     }
 
-    fn reach(&mut self, reach: Reach) {
+    fn set_access(&mut self, reach: Reach) {
         self.outside.reach = reach;
         if reach != Reach::Silent {
             self.operator.give_up(&self.outside, true);
@@ -241,7 +241,7 @@ impl Days {
 
     /// Consul is there for good: all comes back by itself, and to rest.
     fn settle(&mut self) {
-        self.reach(Reach::There);
+        self.set_access(Reach::There);
         self.outside.workloads.allow_all();
         self.pass();
         for _ in 0..4 * TTL {

@@ -123,7 +123,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let waits = |object: &Object| {
             let workload = workload(&object.uid);
             let workload = workload.filter(|workload| settings.may_start(workload));
-            object.is_impatient() && workload.is_some_and(|workload| free < slots(&workload))
+            object.is_skippable() && workload.is_some_and(|workload| free < slots(&workload))
         };
         let waiting = outside.workloads.objects().any(waits);
         assert!(!waiting || settings.paused, "it was not to wait");

@@ -22,7 +22,7 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     if let Some(transaction) = &plan.transaction {
         assert!(plan.record.is_none() || transaction.limit.is_none());
         check_removal(observed, transaction);
-        check_line(observed, plan, transaction);
+        check_order(observed, plan, transaction);
     }
 }
 
@@ -50,8 +50,8 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
 fn check_skips(observed: &Observed<'_>, plan: &Plan) {
     for skip in &plan.skips {
         let reading = observed.reading.expect("Consul was read");
-        let mut line = observed.line.iter();
-        let workload = line.find(|workload| workload.uid == skip.workload.uid);
+        let mut queue = observed.queue.iter();
+        let workload = queue.find(|workload| workload.uid == skip.workload.uid);
         assert!(
             workload.is_some_and(|workload| workload.seen <= reading.sent),
             "{skip:?}"
@@ -74,7 +74,7 @@ fn check_removal(observed: &Observed<'_>, transaction: &Transaction) {
 
 /// Nobody is passed: a workload that waits is granted only if a slot is left for everyone before it, and
 /// for every running workload that is to have its own again.
-fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
+fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     let granted: BTreeSet<&Uid> = transaction.grants.iter().map(|g| &g.workload.uid).collect();
     let starts = |grant: &&Grant| grant.starts;
     if !transaction.grants.iter().any(|grant| starts(&grant)) {
@@ -83,8 +83,8 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     assert!(!observed.settings.paused && !observed.settings.terminating);
     let body = written(transaction).expect("a grant writes the lock");
 
-    let line: Vec<&Workload> = observed
-        .line
+    let queue: Vec<&Workload> = observed
+        .queue
         .iter()
         .map(AsRef::as_ref)
         .filter(|workload| waits(observed, workload))
@@ -100,16 +100,16 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
             uid,
         )
     };
-    assert!(line.is_sorted_by_key(in_order), "the line is out of order");
-    let last = line
+    assert!(queue.is_sorted_by_key(in_order), "the line is out of order");
+    let last = queue
         .iter()
         .rposition(|workload| granted.contains(&workload.uid));
-    let before = &line[..last.unwrap_or(0)];
+    let before = &queue[..last.unwrap_or(0)];
     let passed = before
         .iter()
         .filter(|workload| !granted.contains(&workload.uid))
         // What is too little for one that does not wait is for those behind it.
-        .filter(|workload| !workload.is_impatient() || slots(workload) == 1);
+        .filter(|workload| !workload.is_skippable() || slots(workload) == 1);
 
     let suspended =
         |workload: &Workload| plan.suspends.iter().any(|s| s.workload.uid == workload.uid);
@@ -130,7 +130,7 @@ fn check_line(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) {
     );
 }
 
-/// Whether a workload in line can be granted a slot now.
+/// Whether a workload in the queue can be granted a slot now.
 fn waits(observed: &Observed<'_>, workload: &Workload) -> bool {
     let taken = observed.ours.iter().any(|ours| {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));

@@ -82,7 +82,7 @@ pub(super) fn workloads() -> BoxedStrategy<Event> {
     ];
     prop_oneof![
         6 => (any_one(), -1..2).prop_map(|(workload, priority)| Event::Create { workload, priority }),
-        2 => any_one().prop_map(Event::CreateImpatient),
+        2 => any_one().prop_map(Event::CreateSkippable),
         6 => Just(Event::Control),
         5 => any_one().prop_map(Event::EndPod),
         1 => any_one().prop_map(Event::Fail),

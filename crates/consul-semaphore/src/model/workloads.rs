@@ -33,7 +33,7 @@ pub(super) struct Object {
     pub(super) slots: NonZeroU32,
     pub(super) priority: i32,
     /// Whether it is not to wait.
-    pub(super) impatient: bool,
+    pub(super) skippable: bool,
     pub(super) hold: bool,
     pub(super) suspend: bool,
     /// What a grant wrote into its template.
@@ -68,8 +68,8 @@ impl Object {
     }
 
     /// Whether it is deleted where it would have to wait.
-    pub(super) fn is_impatient(&self) -> bool {
-        self.impatient && self.granted.is_none() && self.reported.is_empty()
+    pub(super) fn is_skippable(&self) -> bool {
+        self.skippable && self.granted.is_none() && self.reported.is_empty()
     }
 
     /// Whether it is Complete or Failed.
@@ -82,7 +82,7 @@ impl Object {
         self.ran
     }
 
-    /// Since when it is in line.
+    /// Since when it is in the queue.
     fn since(&self) -> i64 {
         let suspended = self.suspended.filter(|_| self.ran);
         suspended.unwrap_or(self.created)
@@ -96,7 +96,7 @@ impl Object {
             wants,
             slots,
             priority,
-            impatient,
+            skippable,
             hold,
             suspend,
             granted,
@@ -110,7 +110,7 @@ impl Object {
             stopped_by_user,
             rogue,
         } = self;
-        canon.word(&(wants, slots, priority, impatient, suspended.is_some()));
+        canon.word(&(wants, slots, priority, skippable, suspended.is_some()));
         canon.word(&(hold, suspend, finished, deleting, ran));
         canon.word(&(forbidden, stopped_by_user, rogue));
         canon.granted(granted.as_ref(), reported);
@@ -163,16 +163,16 @@ impl Default for Workloads {
 impl Workloads {
     /// All that counts of the workloads and their pods.
     pub(super) fn trace(&self, canon: &mut Canon<'_>) {
-        let mut line: Vec<i64> = self.objects().map(Object::since).collect();
-        line.sort_unstable();
-        line.dedup();
+        let mut queue: Vec<i64> = self.objects().map(Object::since).collect();
+        queue.sort_unstable();
+        queue.dedup();
         for uid in canon.workloads() {
             let object = self.get(uid);
             let pods = || self.pods.iter().filter(|pod| pod.workload == *uid);
             canon.word(&(object.is_some(), pods().count()));
             if let Some(object) = object {
                 object.trace(canon);
-                canon.word(&line.binary_search(&object.since()).ok());
+                canon.word(&queue.binary_search(&object.since()).ok());
             }
             for pod in pods() {
                 let Pod {
@@ -271,7 +271,7 @@ impl Workloads {
                     ..SlotRequest::one(wants.clone(), None)
                 })
                 .collect(),
-            on_contention: if object.impatient {
+            on_contention: if object.skippable {
                 OnContention::Skip
             } else {
                 OnContention::Wait
@@ -316,7 +316,7 @@ impl Workloads {
                 NonZeroU32::MIN
             },
             priority,
-            impatient: false,
+            skippable: false,
             hold: false,
             suspend: true,
             granted: None,
@@ -490,7 +490,7 @@ impl Workloads {
             return Answer::Conflict;
         }
         if matches!(patch, Patch::Skip(_)) {
-            assert!(object.is_impatient(), "it was to wait: {object:?}");
+            assert!(object.is_skippable(), "it was to wait: {object:?}");
             self.delete(&target.uid.clone(), Deletion::Background);
             return Answer::Done;
         }

@@ -45,7 +45,7 @@ pub(super) enum Event {
         priority: i32,
     },
     /// A workload is made that is not to wait.
-    CreateImpatient(usize),
+    CreateSkippable(usize),
     Control,
     EndPod(usize),
     Fail(usize),
@@ -462,11 +462,11 @@ fn by_users(outside: &mut Outside, event: &Event) {
                 workloads.create(name, &asked_for, *priority);
             }
         }
-        Event::CreateImpatient(workload) => {
+        Event::CreateSkippable(workload) => {
             let free: Vec<_> = NAMES.iter().filter(|name| !workloads.has(name)).collect();
             if let Some(name) = pick(&free, *workload) {
                 let uid = workloads.create(name, &asked_for, 0);
-                workloads.edit(&uid, |object| object.impatient = true);
+                workloads.edit(&uid, |object| object.skippable = true);
             }
         }
         Event::Forbid(workload, refusal) => {

@@ -3,12 +3,12 @@
 use super::*;
 
 /// A semaphore of one slot, whose holder is done; its grant came with a cooldown of a minute. The next
-/// in line has its session.
+/// in the queue has its session.
 fn facts() -> Facts {
     let done = done("a", "sa");
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &done, false).cooldown("sa", 60, None);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     facts
 }
 
@@ -69,7 +69,7 @@ fn what_the_spec_says_by_then_changes_nothing() {
 fn a_grant_says_how_long_its_slot_is_to_cool() {
     let mut facts = Facts::new(1, &[]);
     facts.settings.cooldown = Duration::from_mins(1);
-    facts.line(&[waiting("a")]).session("a", "sa");
+    facts.queue(&[waiting("a")]).session("a", "sa");
     let body = body(&facts.decide());
     assert_eq!((body.cooldown, body.cools_until), (60, None));
 }

@@ -6,7 +6,9 @@ use super::*;
 fn one_that_cannot_be_started_blocks_nobody() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &waiting("a"), false);
-    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts
+        .queue(&[waiting("a"), waiting("b")])
+        .session("b", "sb");
     facts.barred.insert("a".into());
     // Another replica may be about to start it: it is told first.
     let plan = facts.decide();
@@ -20,7 +22,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     let told = samples::workload("a", Phase::Idle, None, Some("sa"));
     facts.ours.clear();
     facts.ours("sa", &told, true);
-    facts.line = vec![told.into(), waiting("b").into()];
+    facts.queue = vec![told.into(), waiting("b").into()];
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
 }
@@ -29,7 +31,9 @@ fn one_that_cannot_be_started_blocks_nobody() {
 fn one_that_cannot_even_be_told_blocks_nobody_either() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &waiting("a"), true);
-    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts
+        .queue(&[waiting("a"), waiting("b")])
+        .session("b", "sb");
     facts.barred.insert("a".into());
     facts.immovable.insert("a".into());
     let plan = facts.decide();
@@ -42,7 +46,7 @@ fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
     // It ran, lost its slot and was granted another one: its pods may be there, whatever its status says.
     let workload = samples::workload("a", Phase::Idle, Some("old"), None);
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &workload, false).line(&[workload]);
+    facts.ours("sa", &workload, false).queue(&[workload]);
     facts.barred.insert("a".into());
     facts.immovable.insert("a".into());
     let plan = facts.decide();
@@ -55,7 +59,9 @@ fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
 fn a_slot_is_not_released_while_its_workload_is_written_to() {
     // Another PATCH that would start it may still be on its way.
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &waiting("a"), false).line(&[waiting("a")]);
+    facts
+        .ours("sa", &waiting("a"), false)
+        .queue(&[waiting("a")]);
     facts.barred.insert("a".into());
     facts.busy.insert("a".into());
     assert_eq!(released(&facts.decide()), [""; 0]);
@@ -68,7 +74,7 @@ fn a_user_s_suspension_is_a_hold() {
     facts
         .ours("sa", &workload, true)
         .bound(workload.clone())
-        .line(&[workload]);
+        .queue(&[workload]);
     let plan = facts.decide();
     assert_eq!(plan.transaction, None, "the PATCH comes before the release");
     assert!(plan.give_backs[0].hold);
@@ -131,7 +137,7 @@ fn of_two_contenders_without_a_slot_the_older_stays() {
     facts.ours("sa", &waiting("a"), false);
     facts.entries.last_mut().unwrap().create_index += 1;
     facts.ours("sb", &waiting("a"), false);
-    facts.line(&[waiting("a")]);
+    facts.queue(&[waiting("a")]);
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["a"]));
     assert_eq!(
@@ -203,7 +209,7 @@ fn a_semaphore_that_is_deleted_lets_running_workloads_finish() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.settings.terminating = true;
     facts.ours("sa", &workload, false).bound(workload);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     assert!(!plan.finished);

@@ -42,7 +42,7 @@ fn removes(plan: &Plan) -> bool {
 fn its_lock_is_written_with_the_first_holder_and_not_before() {
     let mut facts = unused(1);
     assert_eq!(facts.decide().transaction, None);
-    facts.line(&[waiting_for_k("a")]);
+    facts.queue(&[waiting_for_k("a")]);
     let plan = facts.decide();
     assert_eq!((plan.transaction, plan.sessions.len()), (None, 1));
 
@@ -60,7 +60,7 @@ fn its_lock_is_written_with_the_first_holder_and_not_before() {
 fn its_limit_is_recorded_as_ours_before() {
     let mut facts = unused(1);
     facts.applied = Vec::new();
-    facts.line(&[waiting_for_k("a")]).session("a", "sa");
+    facts.queue(&[waiting_for_k("a")]).session("a", "sa");
     let plan = facts.decide();
     assert_eq!((plan.record, plan.transaction), (Some(vec![1]), None));
 }
@@ -73,8 +73,8 @@ fn it_goes_with_the_last_holder() {
     assert_eq!(released(&plan), ["sa"]);
     assert!(removes(&plan), "{plan:?}");
 
-    // The next in line takes it over.
-    facts.line(&[waiting_for_k("b")]).session("b", "sb");
+    // The next in the queue takes it over.
+    facts.queue(&[waiting_for_k("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
     assert!(!removes(&plan));
@@ -94,7 +94,7 @@ fn what_somebody_left_behind_is_no_conflict() {
     let mut facts = unused(1);
     facts.lock(7, &[]);
     assert!(removes(&facts.decide()));
-    facts.line(&[waiting_for_k("a")]).session("a", "sa");
+    facts.queue(&[waiting_for_k("a")]).session("a", "sa");
     assert!(removes(&facts.decide()), "for the one that waits");
     facts.raw_lock("a note");
     assert_eq!(facts.decide().transaction, None, "it is no semaphore's");
@@ -119,7 +119,7 @@ fn a_workload_of_another_key_is_not_granted_its_slots() {
         requests: vec![SlotRequest::one("db", Some("other".parse().unwrap()))],
         ..waiting("a")
     };
-    facts.line(&[other]).session("a", "sa");
+    facts.queue(&[other]).session("a", "sa");
     assert_eq!(facts.decide().transaction, None);
 }
 
@@ -137,7 +137,7 @@ fn left() -> Facts {
 fn a_mutex_that_somebody_left_behind_goes_unless_the_next_one_takes_it() {
     let mut facts = left();
     assert!(removes(&facts.decide()));
-    facts.line(&[waiting_for_k("a")]);
+    facts.queue(&[waiting_for_k("a")]);
     assert!(!removes(&facts.decide()));
     facts.session("a", "sa");
     let plan = facts.decide();
@@ -164,7 +164,7 @@ fn one_that_comes_too_late_is_deleted_though_nothing_stands_there_yet() {
     };
     let mut facts = unused(1);
     facts.settings.cooldown = Duration::from_mins(1);
-    facts.line(&[late]);
+    facts.queue(&[late]);
     let plan = facts.decide();
     assert_eq!(
         (plan.skips.len(), &plan.transaction),
@@ -219,7 +219,7 @@ fn of_a_whole_prefix_another_limit_is_a_conflict_also_while_nobody_uses_it() {
     facts.lock(7, &[]);
     let reading = facts.reading();
     facts.mutex.observe(&reading, second(0));
-    facts.line(&[waiting("a")]).session("a", "sa");
+    facts.queue(&[waiting("a")]).session("a", "sa");
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     assert_eq!(plan.agreement, Some(Agreement::Conflict { theirs: 7 }));

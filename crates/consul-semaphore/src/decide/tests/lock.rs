@@ -6,7 +6,7 @@ use super::*;
 fn a_limit_is_recorded_before_it_is_written() {
     let mut facts = Facts::new(3, &[]);
     facts.settings.limit = 5;
-    facts.line(&[waiting("a")]).session("a", "sa");
+    facts.queue(&[waiting("a")]).session("a", "sa");
     let plan = facts.decide();
     assert_eq!(plan.record, Some(vec![3, 5]));
     assert_eq!(plan.transaction, None);
@@ -50,7 +50,7 @@ fn a_foreign_limit_stops_grants_and_nothing_else() {
     );
     let mut facts = Facts::new(3, &[]);
     facts.lock(7, &["sa"]).ours("sa", &done, false);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(plan.agreement, Some(Agreement::Conflict { theirs: 7 }));
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec![]));
@@ -67,7 +67,7 @@ fn what_is_not_understood_is_left_alone() {
     );
     let mut facts = Facts::new(1, &[]);
     facts.raw_lock("not json").ours("sa", &done, false);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let transaction = facts.decide().transaction.unwrap();
     let delete = Op::DeleteCas {
         key: "p/sa".into(),

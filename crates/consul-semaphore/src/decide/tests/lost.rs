@@ -58,7 +58,7 @@ fn the_key_of_a_freed_contender_of_ours_goes_with_its_holder() {
     running_on.bound(running("a", "sa")).session("a", "new");
     assert_eq!(first(&running_on), delete, "swapped");
     let mut suspended = freed();
-    suspended.line(&[samples::workload("a", Phase::Idle, Some("sa"), None)]);
+    suspended.queue(&[samples::workload("a", Phase::Idle, Some("sa"), None)]);
     assert_eq!(first(&suspended), delete, "pruned");
 }
 
@@ -76,7 +76,7 @@ fn a_dead_holder_that_is_to_be_swapped_is_not_pruned() {
 fn a_lost_slot_is_kept_for_its_workload_while_its_session_is_being_made() {
     let mut facts = Facts::new(1, &[]);
     facts.bound(running("a", "sa"));
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(granted(&plan), [""; 0]);
     assert_eq!(asks_sessions(&plan), ["a"]);
@@ -113,7 +113,7 @@ fn a_workload_seen_after_the_reading_is_not_judged_by_it_and_nobody_takes_its_pl
     late.seen = second(READ + 1);
     let mut facts = Facts::new(1, &[]);
     facts.bound(late).session("a", "new");
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert!(plan.reread);
     assert_eq!(granted(&plan), [""; 0]);
@@ -223,7 +223,7 @@ fn nobody_takes_the_place_of_pods_whose_holder_was_taken_out() {
         let mut facts = Facts::new(1, &[]);
         facts.settings.on_slot_lost = OnSlotLost::Suspend;
         facts.bound(samples::workload("a", phase, Some("sa"), reported));
-        facts.line(&[waiting("b")]).session("b", "sb");
+        facts.queue(&[waiting("b")]).session("b", "sb");
         let next = (phase == Phase::Idle).then_some("b");
         assert_eq!(granted(&facts.decide()), Vec::from_iter(next), "{phase:?}");
     }
@@ -234,7 +234,7 @@ fn nobody_takes_the_place_of_pods_while_their_workload_is_being_suspended() {
     let mut facts = Facts::new(1, &[]);
     facts.bound(running("a", "sa"));
     facts.busy.insert("a".into());
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     assert_eq!(granted(&facts.decide()), [""; 0]);
 }
 

@@ -73,7 +73,7 @@ fn lock(session: &str) -> String {
 #[test]
 fn a_free_mutex_is_locked_as_it_was_read() {
     let mut facts = mutex();
-    facts.line(&[waiting("a"), waiting("b")]);
+    facts.queue(&[waiting("a"), waiting("b")]);
     facts.session("a", "sa").session("b", "sb");
     let plan = facts.decide();
     assert_eq!(
@@ -99,7 +99,7 @@ fn a_free_mutex_is_locked_as_it_was_read() {
 fn a_held_mutex_is_waited_for_with_a_session_made_ahead() {
     let mut facts = mutex();
     key(&mut facts, Some("other"), MUTEX_FLAGS, "");
-    facts.line(&[waiting("a"), waiting("b")]);
+    facts.queue(&[waiting("a"), waiting("b")]);
     let plan = facts.decide();
     assert_eq!(
         (&plan.transaction, asks_sessions(&plan)),
@@ -114,7 +114,7 @@ fn a_hand_over_is_one_transaction_and_a_release_leaves_nothing() {
     let plan = facts.decide();
     assert_eq!(operations(&plan), ["unlock sa", "delete"]);
 
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(operations(&plan), ["unlock sa".to_owned(), lock("sb")]);
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
@@ -123,7 +123,7 @@ fn a_hand_over_is_one_transaction_and_a_release_leaves_nothing() {
 #[test]
 fn the_slot_is_that_of_the_last_lock_of_the_key() {
     let mut facts = held_for(&done("a", "sa"));
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let transaction = facts.decide().transaction.expect("a hand-over");
     let entry = |session: Option<&str>, lock_index| Entry {
         key: samples::LOCK_KEY.into(),
@@ -159,7 +159,7 @@ fn a_key_that_is_a_semaphores_is_left_alone() {
     ] {
         let mut facts = mutex();
         key(&mut facts, None, flags, value);
-        facts.line(&[waiting("a")]).session("a", "sa");
+        facts.queue(&[waiting("a")]).session("a", "sa");
         let plan = facts.decide();
         assert_eq!(
             (plan.transaction, plan.agreement),
@@ -172,7 +172,7 @@ fn a_key_that_is_a_semaphores_is_left_alone() {
 #[test]
 fn a_mutex_that_rests_is_asked_for_again_in_a_while() {
     let mut facts = mutex();
-    facts.line(&[waiting("a")]).session("a", "sa");
+    facts.queue(&[waiting("a")]).session("a", "sa");
     facts.mutex.delay(second(NOW), 0.0);
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
@@ -207,7 +207,7 @@ fn pods_of_a_workload_that_lost_the_mutex_keep_it_from_the_next() {
     let stopping = samples::workload("a", Phase::Stopping, Some("sa"), None);
     facts
         .bound(stopping)
-        .line(&[waiting("b")])
+        .queue(&[waiting("b")])
         .session("b", "sb");
     assert_eq!(facts.decide().transaction, None);
 }
@@ -215,7 +215,7 @@ fn pods_of_a_workload_that_lost_the_mutex_keep_it_from_the_next() {
 #[test]
 fn others_have_a_turn_after_many_of_ours() {
     let mut facts = held_for(&done("a", "sa"));
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     for _ in 0..IN_A_ROW {
         facts.mutex.took(&"sa".into(), second(READ));
     }
@@ -246,7 +246,7 @@ fn others_have_a_turn_after_many_of_ours() {
 #[test]
 fn of_a_semaphore_others_are_seen_waiting_or_nobody_waits() {
     let mut facts = Facts::new(1, &[]);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     for _ in 0..IN_A_ROW {
         facts.mutex.took(&"sa".into(), second(READ));
     }
@@ -274,7 +274,7 @@ fn a_deleted_one_removes_its_key_if_nobody_has_it() {
 #[test]
 fn a_semaphore_takes_the_place_of_a_mutex_that_nobody_holds_once_it_has_rested() {
     let mut facts = Facts::new(1, &[]);
-    facts.line(&[waiting("a")]).session("a", "sa");
+    facts.queue(&[waiting("a")]).session("a", "sa");
     key(&mut facts, Some("other"), MUTEX_FLAGS, "");
     assert_eq!(facts.decide().transaction, None, "it is held");
 

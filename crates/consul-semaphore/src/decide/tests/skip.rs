@@ -20,7 +20,7 @@ fn scheduled(name: &str, before: u64) -> Workload {
     };
     Workload {
         cron_job: Some(Arc::new(cron_job)),
-        ..impatient(name)
+        ..skippable(name)
     }
 }
 
@@ -34,7 +34,7 @@ fn taken() -> Facts {
 #[test]
 fn where_all_slots_are_taken_it_is_deleted_and_nothing_is_made_for_it() {
     let mut facts = taken();
-    facts.line(&[impatient("a"), waiting("b")]);
+    facts.queue(&[skippable("a"), waiting("b")]);
     let plan = facts.decide();
     assert_eq!(skipped(&plan), ["a"]);
     assert_eq!(asks_sessions(&plan), ["b"]);
@@ -57,7 +57,7 @@ fn dead_holders_that_rest_and_slots_that_cool_are_taken() {
     let done = done("a", "sa");
     facts.ours("sa", &done, false);
     facts.cooldown("sa", 60, Some(NOW + 10)).read_coolings();
-    facts.line(&[impatient("b")]);
+    facts.queue(&[skippable("b")]);
     let plan = facts.decide();
     assert_eq!(skipped(&plan), ["b"]);
     let Skipped::Taken { by, .. } = &plan.skips[0].why else {
@@ -86,21 +86,21 @@ fn whatever_else_is_in_the_way_it_waits() {
     ];
     for (number, obstacle) in obstacles.into_iter().enumerate() {
         let mut facts = taken();
-        facts.line(&[impatient("a")]);
+        facts.queue(&[skippable("a")]);
         obstacle(&mut facts);
         assert_eq!(skipped(&facts.decide()), [""; 0], "obstacle {number}");
     }
     let mut facts = taken();
-    facts.line(&[impatient("a")]);
+    facts.queue(&[skippable("a")]);
     assert_eq!(skipped(&facts.decide_without_consul()), [""; 0]);
 }
 
 #[test]
 fn what_was_read_before_it_was_there_proves_nothing_against_it() {
-    let mut workload = impatient("a");
+    let mut workload = skippable("a");
     workload.seen = second(READ + 1);
     let mut facts = taken();
-    facts.line(&[workload]);
+    facts.queue(&[workload]);
     let plan = facts.decide();
     assert!(plan.reread && plan.skips.is_empty(), "{plan:?}");
 }
@@ -109,14 +109,14 @@ fn what_was_read_before_it_was_there_proves_nothing_against_it() {
 fn of_two_for_one_slot_one_runs_and_the_other_is_deleted_afterwards() {
     let mut facts = Facts::new(1, &[]);
     facts
-        .line(&[impatient("a"), impatient("b")])
+        .queue(&[skippable("a"), skippable("b")])
         .session("a", "sa");
     let plan = facts.decide();
     assert_eq!((granted(&plan), skipped(&plan)), (vec!["a"], vec![]));
 
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &running("a", "sa"), false);
-    facts.line(&[impatient("b")]);
+    facts.queue(&[skippable("b")]);
     assert_eq!(skipped(&facts.decide()), ["b"]);
 }
 
@@ -128,7 +128,7 @@ fn one_that_had_a_slot_waits_like_any_other() {
     for workload in [&mut lost, &mut told] {
         workload.on_contention = OnContention::Skip;
     }
-    facts.line(&[lost, told]);
+    facts.queue(&[lost, told]);
     assert_eq!(skipped(&facts.decide()), [""; 0]);
 }
 
@@ -137,7 +137,7 @@ fn one_that_comes_too_late_is_deleted_though_a_slot_is_free() {
     let late = |cooldown: u64, before: u64| {
         let mut facts = Facts::new(1, &[]);
         facts.settings.cooldown = Duration::from_secs(cooldown);
-        facts.line(&[scheduled("a", before)]).session("a", "sa");
+        facts.queue(&[scheduled("a", before)]).session("a", "sa");
         let plan = facts.decide();
         let why = plan.skips.first().map(|skip| skip.why.clone());
         (granted(&plan).len(), why)
@@ -156,6 +156,6 @@ fn one_for_a_time_that_is_to_come_is_not_late() {
     cron_job.scheduled = Some(ahead);
     let mut facts = Facts::new(1, &[]);
     facts.settings.cooldown = Duration::from_mins(1);
-    facts.line(&[workload]).session("a", "sa");
+    facts.queue(&[workload]).session("a", "sa");
     assert_eq!(granted(&facts.decide()), ["a"]);
 }

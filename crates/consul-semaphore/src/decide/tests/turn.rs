@@ -3,7 +3,7 @@
 use super::*;
 use crate::turns::WINDOW;
 
-/// A workload that came in line at this second.
+/// A workload that came in the queue at this second.
 fn since(name: &str, since: i64) -> Workload {
     Workload {
         since,
@@ -63,7 +63,7 @@ fn a_free_slot_goes_to_the_first_of_all_clusters() {
     ] {
         let mut facts = Facts::new(1, &[]);
         facts.elsewhere("s", priority, began);
-        facts.line(&[since("a", 5)]).session("a", "sa");
+        facts.queue(&[since("a", 5)]).session("a", "sa");
         let plan = facts.decide();
         assert_eq!(granted(&plan), expected, "{priority} since {began}");
     }
@@ -76,7 +76,7 @@ fn one_slot_is_left_to_each_of_those_who_come_before() {
         .contender("h")
         .elsewhere("s", 0, 4)
         .elsewhere("t", 0, 6);
-    facts.line(&[since("a", 5), since("b", 7)]);
+    facts.queue(&[since("a", 5), since("b", 7)]);
     facts.session("a", "sa").session("b", "sb");
     assert_eq!(granted(&facts.decide()), ["a"], "the other one is for s");
 }
@@ -86,7 +86,7 @@ fn a_program_that_says_nothing_comes_before_whoever_came_after_it() {
     let mut facts = Facts::new(1, &[]);
     facts
         .contender("go")
-        .line(&[since("a", 5)])
+        .queue(&[since("a", 5)])
         .session("a", "sa");
     let plan = facts.decide();
     assert_eq!(granted(&plan), [""; 0], "it has no contender yet");
@@ -103,7 +103,7 @@ fn a_program_that_says_nothing_comes_before_whoever_came_after_it() {
 fn whoever_does_not_take_its_turn_is_passed_over() {
     let mut facts = Facts::new(1, &[]);
     facts.elsewhere("s", 9, 0);
-    facts.line(&[since("a", 5)]).session("a", "sa");
+    facts.queue(&[since("a", 5)]).session("a", "sa");
     facts.free_for(WINDOW / 2);
     let plan = facts.decide();
     assert_eq!(granted(&plan), [""; 0]);
@@ -123,7 +123,7 @@ fn a_slot_is_given_back_alone_while_somebody_elsewhere_comes_first() {
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &done, false).bound(done);
     facts.elsewhere("s", 0, 4);
-    facts.line(&[since("b", 5)]).session("b", "sb");
+    facts.queue(&[since("b", 5)]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec![]));
     assert_eq!(shown(&plan), [("b".into(), 0)], "it is seen to wait");
@@ -135,7 +135,7 @@ fn where_nobody_else_is_nothing_is_shown_to_anybody() {
     facts
         .ours("sa", &running("a", "sa"), false)
         .bound(running("a", "sa"));
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     assert_eq!(shown(&facts.decide()), []);
     facts.settings.limit = 2;
     facts.applied = vec![2];
@@ -155,9 +155,9 @@ fn a_workload_whose_priority_changes_is_shown_anew() {
     let body = String::from_utf8(entry.value.clone()).unwrap();
     let body = body.replace(r#""name":"y""#, r#""name":"a""#);
     entry.value = body.replace(r#""uid":"sa""#, r#""uid":"a""#).into();
-    facts.line(std::slice::from_ref(&workload));
+    facts.queue(std::slice::from_ref(&workload));
     assert_eq!(shown(&facts.decide()), [], "it is as it is shown");
-    facts.line = vec![
+    facts.queue = vec![
         Workload {
             priority: 7,
             ..workload
@@ -172,7 +172,7 @@ fn without_fair_order_whoever_is_faster_has_the_slot() {
     let mut facts = Facts::new(1, &[]);
     facts.settings.fair = None;
     facts.elsewhere("s", 9, 0);
-    facts.line(&[since("a", 5)]).session("a", "sa");
+    facts.queue(&[since("a", 5)]).session("a", "sa");
     assert_eq!(granted(&facts.decide()), ["a"]);
 }
 
@@ -182,7 +182,7 @@ fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
     let mut facts = Facts::new(1, &["h"]);
     facts
         .contender("h")
-        .line(&[waiting("a")])
+        .queue(&[waiting("a")])
         .session("a", "sa");
     let plan = facts.decide();
     let operations = &plan.transaction.as_ref().unwrap().operations;
@@ -205,7 +205,7 @@ fn of_those_who_are_overtaken_the_first_alone_stays_shown() {
         priority: 9,
         ..since("b", 7)
     };
-    facts.line(&[first, second, third]).session("b", "sb");
+    facts.queue(&[first, second, third]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!(shown(&plan), [("b".into(), 9)]);
     assert_eq!(released(&plan), ["sc"]);

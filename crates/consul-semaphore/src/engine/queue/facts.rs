@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Queue;
 use crate::{
     Observed, OwnContender, Phase, Uid, Workload,
-    engine::{knowledge::Memory, message::Now, refusals::Withheld},
+    engine::{knowledge::Memory, message::Now, refusals::Excluded},
 };
 
 /// The facts of a pass, owned.
@@ -19,7 +19,7 @@ pub(super) struct Facts {
     /// How many are steady.
     pub(super) steady: usize,
     pub(super) waiting: Vec<Arc<Workload>>,
-    pub(super) withheld: Withheld,
+    pub(super) excluded: Excluded,
 }
 
 impl Facts {
@@ -45,11 +45,11 @@ impl Facts {
             cooldowns: &queue.held.cooldowns,
             ours: &self.ours,
             bound: &self.bound,
-            line: &self.waiting,
+            queue: &self.waiting,
             sessions: &queue.sessions.ahead,
-            busy: &self.withheld.busy,
-            barred: &self.withheld.barred,
-            immovable: &self.withheld.immovable,
+            busy: &self.excluded.busy,
+            barred: &self.excluded.barred,
+            immovable: &self.excluded.immovable,
             closed: queue.writes.refusals.is_closed(self.now.moment),
             joint,
             operations: queue.operations.unwrap_or(0),

@@ -120,7 +120,7 @@ impl Queue {
             bound: self.all_bound(facts, lookup),
             steady: 0,
             waiting: facts.waiting.clone(),
-            withheld: facts.withheld.clone(),
+            excluded: facts.excluded.clone(),
         };
         self.check_evidence(&all, lookup);
         let mut evidence = self.held.evidence.clone();

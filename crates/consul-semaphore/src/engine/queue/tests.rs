@@ -83,7 +83,7 @@ fn nobody_is_suspended_while_news_of_its_slot_waits_behind_a_call() {
         .identity(&Target::from(&workload), 0)
         .session_name();
     let mut queue = Queue::new(settings, vec![1], Defence::default());
-    queue.handle(Event::Reach(Some(64)), at(start), &store);
+    queue.handle(Event::Access(Some(64)), at(start), &store);
     for _ in 0..2 {
         queue.pass(at(start), &store);
         for (id, call) in calls(&mut queue) {

@@ -26,12 +26,12 @@ impl Operator {
         canon.word(&semaphore.watched().is_known());
         let settings = &outside.settings;
         let now = canon.now();
-        let withheld = queue.withheld_now(now);
+        let excluded = queue.excluded_now(now);
         for uid in canon.workloads() {
             let ahead = queue.sessions.ahead.iter();
             let ahead = ahead.filter(|(slot, _)| slot.workload == *uid);
             canon.in_order(ahead.map(|(_, session)| session));
-            canon.word(&(withheld(uid), queue.writes.refusals.history(uid)));
+            canon.word(&(excluded(uid), queue.writes.refusals.history(uid)));
             canon.word(&self.stopped.contains(uid));
             let workload = outside.workloads.read(uid, now);
             let deadline =

@@ -108,7 +108,7 @@ impl Lookup for &View<'_> {
             workloads.filter(|workload| workload.started_at(&lock_key) && !unseen(workload));
         let mut waiting = self.queued();
         let mut position = 0..;
-        waiting.retain(|workload| position.next() < Some(head) || workload.is_impatient());
+        waiting.retain(|workload| position.next() < Some(head) || workload.is_skippable());
         Slice {
             bound: bound.collect(),
             waiting,

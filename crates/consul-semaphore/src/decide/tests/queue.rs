@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn as_many_as_fit_are_granted_at_once() {
     let mut facts = Facts::new(2, &[]);
-    facts.line(&[waiting("a"), waiting("b"), waiting("c")]);
+    facts.queue(&[waiting("a"), waiting("b"), waiting("c")]);
     facts.session("a", "sa").session("b", "sb");
     let plan = facts.decide();
     assert_eq!(granted(&plan), ["a", "b"]);
@@ -26,7 +26,7 @@ fn a_hand_over_is_one_transaction() {
     );
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &done, false).bound(done);
-    facts.line(&[waiting("b")]).session("b", "sb");
+    facts.queue(&[waiting("b")]).session("b", "sb");
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
     assert_eq!(
@@ -38,7 +38,9 @@ fn a_hand_over_is_one_transaction() {
 #[test]
 fn nobody_is_passed_while_its_session_is_being_made() {
     let mut facts = Facts::new(1, &[]);
-    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts
+        .queue(&[waiting("a"), waiting("b")])
+        .session("b", "sb");
     let plan = facts.decide();
     assert_eq!(granted(&plan), [""; 0]);
     assert_eq!(asks_sessions(&plan), ["a"]);
@@ -47,7 +49,9 @@ fn nobody_is_passed_while_its_session_is_being_made() {
 #[test]
 fn nobody_is_passed_even_while_there_is_room_for_both() {
     let mut facts = Facts::new(2, &[]);
-    facts.line(&[waiting("a"), waiting("b")]).session("b", "sb");
+    facts
+        .queue(&[waiting("a"), waiting("b")])
+        .session("b", "sb");
     let plan = facts.decide();
     assert!(plan.transaction.is_none(), "{plan:?}");
     assert_eq!(asks_sessions(&plan), ["a"]);
@@ -58,20 +62,20 @@ fn nobody_is_passed_even_while_there_is_room_for_both() {
 #[test]
 fn sessions_are_made_for_those_next_in_line_and_for_nobody_else() {
     let mut facts = Facts::new(2, &[]);
-    facts.line(&["a", "b", "c", "d", "e", "f"].map(waiting));
+    facts.queue(&["a", "b", "c", "d", "e", "f"].map(waiting));
     // Two for the slots that are free, and as many ahead.
     assert_eq!(asks_sessions(&facts.decide()), ["a", "b", "c", "d"]);
 }
 
 #[test]
-fn a_workload_that_the_operator_suspended_waits_first_in_line() {
+fn a_workload_that_the_operator_suspended_waits_first_in_the_queue() {
     // Somebody took its session out of Holders; its contender lives.
     let lost = samples::workload("b", Phase::Idle, Some("sb"), None);
     let mut facts = Facts::new(1, &[]);
     facts
         .ours("sb", &lost, false)
         .bound(lost.clone())
-        .line(&[waiting("a"), lost])
+        .queue(&[waiting("a"), lost])
         .session("a", "sa");
     let plan = facts.decide();
     assert_eq!(plan.give_backs, []);
@@ -81,7 +85,9 @@ fn a_workload_that_the_operator_suspended_waits_first_in_line() {
 #[test]
 fn a_cut_short_start_is_completed() {
     let mut facts = Facts::new(1, &["sa"]);
-    facts.ours("sa", &waiting("a"), false).line(&[waiting("a")]);
+    facts
+        .ours("sa", &waiting("a"), false)
+        .queue(&[waiting("a")]);
     let plan = facts.decide();
     assert_eq!(plan.starts[0].slot.session(), &"sa".into());
     assert_eq!(plan.starts[0].slot.fencing_token(), 5);
