@@ -682,4 +682,61 @@ mod tests {
         case.observe(9_999, Some(&reading(9_999, false)), SessionState::Endless);
         assert_eq!(case.deadline(), Some(second(9_999) + settings().patience()));
     }
+
+    #[test]
+    fn the_evidence_for_several_slots_is_the_least_of_all_of_them() {
+        let (settings, key) = (settings(), samples::LOCK_KEY);
+        let slot = |session: &str| crate::GrantedSlot {
+            lock_key: key.into(),
+            session: session.into(),
+        };
+        let mut workload = samples::workload("a", Phase::Running, Some("mine"), Some("mine"));
+        workload.granted = Some(crate::Granted {
+            slots: vec![slot("mine"), slot("second")],
+        });
+        workload.reported = vec!["mine".into(), "second".into()];
+        let mut second_slot = samples::ours("second", Some(workload.clone()));
+        second_slot.identity = std::sync::Arc::new(Identity {
+            ordinal: 1,
+            ..Identity::clone(&second_slot.identity)
+        });
+        let ours = [samples::ours("mine", Some(workload.clone())), second_slot];
+        let lock = r#"{"Limit":2,"Holders":{"mine":true,"second":true}}"#;
+        let entries = vec![
+            samples::entry(key, None, lock),
+            samples::entry("p/mine", Some("mine"), ""),
+            samples::entry("p/second", Some("second"), ""),
+        ];
+        let listing = Listing {
+            entries,
+            index: 1,
+            sent: second(30),
+            reset: false,
+        };
+        let reading = Reading::new("p".parse().unwrap(), crate::Mode::Semaphore, listing);
+        let life =
+            |session: &SessionId| Some(renewed(if session.as_ref() == "mine" { 25 } else { 20 }));
+        let mut evidence = Evidence::default();
+        evidence.observe(
+            second(31),
+            &settings,
+            &[&workload],
+            Some(&reading),
+            &ours,
+            life,
+        );
+        let least = Some(second(20 + 70));
+        assert_eq!(evidence.deadline(&settings, &workload), least);
+        assert!(
+            !evidence.settle(&settings, &ours[..1]),
+            "one of them is missing"
+        );
+        assert!(evidence.settle(&settings, &ours));
+        assert_eq!(
+            (evidence.count_of_steady(), evidence.first_steady()),
+            (2, least)
+        );
+        assert_eq!(evidence.deadline(&settings, &workload), least);
+        assert_eq!(evidence.unsettle(&workload.uid, life), ours);
+    }
 }

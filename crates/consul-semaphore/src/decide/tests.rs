@@ -19,6 +19,7 @@ mod lock;
 mod lost;
 mod mutex;
 mod queue;
+mod several;
 mod skip;
 mod turn;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{operator::Operator, outside::Outside, sight::Body, workloads::Object};
-use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Uid, Workload};
+use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Settings, Uid, Workload};
 
 /// What must be true while calls hang, once all else is done: nobody waits for them but the workloads that they are
 /// about. One that is being written to may have pods, for which a slot is kept.
@@ -18,7 +18,7 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let read = |uid: &Uid| outside.workloads.read(uid, outside.now());
     let writes = operator.hung().filter(|(_, written)| *written);
     let written = writes.filter(|(uid, _)| !holding.contains(*uid));
-    let kept = written.map(|(uid, _)| read(uid).map_or(1, |workload| slots(&workload)));
+    let kept = written.map(|(uid, _)| read(uid).map_or(1, |workload| slots(settings, &workload)));
     let taken = sight.holding().count() + kept.sum::<usize>();
     let hangs = |uid: &Uid| operator.hung().any(|(hung, _)| hung == uid);
     let objects = outside.workloads.objects();
@@ -26,14 +26,15 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let waiting = waiting.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
     // What is free, but not enough for the first, is kept for it.
     let first = waiting.min_by_key(|workload| workload.place());
-    let idle = first.is_some_and(|first| body.limit().saturating_sub(taken) >= slots(&first));
+    let idle =
+        first.is_some_and(|first| body.limit().saturating_sub(taken) >= slots(settings, &first));
     assert!(!idle, "a slot is idle while a call hangs");
 }
 
-/// How many slots a workload asks for.
-pub(super) fn slots(workload: &Workload) -> usize {
-    let slots = workload.requests.iter().map(|request| request.slots.get());
-    slots.map(|slots| usize::try_from(slots).unwrap()).sum()
+/// How many slots of a semaphore a workload asks for.
+pub(super) fn slots(settings: &Settings, workload: &Workload) -> usize {
+    let request = settings.request(workload);
+    request.map_or(1, |request| usize::try_from(request.slots.get()).unwrap())
 }
 
 /// What must be true once nothing is left to do.
@@ -107,7 +108,8 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let startable = startable.filter(|workload| settings.may_start(workload));
         // What is free, but not enough for the first, is kept for it.
         let first = startable.min_by_key(|workload| workload.place());
-        let idle = first.is_some_and(|first| body.limit().saturating_sub(held) >= slots(&first));
+        let idle =
+            first.is_some_and(|first| body.limit().saturating_sub(held) >= slots(settings, &first));
         assert!(!idle || settings.paused, "a slot is idle");
         let waiting =
             |uid: &&Uid| workload(uid).is_some_and(|workload| workload.phase == Phase::Idle);
@@ -123,7 +125,8 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let waits = |object: &Object| {
             let workload = workload(&object.uid);
             let workload = workload.filter(|workload| settings.may_start(workload));
-            object.is_skippable() && workload.is_some_and(|workload| free < slots(&workload))
+            object.is_skippable()
+                && workload.is_some_and(|workload| free < slots(settings, &workload))
         };
         let waiting = outside.workloads.objects().any(waits);
         assert!(!waiting || settings.paused, "it was not to wait");

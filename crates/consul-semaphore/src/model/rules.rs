@@ -109,7 +109,7 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         .iter()
         .filter(|workload| !granted.contains(&workload.uid))
         // What is too little for one that does not wait is for those behind it.
-        .filter(|workload| !workload.is_skippable() || slots(workload) == 1);
+        .filter(|workload| !workload.is_skippable() || slots(observed.settings, workload) == 1);
 
     let suspended =
         |workload: &Workload| plan.suspends.iter().any(|s| s.workload.uid == workload.uid);
@@ -123,7 +123,7 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
         !held_by.any(|session| body.holds(session))
     });
     let left = body.limit().saturating_sub(body.holders.len());
-    let passed = passed.map(|workload| slots(workload));
+    let passed = passed.map(|workload| slots(observed.settings, workload));
     assert!(
         passed.sum::<usize>() + without_place.count() <= left,
         "somebody was passed: {transaction:?}"

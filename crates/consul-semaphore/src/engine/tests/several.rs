@@ -213,3 +213,46 @@ fn an_answer_that_is_lost_is_looked_up_at_all_lock_keys() {
     assert_eq!(world.started, ["a"]);
     assert_eq!(world.holders("db").len(), 1);
 }
+
+#[test]
+fn what_is_free_is_kept_for_the_first_of_those_who_ask_for_it() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
+    world.comes("first", &[asks("db", 1)]);
+    world.comes("second", &[asks("db", 1), asks("licenses", 1)]);
+    world.comes("third", &[asks("licenses", 1)]);
+    assert_eq!(world.started, ["first"]);
+    world.ends("first");
+    world.ends("second");
+    assert_eq!(world.started, ["first", "second", "third"]);
+}
+
+#[test]
+fn nothing_is_given_back_while_a_start_is_under_way() {
+    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
+    world.starts_are_lost = true;
+    world.comes("a", &[asks("db", 1), asks("licenses", 1)]);
+    world.touch();
+    world.settle();
+    assert_eq!(world.given_back(), [""; 0]);
+    assert_eq!(world.holders("licenses").len(), 1);
+}
+
+#[test]
+fn a_queue_waits_for_no_transaction_of_one_that_is_gone() {
+    let mut world = World::with(&[("db", 1), ("licenses", 2)]);
+    world.hung.insert(queue("db", None));
+    world.comes("a", &[asks("db", 1), asks("licenses", 1)]);
+    world.comes("b", &[asks("licenses", 1)]);
+    assert!(world.started.is_empty(), "an answer is waited for");
+    let now = world.now();
+    world.engine.remove(&semaphore("db"), now, &world.store);
+    world.store.workloads.remove(&queue("db", None));
+    let licenses = queue("licenses", None);
+    let workloads = world.store.workloads.get_mut(&licenses).unwrap();
+    workloads.retain(|workload| &*workload.name == "b");
+    for _ in 0..60 {
+        world.touch();
+        world.settle();
+    }
+    assert_eq!(world.started, ["b"]);
+}

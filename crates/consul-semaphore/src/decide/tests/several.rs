@@ -1,0 +1,132 @@
+//! Workloads that ask for several slots of a semaphore.
+
+use std::num::NonZeroU32;
+
+use super::*;
+use crate::{Granted, GrantedSlot, SlotRequest};
+
+/// A workload that asks for two slots.
+fn asks_for_two(name: &str) -> Workload {
+    let request = SlotRequest {
+        slots: NonZeroU32::MIN.saturating_add(1),
+        ..SlotRequest::one("db", None)
+    };
+    Workload {
+        requests: vec![request],
+        ..waiting(name)
+    }
+}
+
+/// One that runs in the slots of these sessions.
+fn runs_in(name: &str, sessions: [&str; 2]) -> Workload {
+    let slots = sessions.map(|session| GrantedSlot {
+        lock_key: samples::LOCK_KEY.into(),
+        session: session.into(),
+    });
+    Workload {
+        phase: Phase::Running,
+        granted: Some(Granted {
+            slots: slots.into(),
+        }),
+        reported: sessions.map(Into::into).into(),
+        ..asks_for_two(name)
+    }
+}
+
+impl Facts {
+    /// A live contender of ours for the slot of this ordinal.
+    fn slot(&mut self, session: &str, workload: &Workload, ordinal: u32) -> &mut Self {
+        self.ours(session, workload, true);
+        let ours = self.ours.last_mut().unwrap();
+        ours.identity = Arc::new(Identity {
+            ordinal,
+            ..Identity::clone(&ours.identity)
+        });
+        self
+    }
+
+    fn session_for(&mut self, uid: &str, ordinal: u32, session: &str) -> &mut Self {
+        let slot = SlotId {
+            workload: uid.into(),
+            ordinal,
+        };
+        self.sessions.insert(slot, session.into());
+        self
+    }
+}
+
+#[test]
+fn a_session_is_made_for_each_slot_and_all_are_granted_at_once() {
+    let mut facts = Facts::new(2, &[]);
+    facts.queue(&[asks_for_two("a")]);
+    let plan = facts.decide();
+    assert_eq!(
+        (granted(&plan), asks_sessions(&plan)),
+        (vec![], vec!["a", "a"])
+    );
+    facts.session_for("a", 0, "s0");
+    let plan = facts.decide();
+    assert_eq!((granted(&plan), asks_sessions(&plan)), (vec![], vec!["a"]));
+    facts.session_for("a", 1, "s1");
+    let plan = facts.decide();
+    let grants = plan.transaction.unwrap().grants;
+    let sessions = BTreeMap::from([(0, "s0".into()), (1, "s1".into())]);
+    assert_eq!(grants[0].sessions, sessions);
+}
+
+#[test]
+fn what_is_free_but_not_enough_is_kept_for_the_first() {
+    let mut facts = Facts::new(2, &["other"]);
+    facts.contender("other");
+    let behind = Workload {
+        since: 1,
+        ..waiting("b")
+    };
+    facts.queue(&[asks_for_two("a"), behind]);
+    facts.session_for("a", 0, "a0").session_for("a", 1, "a1");
+    facts.session_for("b", 0, "b0");
+    assert_eq!(granted(&facts.decide()), [""; 0]);
+}
+
+#[test]
+fn one_that_holds_less_than_it_asks_for_is_not_started() {
+    let workload = asks_for_two("a");
+    let mut facts = Facts::new(2, &["s0"]);
+    facts
+        .slot("s0", &workload, 0)
+        .queue(std::slice::from_ref(&workload));
+    let plan = facts.decide();
+    assert!(plan.starts.is_empty());
+    assert_eq!(plan.give_backs[0].sessions, ["s0".into()]);
+    facts.lock(2, &["s0", "s1"]).slot("s1", &workload, 1);
+    let plan = facts.decide();
+    let started: Vec<_> = plan.starts[0].sessions().map(AsRef::as_ref).collect();
+    assert_eq!((started, plan.give_backs), (vec!["s0", "s1"], vec![]));
+}
+
+#[test]
+fn one_that_lost_more_than_there_is_is_suspended_and_granted_nothing() {
+    let workload = runs_in("a", ["s0", "s1"]);
+    let mut facts = Facts::new(2, &["other"]);
+    facts.contender("other").bound(workload);
+    facts.session_for("a", 0, "n0").session_for("a", 1, "n1");
+    let plan = facts.decide();
+    assert_eq!((granted(&plan), plan.suspends.len()), (vec![], 1));
+    let mut facts = Facts::new(3, &["other"]);
+    facts.contender("other").bound(runs_in("a", ["s0", "s1"]));
+    facts.session_for("a", 0, "n0").session_for("a", 1, "n1");
+    let plan = facts.decide();
+    assert_eq!((granted(&plan), plan.suspends.len()), (vec!["a"], 0));
+}
+
+#[test]
+fn the_annotation_names_all_sessions_that_hold_slots_now() {
+    let workload = runs_in("a", ["s0", "s1"]);
+    let mut facts = Facts::new(2, &["s0", "n1"]);
+    facts.slot("s0", &workload, 0).slot("n1", &workload, 1);
+    facts.bound(workload);
+    assert_eq!(
+        facts.decide().renames[0].sessions,
+        ["s0".into(), "n1".into()]
+    );
+}
