@@ -240,6 +240,11 @@ fn nothing_is_given_back_while_a_start_is_under_way() {
 #[test]
 fn a_queue_waits_for_no_transaction_of_one_that_is_gone() {
     let mut world = World::with(&[("db", 1), ("licenses", 2)]);
+    for name in ["db", "licenses"] {
+        let now = world.now();
+        world.engine.touched(&queue(name, None), now, &world.store);
+    }
+    world.settle();
     world.hung.insert(queue("db", None));
     world.comes("a", &[asks("db", 1), asks("licenses", 1)]);
     world.comes("b", &[asks("licenses", 1)]);
