@@ -124,7 +124,7 @@ mod tests {
 
         let other = json!({ "consul-semaphore.io/priority": "1" });
         advisor.look(&workload(|workload| {
-            workload["metadata"]["annotations"] = other
+            workload["metadata"]["annotations"] = other;
         }));
         assert!(told.next().unwrap().contains("means nothing without"));
 

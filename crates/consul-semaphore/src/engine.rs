@@ -557,7 +557,9 @@ impl Engine {
                 Next::GiveBack => self.give_back_jointly(&workload, &queues),
                 Next::Wait => {}
             }
-            queues.iter().for_each(|queue| self.drain(queue));
+            for queue in &queues {
+                self.drain(queue);
+            }
         }
     }
 

@@ -371,7 +371,7 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
     put(
         &index,
         kept("a", |kept| {
-            workload(kept).requests[0].semaphore = "other".into()
+            workload(kept).requests[0].semaphore = "other".into();
         }),
     );
     assert!(index.slice(&line("db"), 9).bound.is_empty());

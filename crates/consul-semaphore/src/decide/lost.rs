@@ -61,7 +61,7 @@ impl<'a> Pass<'a> {
                 // What Consul said before the workload was seen running proves nothing against it.
                 Phase::Running if workload.seen > self.reading.sent => self.plan.reread = true,
                 Phase::Running => {
-                    lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)))
+                    lost.extend(unheld.into_iter().map(|ordinal| (&**workload, ordinal)));
                 }
                 Phase::Idle
                     if !self.has_settled(&workload.uid)
@@ -128,7 +128,9 @@ impl<'a> Pass<'a> {
                     continue;
                 }
             }
-            slots.into_iter().for_each(|slot| self.regrant_one(slot));
+            for slot in slots {
+                self.regrant_one(slot);
+            }
         }
     }
 

@@ -31,21 +31,22 @@ pub(super) enum Next {
 
 /// Decides that; a part is `None` where the queue can't grant it. Each queue must be certain of what Consul says.
 pub(super) fn next(parts: &[Option<&Part>]) -> Next {
-    if parts.contains(&Some(&Part::Busy)) {
-        return Next::Wait;
+    let (mut held, mut free, mut slots) = (0, 0, Vec::new());
+    for part in parts.iter().flatten() {
+        match part {
+            Part::Busy => return Next::Wait,
+            Part::Free => free += 1,
+            Part::Held(here) => {
+                held += 1;
+                slots.extend(here.iter().cloned());
+            }
+        }
     }
-    let held = |part: &Option<&Part>| matches!(part, Some(Part::Held(_)));
-    if parts.iter().all(held) {
-        let slots = parts.iter().flatten().flat_map(|part| match part {
-            Part::Held(slots) => slots.as_slice(),
-            Part::Free | Part::Busy => &[],
-        });
-        return Next::Start(slots.cloned().collect());
-    }
-    if parts.iter().any(held) {
-        return Next::GiveBack;
-    }
-    if parts.iter().all(Option::is_some) {
+    if held == parts.len() {
+        Next::Start(slots)
+    } else if held > 0 {
+        Next::GiveBack
+    } else if free == parts.len() {
         Next::Grant
     } else {
         Next::Wait

@@ -25,7 +25,7 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let waiting = objects.filter_map(|object| read(&object.uid));
     let waiting = waiting.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
     // What is free, but not enough for the first, is kept for it.
-    let first = waiting.min_by_key(|workload| workload.place());
+    let first = waiting.min_by_key(super::super::workload::Workload::place);
     let idle =
         first.is_some_and(|first| body.limit().saturating_sub(taken) >= slots(settings, &first));
     assert!(!idle, "a slot is idle while a call hangs");
@@ -107,7 +107,7 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let startable = objects.filter_map(|object| workload(&object.uid));
         let startable = startable.filter(|workload| settings.may_start(workload));
         // What is free, but not enough for the first, is kept for it.
-        let first = startable.min_by_key(|workload| workload.place());
+        let first = startable.min_by_key(super::super::workload::Workload::place);
         let idle =
             first.is_some_and(|first| body.limit().saturating_sub(held) >= slots(settings, &first));
         assert!(!idle || settings.paused, "a slot is idle");

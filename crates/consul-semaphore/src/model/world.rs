@@ -432,7 +432,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
     let workloads = &mut outside.workloads;
     let mut edit = |workload: &usize, change: &dyn Fn(&mut Object)| {
         with_workload(workloads, *workload, |workloads, uid| {
-            workloads.edit(uid, change)
+            workloads.edit(uid, change);
         });
     };
     match event {
@@ -443,7 +443,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
         }),
         Event::Touch(workload) => edit(workload, &|_| {}),
         Event::AskFor(workload, name) => {
-            edit(workload, &|object| object.wants = name.map(Into::into))
+            edit(workload, &|object| object.wants = name.map(Into::into));
         }
         Event::Suspend(workload) => edit(workload, &|object| {
             let had_slot = object.granted.is_some() && !object.reported.is_empty();
@@ -471,7 +471,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
         }
         Event::Forbid(workload, refusal) => {
             with_workload(workloads, *workload, |workloads, uid| {
-                workloads.forbid(uid, *refusal)
+                workloads.forbid(uid, *refusal);
             });
         }
         Event::Restore => workloads.restore(),
@@ -489,7 +489,7 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::CleanUp => workloads.clean_up(),
         Event::Fail(workload) => with_workload(workloads, *workload, Workloads::fail),
         Event::Delete(workload, how) => with_workload(workloads, *workload, |workloads, uid| {
-            workloads.delete(uid, *how)
+            workloads.delete(uid, *how);
         }),
         _ => {}
     }

@@ -39,7 +39,7 @@ proptest! {
         }
         if let Some(workload) = read(workload) {
             prop_assert!(!workload.workload.requests.is_empty() || workload.workload.granted.is_some() || workload.obstacle.is_some());
-            prop_assert!(!(workload.obstacle.is_some() && !workload.workload.requests.is_empty()));
+            prop_assert!(workload.obstacle.is_none() || workload.workload.requests.is_empty());
         }
     }
 }

@@ -68,7 +68,8 @@ impl World {
     fn holders(&self, prefix: &str) -> Vec<(String, u32, u64)> {
         let prefix = prefix.parse().unwrap();
         let entries = self.consul.below(&prefix);
-        let entries = entries.filter(|entry| !entry.key.ends_with(".lock"));
+        let lock_key = format!("{prefix}/.lock");
+        let entries = entries.filter(|entry| entry.key != lock_key);
         let mut holders: Vec<_> = entries
             .map(|entry| {
                 let body = ContenderBody::read(&entry.value).unwrap();
