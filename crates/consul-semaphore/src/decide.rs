@@ -158,21 +158,22 @@ impl<'a> Pass<'a> {
 
     /// Applies the rule table to each contender of ours; of two for one slot, one stays.
     fn judge_contenders(&mut self) {
-        let ours = self.observed.ours;
-        let mut of_slot: BTreeMap<(&Uid, u32), Vec<&'a OwnContender>> = BTreeMap::new();
-        for ours in ours {
+        let slot = |ours: &OwnContender| {
             let Identity { uid, ordinal, .. } = &*ours.identity;
-            of_slot.entry((uid, *ordinal)).or_default().push(ours);
-        }
-        for mut contenders in of_slot.into_values() {
-            if contenders.len() > 1 {
-                contenders.sort_by_key(|ours| self.precedence(ours));
+            (uid.clone(), *ordinal)
+        };
+        let mut ours: Vec<&'a OwnContender> = self.observed.ours.iter().collect();
+        ours.sort_by_cached_key(|ours| slot(ours));
+        for contenders in ours.chunk_by(|a, b| a.identity.is_for_slot_of(&b.identity)) {
+            let first = contenders.iter().min_by_key(|ours| self.precedence(ours));
+            let Some(first) = first else { continue };
+            self.judge(first);
+            let others = contenders
+                .iter()
+                .filter(|other| other.session != first.session);
+            for other in others {
+                self.release(other);
             }
-            let mut contenders = contenders.into_iter();
-            if let Some(first) = contenders.next() {
-                self.judge(first);
-            }
-            contenders.for_each(|other| self.release(other));
         }
     }
 
@@ -583,18 +584,17 @@ impl<'a> Pass<'a> {
         let Observed {
             settings, queue, ..
         } = *self.observed;
-        let mut needed: BTreeMap<&Uid, u32> = BTreeMap::new();
-        if !settings.terminating {
-            needed.extend(
-                queue
-                    .iter()
-                    .map(|workload| (&workload.uid, self.slots_for(workload))),
-            );
-        }
+        let queued: BTreeMap<&Uid, &Workload> = if settings.terminating {
+            BTreeMap::new()
+        } else {
+            let queued = queue.iter();
+            queued
+                .map(|workload| (&workload.uid, &**workload))
+                .collect()
+        };
         let is_needed = |slot: &SlotId| {
-            let waits = needed
-                .get(&slot.workload)
-                .is_some_and(|slots| slot.ordinal < *slots);
+            let waits = queued.get(&slot.workload);
+            let waits = waits.is_some_and(|workload| slot.ordinal < self.slots_for(workload));
             let mut lost = lost.iter();
             waits
                 || lost.any(|(workload, ordinal)| {

@@ -62,6 +62,11 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Whether the session of this other one is for the same slot.
+    pub(super) fn is_for_slot_of(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.ordinal == other.ordinal
+    }
+
     /// The slot that the session is for.
     pub fn slot(&self) -> SlotId {
         SlotId {

@@ -198,6 +198,9 @@ impl Active {
                 && self.bound.get(uid) == own.workload.as_ref()
         };
         let (at_rest, others): (Vec<&OwnContender>, Vec<_>) = ours.iter().partition(is_at_rest);
+        if at_rest.is_empty() {
+            return;
+        }
         let others: BTreeSet<&Uid> = others.into_iter().map(|own| &own.identity.uid).collect();
         let mut of_workload: BTreeMap<Uid, Vec<OwnContender>> = BTreeMap::new();
         for own in at_rest {
