@@ -171,7 +171,7 @@ impl fmt::Display for Finding {
 }
 
 /// Reads the policies and logs their state.
-pub async fn tell(client: kube::Client) {
+pub async fn report(client: kube::Client) {
     let operator = read::user(&client, PATIENCE).await;
     for finding in look(&client, operator.as_deref(), PATIENCE).await {
         finding.log();

@@ -5,12 +5,11 @@
 //! [engine](consul_semaphore::engine) what happened, and makes the calls that it asks for) → `crate::workload` (it
 //! is started) → the shell again (its pods are gone, its slot is given back).
 //!
-//! Beside that: `semaphore` is what there is of a `ConsulSemaphore` but its slots (finalizer, status, access to Consul,
-//! the watch of its prefix), `session_manager` renews sessions, `events` writes events, `intake`
-//! tells Jobs that no semaphore wants, `advisor` those whose annotations nobody reads, and `ungranted`
-//! suspends what runs without a grant. `target` says where in Consul a semaphore lives, and `secret` reads
-//! the token of one that brings its own. `watching` says how the watches of the API server do, and `bench` shows the
-//! index to benchmarks.
+//! Beside that: `semaphore` is a `ConsulSemaphore` without its slots (finalizer, status, access to Consul, the watch of
+//! its prefix), `session_manager` renews sessions, `events` writes events, `intake` reports Jobs that name no semaphore
+//! of this operator, `advisor` reports annotations that nobody reads, and `ungranted` suspends what runs without a
+//! grant. `consul_target` says where in Consul a semaphore lives, and `secret` reads the token of one that brings its
+//! own. `watching` reports the health of the watches of the API server, and `bench` shows the index to benchmarks.
 //!
 //! [`check`](crate::check) reads specs and Secrets as it is done here.
 
@@ -57,16 +56,16 @@ use consul_semaphore_api::{scope::Scope, tenancy::Tenancy};
 /// How long the events that are due may take at the end.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 
-/// How long rests what nobody waits for, such as an event or the end of a session, so that what happens at
-/// the same time goes first: as a rule the start of a Job.
+/// How long work that nobody waits for is delayed, such as an event or the end of a session, so that urgent work at the
+/// same time comes first: usually the start of a Job.
 const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
 /// How the operator is set up.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What the cluster is called in Consul; the first 8 characters of its id without.
+    /// The name of the cluster in Consul; by default the first 8 characters of its id.
     pub cluster_name: Option<String>,
-    /// The external node that owns the sessions; `k8s-<cluster id>` without.
+    /// The external node that owns the sessions; by default `k8s-<cluster id>`.
     pub consul_node: Option<String>,
     /// Which part of the cluster it works for.
     pub scope: Scope,
@@ -78,7 +77,7 @@ pub struct Settings {
     pub fair: Option<Duration>,
 }
 
-/// What is the same for all terms of leading.
+/// What all terms of leading share.
 struct Shared {
     cluster: Cluster,
     /// The external node that owns the sessions made with the operator's own token, so that no
@@ -96,7 +95,7 @@ struct Shared {
     traces: Traces,
 }
 
-/// What a term of leading has for itself. The clients hold back writes when it is over.
+/// What belongs to one term of leading. The clients send no writes once it is over.
 struct Context {
     shared: Arc<Shared>,
     client: Client,
@@ -108,7 +107,7 @@ struct Context {
 /// Runs the operator until it is asked to end. The slots of running Jobs stay as they are then.
 ///
 /// # Errors
-/// The cluster can't be reached at the start, or refuses what the operator needs to know of it.
+/// The cluster can't be reached at the start, or refuses what the operator must read at the start.
 pub async fn run(
     settings: Settings,
     consul: consul::Config,
@@ -127,11 +126,11 @@ pub async fn run(
         cluster = cluster(&client, settings.cluster_name, &telemetry.health) => cluster,
         () = shutdown.clone() => return Ok(()),
     };
-    // Said beside the work, which does not depend on it.
+    // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
-    aside.spawn(admission::tell(client.clone()));
+    aside.spawn(admission::report(client.clone()));
     aside.spawn(startup_log::write(consul.clone()));
-    // What was done is told also by who has lost the lead meanwhile.
+    // Events for completed work are written even if the lead was lost in the meantime.
     let (events, write_events) = Events::new(client, telemetry.metrics.clone());
     let mut writing = JoinSet::new();
     writing.spawn(write_events);
@@ -188,14 +187,14 @@ pub async fn run(
     };
     let work = |term| task.work(term, shutdown.clone());
     let worked = election.run(shutdown.clone(), on_change, work).await;
-    // With the last handle to their queue its writer ends, when it is empty.
+    // The writer of events ends when the last handle is dropped and its queue is empty.
     drop(task);
     let _ = timeout(SHUTDOWN_GRACE, writing.join_all()).await;
     guest.log_out().await;
     worked
 }
 
-/// The work of the leader. What is not shared by all terms is read anew in each.
+/// The work of the leader. Each term reads anew what the terms do not share.
 struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
@@ -204,14 +203,14 @@ struct LeaderTask {
 }
 
 impl LeaderTask {
-    /// Works until the process is asked to end, or the lead is lost: then all that was begun is
-    /// dropped, and nothing more is written but events of what was done.
+    /// Works until the process is asked to end, or the lead is lost. Then all running tasks are dropped, and nothing
+    /// more is written except events for completed work.
     fn work(
         &self,
         term: Term,
         shutdown: impl Future<Output = ()>,
     ) -> impl Future<Output = anyhow::Result<()>> {
-        // Before anybody hears that this replica leads, so that it is not taken for ready in between.
+        // Before this replica is reported as the leader, so that it does not count as ready in between.
         let Shared { scope, metrics, .. } = &*self.shared;
         let begun = watches::begin(&scope.namespaces, &self.health, metrics);
         self.work_with(term, begun, shutdown)
@@ -261,7 +260,7 @@ async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Clus
             .ok_or_else(|| "the namespace kube-system has no uid".to_owned()),
         Err(error) => Err(error.to_string()),
     };
-    let tell = |problem: &String| {
+    let log = |problem: &String| {
         tracing::warn!(
             problem,
             "the namespace kube-system can't be read: trying again"
@@ -271,7 +270,7 @@ async fn cluster(client: &Client, name: Option<String>, health: &Health) -> Clus
             "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
         ));
     };
-    let id = retry_until_ok(ask, tell).await;
+    let id = retry_until_ok(ask, log).await;
     let name = name.unwrap_or_else(|| id.chars().take(8).collect());
     Cluster { name, id }
 }

@@ -1,6 +1,6 @@
-//! Tells workloads whose annotations nobody reads: misspelt ones, and those in another place.
+//! Warns of annotations that nobody reads: misspelt ones, and those in another place.
 //!
-//! Nothing is kept of workloads with which nothing is wrong, so those of others cost three lookups each.
+//! It remembers only workloads with a problem, so all others cost three lookups each.
 
 use std::{
     collections::HashMap,
@@ -11,16 +11,16 @@ use super::events::{Events, Reason};
 use crate::workload::Sighting;
 use consul_semaphore::Uid;
 
-/// What was told to which workload.
+/// Which warning each workload has.
 pub(super) struct Advisor {
     events: Events,
-    told: HashMap<Uid, Told>,
+    reported: HashMap<Uid, Reported>,
     /// How many lists of all workloads have begun.
     lists: u64,
 }
 
-/// What a workload was told, and in which list or after which it was last seen.
-struct Told {
+/// The warning of a workload, and in which list (or after which) it was last seen.
+struct Reported {
     advice: u64,
     list: u64,
 }
@@ -29,7 +29,7 @@ impl Advisor {
     pub(super) fn new(events: Events) -> Self {
         Self {
             events,
-            told: HashMap::new(),
+            reported: HashMap::new(),
             lists: 0,
         }
     }
@@ -42,16 +42,16 @@ impl Advisor {
     /// The list is complete: workloads that are not in it are gone.
     pub(super) fn list_ends(&mut self) {
         let lists = self.lists;
-        self.told.retain(|_, told| told.list == lists);
+        self.reported.retain(|_, reported| reported.list == lists);
     }
 
     /// A workload is gone.
     pub(super) fn forget(&mut self, uid: &Uid) {
-        self.told.remove(uid);
+        self.reported.remove(uid);
     }
 
-    /// A workload as the watch shows it: its users are told what is wrong, once.
-    pub(super) fn look(&mut self, workload: &Sighting) {
+    /// A workload as the watch shows it: emits an event about what is wrong, once.
+    pub(super) fn on_update(&mut self, workload: &Sighting) {
         let Sighting {
             namespace,
             name,
@@ -60,21 +60,21 @@ impl Advisor {
             ..
         } = workload;
         let Some(advice) = advice else {
-            if !self.told.is_empty() {
+            if !self.reported.is_empty() {
                 self.forget(uid);
             }
             return;
         };
-        let now = Told {
+        let now = Reported {
             advice: hash(advice),
             list: self.lists,
         };
-        let known = self.told.get(uid).map(|told| told.advice);
+        let known = self.reported.get(uid).map(|reported| reported.advice);
         if known != Some(now.advice) {
             self.events
                 .workload_once(namespace, name, uid, Reason::Malformed, advice.clone());
         }
-        self.told.insert(uid.clone(), now);
+        self.reported.insert(uid.clone(), now);
     }
 }
 
@@ -103,34 +103,34 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_told_once_and_again_when_something_else_is_wrong() {
-        let (events, mut told) = Events::heard();
+    fn a_problem_is_reported_once_and_again_when_something_else_is_wrong() {
+        let (events, mut emitted) = Events::captured();
         let mut advisor = Advisor::new(events);
         advisor.list_begins();
         for _ in 0..3 {
-            advisor.look(&workload(|_| {}));
+            advisor.on_update(&workload(|_| {}));
         }
         advisor.list_ends();
         // The watch begins anew.
         advisor.list_begins();
-        advisor.look(&workload(|_| {}));
+        advisor.on_update(&workload(|_| {}));
         advisor.list_ends();
-        let first = told.next().unwrap();
+        let first = emitted.next().unwrap();
         assert!(
             first.contains("write consul-semaphore.io/semaphore"),
             "{first}"
         );
-        assert_eq!(told.next(), None);
+        assert_eq!(emitted.next(), None);
 
         let other = json!({ "consul-semaphore.io/priority": "1" });
-        advisor.look(&workload(|workload| {
+        advisor.on_update(&workload(|workload| {
             workload["metadata"]["annotations"] = other;
         }));
-        assert!(told.next().unwrap().contains("means nothing without"));
+        assert!(emitted.next().unwrap().contains("means nothing without"));
 
         // A list without it: it is gone, and nothing is remembered.
         advisor.list_begins();
         advisor.list_ends();
-        assert!(advisor.told.is_empty());
+        assert!(advisor.reported.is_empty());
     }
 }

@@ -16,23 +16,23 @@ pub fn read(workload: &WorkloadObject) -> Option<Arc<Workload>> {
     TrackedWorkload::read(workload, Moment::default()).map(|workload| workload.workload)
 }
 
-/// The line of one semaphore.
+/// The queue of one semaphore.
 pub struct Queue {
     index: Index,
-    line: QueueRef,
+    queue: QueueRef,
 }
 
 impl Queue {
-    /// A line without workloads.
+    /// A queue without workloads.
     pub fn new(namespace: &str, semaphore: &str, prefix: Prefix) -> Self {
         let semaphore = SemaphoreRef {
             namespace: namespace.into(),
             name: semaphore.into(),
         };
-        let line = QueueRef::new(&semaphore, None);
+        let queue = QueueRef::new(&semaphore, None);
         let index = Index::default();
         index.add_semaphore(&semaphore, prefix, false, true);
-        Self { index, line }
+        Self { index, queue }
     }
 
     /// A workload as the watch shows it.
@@ -43,10 +43,10 @@ impl Queue {
     }
 
     /// What a pass takes out that can write so many operations: the workloads that were started, and the head of
-    /// the line.
+    /// the queue.
     pub fn slice(&self, limit: u32, operations: usize) -> (Vec<Arc<Workload>>, Vec<Arc<Workload>>) {
         let head = head(limit, operations, 0);
-        let slice = self.index.slice(&self.line, head);
+        let slice = self.index.slice(&self.queue, head);
         (slice.bound, slice.waiting)
     }
 }

@@ -1,4 +1,4 @@
-//! Where in Consul a semaphore lives, and as whom it is gone to.
+//! Client, scope and node for one semaphore.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::Context;
 use consul_client::{Client, Scope, TokenCell};
 use consul_semaphore_api::ConsulSemaphore;
 
-/// A part of Consul, with a token to go there.
+/// A part of Consul, with a client that may use it.
 #[derive(Clone, Debug)]
 pub(super) struct ConsulTarget {
     /// A client with that token, of that part.
@@ -34,9 +34,9 @@ impl Context {
         }
     }
 
-    /// The target of a semaphore that has this token of its own. A session's ACL matches the name of its node,
-    /// so the node has the namespace in its name: tenants can't end each other's sessions, and what
-    /// they call theirs proves nothing to anybody else.
+    /// The target of a semaphore that has this token of its own. A session's ACL matches the name of its node, so the
+    /// node has the namespace in its name. Tenants can't end each other's sessions, and a session on their node proves
+    /// nothing about anybody else's.
     pub(super) fn tenants_target(
         &self,
         semaphore: &ConsulSemaphore,
@@ -52,9 +52,9 @@ impl Context {
     }
 }
 
-/// The external node that owns the sessions made with the token of a namespace. No namespace and no
-/// node that somebody can choose (`--consul-node`, `exec --node`) has a colon in its name, so no other
-/// node of this program is called so: the one colon says where the operator's ends.
+/// The external node that owns the sessions made with the token of a namespace. Namespaces have no colon in their
+/// names, nor can a node that somebody chooses (`--consul-node`, `exec --node`). So no other node of this program has
+/// the same name: the one colon separates the operator's name from the namespace.
 pub(crate) fn tenants_node(own: &str, namespace: &str) -> String {
     format!("{own}:{namespace}")
 }
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// As the clusters' ids make them, and as an operator may be told to call it.
+    /// As made from the clusters' ids, and as set with `--consul-node`.
     fn own() -> impl Strategy<Value = String> {
         prop_oneof![
             "k8s-[01]{2}(-[ab]{1,2}){0,2}",
@@ -91,7 +91,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2048))]
 
-        /// Whoever may write one node's sessions can end them.
+        /// A token that may write the sessions of one node can end them.
         #[test]
         fn no_two_trust_domains_share_a_node(
             (a, in_a) in (own(), namespace()),

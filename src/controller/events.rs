@@ -39,10 +39,10 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 /// How often an event is tried again. All others wait behind it.
 const RETRIES: u32 = 3;
 
-/// How many events are remembered, to be counted when they are told again.
+/// How many events are remembered, to be counted when they repeat.
 const COUNTED: usize = 1024;
 
-/// Why an event is told; the word that `kubectl describe` shows.
+/// The reason of an event, as `kubectl describe` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     SlotWaiting,
@@ -57,7 +57,7 @@ pub(super) enum Reason {
     PutOnHold,
     /// A workload ran without a slot.
     RanWithoutSlot,
-    /// The API server will not have a workload started.
+    /// The API server refuses to have a workload started.
     StartRefused,
     /// A pod of a workload that is gone does not end.
     PodsRemain,
@@ -112,7 +112,7 @@ pub(super) struct Events {
 struct Due {
     about: ObjectReference,
     event: Event,
-    /// Whether it is written once for all times, not counted each time.
+    /// Whether it is written only once, and repetitions are not counted.
     once: bool,
 }
 
@@ -124,7 +124,7 @@ impl Events {
             controller: consul_semaphore_api::GROUP.into(),
             instance: std::env::var("HOSTNAME").ok(),
         };
-        let mut told = Told {
+        let mut writer = Writer {
             client,
             reporter,
             last: HashMap::new(),
@@ -134,14 +134,14 @@ impl Events {
             while due.recv_many(&mut batch, BATCH).await > 0 {
                 sleep(LOW_PRIORITY).await;
                 for due in batch.drain(..) {
-                    told.tell(&due).await;
+                    writer.write_or_log(&due).await;
                 }
             }
         };
         (Self { queue, metrics }, write)
     }
 
-    /// Tells something about a workload, which may be gone by now.
+    /// Emits an event on a workload, which may be gone by now.
     pub(super) fn workload(
         &self,
         namespace: &str,
@@ -150,11 +150,11 @@ impl Events {
         reason: Reason,
         note: String,
     ) {
-        self.tell(reference(namespace, name, uid), reason, note);
+        self.emit(reference(namespace, name, uid), reason, note);
     }
 
-    /// Tells something about a workload, and not again while its event is there, also by another
-    /// replica or after a restart.
+    /// Emits an event on a workload, and not again while that event exists, also from another replica or after a
+    /// restart.
     pub(super) fn workload_once(
         &self,
         namespace: &str,
@@ -166,7 +166,7 @@ impl Events {
         self.put(reference(namespace, name, uid), reason, note, true);
     }
 
-    /// Tells something about a `CronJob`.
+    /// Emits an event on a `CronJob`.
     pub(super) fn cron_job(
         &self,
         namespace: &str,
@@ -178,16 +178,16 @@ impl Events {
             kind: Some("CronJob".into()),
             ..reference(namespace, &cron_job.name, &cron_job.uid.as_str().into())
         };
-        self.tell(about, reason, note);
+        self.emit(about, reason, note);
     }
 
-    /// Tells something about an object.
-    pub(super) fn tell(&self, about: ObjectReference, reason: Reason, note: String) {
+    /// Emits an event on an object.
+    pub(super) fn emit(&self, about: ObjectReference, reason: Reason, note: String) {
         self.put(about, reason, note, false);
     }
 
-    /// Tells something about an object, and not again while its event is there.
-    pub(super) fn tell_once(&self, about: ObjectReference, reason: Reason, note: String) {
+    /// Emits an event on an object, and not again while that event exists.
+    pub(super) fn emit_once(&self, about: ObjectReference, reason: Reason, note: String) {
         self.put(about, reason, note, true);
     }
 
@@ -210,38 +210,38 @@ impl Events {
 
     /// A queue that nobody writes from, and what is put into it.
     #[cfg(test)]
-    pub(super) fn heard() -> (Self, Heard) {
+    pub(super) fn captured() -> (Self, Captured) {
         let (queue, due) = mpsc::channel(QUEUE);
         let metrics = Metrics::default();
-        (Self { queue, metrics }, Heard(due))
+        (Self { queue, metrics }, Captured(due))
     }
 }
 
 /// What is put into a queue, for tests.
 #[cfg(test)]
-pub(super) struct Heard(mpsc::Receiver<Due>);
+pub(super) struct Captured(mpsc::Receiver<Due>);
 
 #[cfg(test)]
-impl Heard {
+impl Captured {
     /// The note of the next event, if there is one.
     pub(super) fn next(&mut self) -> Option<String> {
         self.0.try_recv().ok()?.event.note
     }
 }
 
-/// What was told last for each reason about each object.
+/// Writes events, and remembers the last one for each reason and object.
 ///
-/// A recorder counts what it is told again as one event, and takes no notice of the note: the
-/// session of a second grant would never be read. So another note has another recorder.
-struct Told {
+/// A recorder counts repetitions as one event, and ignores their notes: the session of a second grant would never be
+/// shown. So another note gets another recorder.
+struct Writer {
     client: Client,
     reporter: Reporter,
     last: HashMap<(Option<String>, String), (Option<String>, Recorder)>,
 }
 
-impl Told {
-    /// Writes an event, if that can be had.
-    async fn tell(&mut self, due: &Due) {
+impl Writer {
+    /// Writes an event, or logs why it can't be written.
+    async fn write_or_log(&mut self, due: &Due) {
         match self.write(due).await {
             Ok(()) => {
                 let namespace = due.about.namespace.as_deref().unwrap_or_default();
@@ -251,7 +251,7 @@ impl Told {
         }
     }
 
-    /// Writes an event, also if the API server has too much to do for the moment.
+    /// Writes an event, and tries again while the API server is overloaded.
     async fn write(&mut self, due: &Due) -> Result<(), CallError> {
         let mut backoff = BACKOFF;
         loop {
@@ -289,7 +289,7 @@ impl Told {
         &last.1
     }
 
-    /// Writes an event whose name says what it tells of whom: if it is there, it has been told.
+    /// Writes an event whose name is made from its content: if it exists already, there is nothing to do.
     async fn once(&self, about: &ObjectReference, event: &Event) -> Result<(), CallError> {
         let namespace = about.namespace.clone().unwrap_or_default();
         let mut of = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! The workloads that concern the operator, by the line that they are in: a semaphore's, or one of a keyed
+//! The workloads that concern the operator, by the queue that they are in: a semaphore's, or one of a keyed
 //! semaphore's, which has one for each key.
 //!
 //! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs
@@ -28,12 +28,12 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many that are not to wait are looked at behind the head of a line.
-const IMPATIENT: usize = 64;
+/// How many that are not to wait are looked at behind the head of a queue.
+const SKIPPABLE: usize = 64;
 
-/// Who is in a line now.
+/// Who is in a queue now.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct InLine {
+pub(super) struct Queued {
     /// How many wait for a slot.
     pub(super) waiting: usize,
     /// Those that have one, and have not been seen to be started yet.
@@ -71,18 +71,18 @@ struct Semaphore {
     keyed: bool,
     /// Whether this operator looks after it, and not another one.
     ours: bool,
-    lines: HashMap<Option<Key>, Line>,
-    /// All who wait, over all lines.
-    queue: BTreeMap<Place, Uid>,
+    queues: HashMap<Option<Key>, IndexedQueue>,
+    /// All who wait, over all queues.
+    waiting: BTreeMap<Place, Uid>,
 }
 
 #[derive(Default)]
-struct Line {
+struct IndexedQueue {
     waiting: BTreeMap<Place, Uid>,
     /// Those of them that are not to wait: they are judged wherever they stand.
-    impatient: BTreeMap<Place, Uid>,
+    skippable: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
-    /// Workloads that came in line since this was last asked.
+    /// Workloads that were queued since this was last asked.
     newcomers: BTreeSet<Uid>,
     /// Workloads of which a pod has ended since this was last asked.
     touched: BTreeSet<Uid>,
@@ -90,7 +90,7 @@ struct Line {
     changes: Option<Changes>,
 }
 
-impl Line {
+impl IndexedQueue {
     /// A workload has changed that was started here or has a contender here.
     fn note(&mut self, uid: &Uid) {
         if let Some(changes) = &mut self.changes {
@@ -101,15 +101,17 @@ impl Line {
 
 impl State {
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
-        self.workloads.get(uid).map(|kept| kept.workload.clone())
+        self.workloads
+            .get(uid)
+            .map(|tracked| tracked.workload.clone())
     }
 
-    fn waiting(&self, line: &Line, head: usize) -> Vec<Arc<Workload>> {
-        let first: Vec<_> = line.waiting.iter().take(head).collect();
+    fn waiting(&self, queue: &IndexedQueue, head: usize) -> Vec<Arc<Workload>> {
+        let first: Vec<_> = queue.waiting.iter().take(head).collect();
         let behind = first
             .last()
-            .map(|(last, _)| line.impatient.range((Excluded(*last), Unbounded)));
-        let behind = behind.into_iter().flatten().take(IMPATIENT);
+            .map(|(last, _)| queue.skippable.range((Excluded(*last), Unbounded)));
+        let behind = behind.into_iter().flatten().take(SKIPPABLE);
         let all = first.into_iter().chain(behind);
         all.filter_map(|(_, uid)| self.workload(uid)).collect()
     }
@@ -130,7 +132,7 @@ impl Index {
         let mut state = self.state();
         if let Some(listed) = state.lists.end(reach) {
             let there = state.workloads.iter();
-            let there = there.filter(|(_, kept)| reach.covers(&kept.namespace));
+            let there = there.filter(|(_, tracked)| reach.covers(&tracked.namespace));
             let gone = there.map(|(uid, _)| uid.clone());
             let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
             for uid in &gone {
@@ -142,16 +144,16 @@ impl Index {
     }
 
     /// A workload as the watch shows it; `None` if it does not concern the operator (any more).
-    pub(super) fn put(&self, uid: &Uid, kept: Option<TrackedWorkload>) {
+    pub(super) fn put(&self, uid: &Uid, tracked: Option<TrackedWorkload>) {
         let mut state = self.state();
-        match kept {
-            Some(kept) => {
-                let listing = state.lists.note(&kept.namespace, uid);
-                state.put(kept, listing.is_none(), listing);
+        match tracked {
+            Some(tracked) => {
+                let listing = state.lists.note(&tracked.namespace, uid);
+                state.put(tracked, listing.is_none(), listing);
             }
             None => state.remove(uid),
         }
-        self.tell(&state, uid);
+        self.notify(&state, uid);
     }
 
     /// A workload as the answer to a write shows it; `None` if it is gone.
@@ -173,7 +175,7 @@ impl Index {
         let mut state = self.state();
         if state.workloads.contains_key(uid) {
             state.put(now, true, asked);
-            self.tell(&state, uid);
+            self.notify(&state, uid);
         }
     }
 
@@ -182,7 +184,7 @@ impl Index {
         self.state().remove(uid);
     }
 
-    fn tell(&self, state: &State, uid: &Uid) {
+    fn notify(&self, state: &State, uid: &Uid) {
         if state.unclaimed.contains(uid) {
             self.0.unclaimed_changed.notify_one();
         }
@@ -196,13 +198,13 @@ impl Index {
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
-        if known.is_some_and(|kept| kept.workload.phase == Phase::Running) {
+        if known.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
             return;
         }
-        for line in state.lines_at(&namespace.into(), lock_key) {
-            if let Some(there) = state.line_mut(&line) {
-                there.touched.insert(workload.clone());
-                state.marks.mark(line);
+        for reference in state.queues_at(&namespace.into(), lock_key) {
+            if let Some(queue) = state.queue_mut(&reference) {
+                queue.touched.insert(workload.clone());
+                state.marks.mark(reference);
             }
         }
     }
@@ -225,8 +227,8 @@ impl Index {
         move || {
             if let Some(shared) = shared.upgrade() {
                 let mut state = shared.state.lock();
-                let line = state.line_mut(&queue);
-                if let Some(changes) = line.and_then(|line| line.changes.as_mut()) {
+                let known = state.queue_mut(&queue);
+                if let Some(changes) = known.and_then(|known| known.changes.as_mut()) {
                     changes.sessions = true;
                 }
                 state.marks.mark(queue.clone());
@@ -237,14 +239,14 @@ impl Index {
     /// What has changed since this was last asked; `None`: anything may have.
     pub(super) fn changes(&self, queue: &QueueRef) -> Option<Changes> {
         let mut state = self.state();
-        state.line_mut(queue)?.changes.replace(Changes::default())
+        state.queue_mut(queue)?.changes.replace(Changes::default())
     }
 
-    /// The other lines in its namespace whose slots stand in this lock key.
-    pub(super) fn neighbours(&self, line: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
-        let namespace = &line.semaphore.namespace;
-        let mut there = self.state().lines_at(namespace, lock_key);
-        there.retain(|other| other != line);
+    /// The other queues in its namespace whose slots stand in this lock key.
+    pub(super) fn neighbours(&self, queue: &QueueRef, lock_key: &str) -> Vec<QueueRef> {
+        let namespace = &queue.semaphore.namespace;
+        let mut there = self.state().queues_at(namespace, lock_key);
+        there.retain(|other| other != queue);
         there
     }
 
@@ -270,44 +272,45 @@ impl Index {
             prefix,
             keyed,
             ours,
-            lines: HashMap::new(),
-            queue: BTreeMap::new(),
+            queues: HashMap::new(),
+            waiting: BTreeMap::new(),
         };
         state.semaphores.insert(reference.clone(), semaphore);
         if ours && !keyed {
-            state.line_for(&QueueRef::new(reference, None));
+            state.queue_entry(&QueueRef::new(reference, None));
         }
         self.rearrange(state, &namespace);
     }
 
-    /// The keys of a semaphore that have a line; `None` for one that is not keyed.
+    /// The keys of a semaphore that have a queue; `None` for one that is not keyed.
     pub(super) fn keys(&self, reference: &SemaphoreRef) -> Vec<Option<Key>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
         semaphore.map_or_else(Vec::new, |semaphore| {
-            semaphore.lines.keys().cloned().collect()
+            semaphore.queues.keys().cloned().collect()
         })
     }
 
     /// A queue is at work from now on: it is marked when something happens that concerns it.
-    pub(super) fn open(&self, line: &QueueRef) {
+    pub(super) fn open(&self, queue: &QueueRef) {
         let mut state = self.state();
-        if let Some(semaphore) = state.semaphores.get_mut(&line.semaphore) {
-            semaphore.lines.entry(line.key.clone()).or_default();
+        if let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) {
+            semaphore.queues.entry(queue.key.clone()).or_default();
         }
     }
 
-    /// Forgets a line without workloads; says whether it had none.
-    pub(super) fn close(&self, line: &QueueRef) -> bool {
+    /// Forgets a queue without workloads; says whether it had none.
+    pub(super) fn close(&self, queue: &QueueRef) -> bool {
         let mut state = self.state();
-        let Some(semaphore) = state.semaphores.get_mut(&line.semaphore) else {
+        let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) else {
             return true;
         };
-        let workloads = semaphore.lines.get(&line.key);
-        let empty = workloads.is_none_or(|line| line.waiting.is_empty() && line.bound.is_empty());
+        let workloads = semaphore.queues.get(&queue.key);
+        let empty =
+            workloads.is_none_or(|queue| queue.waiting.is_empty() && queue.bound.is_empty());
         if empty {
-            semaphore.lines.remove(&line.key);
-            state.contenders.forget(line);
+            semaphore.queues.remove(&queue.key);
+            state.contenders.forget(queue);
         }
         empty
     }
@@ -338,33 +341,33 @@ impl Index {
         self.0.ungranted_changed.notify_one();
     }
 
-    /// The workloads of a line: `head` of those that wait, and some of those behind them that are not to wait.
-    pub(super) fn slice(&self, line: &QueueRef, head: usize) -> Slice {
+    /// The workloads of a queue: `head` of those that wait, and some of those behind them that are not to wait.
+    pub(super) fn slice(&self, queue: &QueueRef, head: usize) -> Slice {
         let state = self.state();
-        let Some(line) = state.line(line) else {
+        let Some(queue) = state.queue(queue) else {
             return Slice::default();
         };
         Slice {
-            bound: line
+            bound: queue
                 .bound
                 .iter()
                 .filter_map(|uid| state.workload(uid))
                 .collect(),
-            waiting: state.waiting(line, head),
+            waiting: state.waiting(queue, head),
         }
     }
 
     /// The workloads that wait, as in a slice.
-    pub(super) fn waiting(&self, line: &QueueRef, head: usize) -> Vec<Arc<Workload>> {
+    pub(super) fn waiting(&self, queue: &QueueRef, head: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
-        let line = state.line(line);
-        line.map_or_else(Vec::new, |line| state.waiting(line, head))
+        let queue = state.queue(queue);
+        queue.map_or_else(Vec::new, |queue| state.waiting(queue, head))
     }
 
-    /// A workload, if it was started in this line.
-    pub(super) fn started(&self, line: &QueueRef, uid: &Uid) -> Option<Arc<Workload>> {
+    /// A workload, if it was started in this queue.
+    pub(super) fn started(&self, queue: &QueueRef, uid: &Uid) -> Option<Arc<Workload>> {
         let state = self.state();
-        let there = state.line(line)?.bound.contains(uid);
+        let there = state.queue(queue)?.bound.contains(uid);
         state.workload(uid).filter(|_| there)
     }
 
@@ -373,78 +376,79 @@ impl Index {
         self.state().workload(uid)
     }
 
-    /// The workloads that came in line since this was last asked and that are in it still.
+    /// The workloads that were queued since this was last asked and that are in it still.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
-        let Some(line) = state.line_mut(reference) else {
+        let Some(queue) = state.queue_mut(reference) else {
             return Vec::new();
         };
-        let newcomers = std::mem::take(&mut line.newcomers);
-        let Some(line) = state.line(reference) else {
+        let newcomers = std::mem::take(&mut queue.newcomers);
+        let Some(queue) = state.queue(reference) else {
             return Vec::new();
         };
         let workloads = newcomers.iter().filter_map(|uid| state.workloads.get(uid));
         workloads
-            .filter(|kept| line.waiting.contains_key(&kept.workload.place()))
+            .filter(|tracked| queue.waiting.contains_key(&tracked.workload.place()))
             .cloned()
             .collect()
     }
 
     /// The workloads of which a pod has ended since this was last asked.
-    pub(super) fn touched(&self, line: &QueueRef) -> BTreeSet<Uid> {
+    pub(super) fn touched(&self, queue: &QueueRef) -> BTreeSet<Uid> {
         let mut state = self.state();
-        let line = state.line_mut(line);
-        line.map(|line| std::mem::take(&mut line.touched))
+        let queue = state.queue_mut(queue);
+        queue
+            .map(|queue| std::mem::take(&mut queue.touched))
             .unwrap_or_default()
     }
 
-    /// The first who wait for a semaphore, over all its lines, at most so many.
+    /// The first who wait for a semaphore, over all its queues, at most so many.
     pub(super) fn head(&self, reference: &SemaphoreRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
         let semaphore = state.semaphores.get(reference);
-        let queue = semaphore
+        let waiting = semaphore
             .into_iter()
-            .flat_map(|semaphore| semaphore.queue.values().take(most));
-        let workloads = queue.filter_map(|uid| state.workloads.get(uid));
-        workloads.map(|kept| kept.workload.clone()).collect()
+            .flat_map(|semaphore| semaphore.waiting.values().take(most));
+        let workloads = waiting.filter_map(|uid| state.workloads.get(uid));
+        workloads.map(|tracked| tracked.workload.clone()).collect()
     }
 
-    /// Who is in a line, where these workloads hold slots.
-    pub(super) fn is_queued<'a>(
+    /// Who is in a queue, where these workloads hold slots.
+    pub(super) fn queued<'a>(
         &self,
-        line: &QueueRef,
+        queue: &QueueRef,
         holding: impl Iterator<Item = &'a Uid>,
-    ) -> InLine {
+    ) -> Queued {
         let state = self.state();
-        let Some(line) = state.line(line) else {
-            return InLine::default();
+        let Some(queue) = state.queue(queue) else {
+            return Queued::default();
         };
         // Holders are many, and nearly all of them run.
         let is_in_it = |uid: &&Uid| {
-            let workload = state.workloads.get(*uid).map(|kept| &kept.workload);
+            let workload = state.workloads.get(*uid).map(|tracked| &tracked.workload);
             workload.is_some_and(|workload| {
-                workload.is_queued() && line.waiting.contains_key(&workload.place())
+                workload.is_queued() && queue.waiting.contains_key(&workload.place())
             })
         };
         let starting: Vec<_> = holding.filter(is_in_it).cloned().collect();
-        InLine {
-            waiting: line.waiting.len().saturating_sub(starting.len()),
+        Queued {
+            waiting: queue.waiting.len().saturating_sub(starting.len()),
             starting,
         }
     }
 
-    /// All who wait in a line, in order.
-    pub(super) fn line(&self, line: &QueueRef) -> Vec<Arc<Workload>> {
-        self.slice(line, usize::MAX).waiting
+    /// All who wait in a queue, in order.
+    pub(super) fn all_waiting(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
+        self.slice(queue, usize::MAX).waiting
     }
 
     /// Whether a workload asks for a keyed semaphore and does not say which key.
-    pub(super) fn lacks_key(&self, kept: &TrackedWorkload) -> bool {
+    pub(super) fn lacks_key(&self, tracked: &TrackedWorkload) -> bool {
         let state = self.state();
-        let requests = kept.workload.requests.iter();
+        let requests = tracked.workload.requests.iter();
         let mut keyless = requests.filter(|request| request.key.is_none());
         keyless.any(|request| {
-            let semaphore = state.requested(kept, request);
+            let semaphore = state.requested(tracked, request);
             semaphore.is_some_and(|(_, semaphore)| semaphore.keyed)
         })
     }
@@ -465,8 +469,8 @@ impl Index {
     ) -> Vec<TrackedWorkload> {
         let state = self.state();
         let due = state.ungranted.iter().filter(|uid| its_turn(uid));
-        let kept = due.filter_map(|uid| state.placed(uid));
-        kept.take(most).cloned().collect()
+        let tracked = due.filter_map(|uid| state.placed(uid));
+        tracked.take(most).cloned().collect()
     }
 
     /// Whether a workload runs though no grant started it.

@@ -1,5 +1,5 @@
-//! Workloads that no semaphore looks after: their semaphore does not exist, their annotations can't be
-//! read, or something else manages them. They are told so.
+//! Workloads that no semaphore looks after: their semaphore does not exist, their annotations can't be read, or
+//! something else manages them. They get an event.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,28 +13,28 @@ use consul_semaphore::Uid;
 use consul_semaphore_api::annotations::{KEY, SEMAPHORE};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
-/// How long a semaphore that is made together with its workloads may come after them.
+/// How long a semaphore may come after its workloads if both are made together.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// How long changes are collected.
 const COALESCE: Duration = Duration::from_millis(200);
 
-struct Told {
+struct Reported {
     since: Moment,
     note: Option<String>,
 }
 
 /// Reports to the users of unclaimed workloads why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
-    let mut told: HashMap<Uid, Told> = HashMap::new();
+    let mut reported: HashMap<Uid, Reported> = HashMap::new();
     loop {
         let unclaimed = context.index.unclaimed();
         let there: HashSet<&Uid> = unclaimed
             .iter()
             .map(|tracked| &tracked.workload.uid)
             .collect();
-        told.retain(|uid, _| there.contains(uid));
-        let wait = tell(&context, &unclaimed, &mut told);
+        reported.retain(|uid, _| there.contains(uid));
+        let wait = report(&context, &unclaimed, &mut reported);
         tokio::time::sleep(COALESCE).await;
         tokio::select! {
             () = context.index.unclaimed_changed() => {}
@@ -43,11 +43,11 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Says about each workload, once, what is to be said. Returns when there will be more to say.
-fn tell(
+/// Emits the event for each workload, once. Returns when the next one will be due.
+fn report(
     context: &Context,
     unclaimed: &[TrackedWorkload],
-    told: &mut HashMap<Uid, Told>,
+    reported: &mut HashMap<Uid, Reported>,
 ) -> Option<Duration> {
     let mut next = None;
     for tracked in unclaimed {
@@ -58,10 +58,12 @@ fn tell(
         } = tracked;
         let lacks_key = context.index.lacks_key(tracked);
         let (reason, note, grace) = explain(tracked, lacks_key);
-        let known = told.entry(workload.uid.clone()).or_insert_with(|| Told {
-            since: Moment::now(),
-            note: None,
-        });
+        let known = reported
+            .entry(workload.uid.clone())
+            .or_insert_with(|| Reported {
+                since: Moment::now(),
+                note: None,
+            });
         let age = Moment::now().since(known.since);
         if known.note.as_ref() == Some(&note) {
             continue;
@@ -83,8 +85,8 @@ fn tell(
     next
 }
 
-/// What is to be said about a workload, and how long to wait before it is said. `lacks_key`: its semaphore
-/// is there, and does not know which key it is to wait for.
+/// The event for a workload, and how long to wait before it is emitted. `lacks_key`: its semaphore exists and is keyed,
+/// and the workload names no key.
 fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Duration) {
     if tracked.obstacle.is_none()
         && let Some(granted) = &tracked.workload.granted

@@ -20,8 +20,8 @@ use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 /// is looked for sooner.
 const INTERVAL: Duration = Duration::from_mins(5);
 
-/// A token that is read again and again for as long as this exists. The last good one is kept when
-/// its Secret is gone: a namespace that is deleted loses its Secrets first.
+/// A token that is read again and again for as long as this exists. The last good one stays in use when its Secret is
+/// gone: a namespace that is deleted loses its Secrets first.
 pub(super) struct SecretToken {
     cell: TokenCell,
     state: watch::Receiver<State>,
@@ -47,14 +47,14 @@ impl SecretToken {
     /// Begins to read the token that a semaphore refers to.
     pub(super) fn read(context: Arc<Context>, of: SemaphoreRef, from: TokenSecretRef) -> Self {
         let cell = TokenCell::default();
-        let (told, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(State::default());
         let reader = Reader {
             context,
             of,
             from,
             cell: cell.clone(),
         };
-        let reading = tokio::spawn(reader.run(told)).abort_handle();
+        let reading = tokio::spawn(reader.run(sender)).abort_handle();
         Self {
             cell,
             state,
@@ -72,13 +72,13 @@ impl SecretToken {
         self.state.borrow().problem.clone()
     }
 
-    /// Tells when there is another token, or another problem.
+    /// Reports changes of the token, or of the problem.
     pub(super) fn changes(&self) -> TokenChanges {
         TokenChanges(self.state.clone())
     }
 }
 
-/// Tells when a token has changed.
+/// Reports when a token has changed.
 pub(super) struct TokenChanges(watch::Receiver<State>);
 
 impl TokenChanges {
@@ -96,16 +96,16 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(self, told: watch::Sender<State>) {
+    async fn run(self, sender: watch::Sender<State>) {
         let mut backoff = Backoff::default();
         loop {
             let (problem, news) = match self.look().await {
                 Ok(news) => (None, news),
                 Err(problem) => (Some(problem), false),
             };
-            told.send_if_modified(|state| {
+            sender.send_if_modified(|state| {
                 let other = state.problem != problem;
-                // Without a token the semaphore is not ready, which is told there.
+                // Without a token the semaphore is not ready, which its condition reports.
                 let still = other && self.cell.is_set();
                 if let Some(problem) = problem.as_ref().filter(|_| still) {
                     tracing::warn!(semaphore = %self.of, problem, "the token that was there before is still used");
@@ -114,7 +114,7 @@ impl Reader {
                 state.tokens += u64::from(news);
                 other || news
             });
-            // Neither a Secret that is not there nor a token that Consul denies makes a storm.
+            // Neither a missing Secret nor a token that Consul denies causes a storm of requests.
             if news {
                 backoff.reset();
             }

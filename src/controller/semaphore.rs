@@ -1,5 +1,5 @@
-//! What there is of one `ConsulSemaphore` beside its slots: the object in the API server with its finalizer and its
-//! status, how it may use Consul, and the watch of its prefix. Its slots are the engine's.
+//! One `ConsulSemaphore` without its slots: the object in the API server with its finalizer and its status, its access
+//! to Consul, and the watch of its prefix. The engine has the slots.
 
 #![expect(
     clippy::ref_option,
@@ -60,7 +60,7 @@ use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::F
 /// How many calls of Consul the queues of one semaphore make at once.
 const TURNS: usize = 32;
 
-/// A `ConsulSemaphore` beside its slots.
+/// A `ConsulSemaphore` without its slots.
 pub(super) struct SemaphoreController {
     context: Arc<Context>,
     reference: SemaphoreRef,
@@ -74,10 +74,10 @@ pub(super) struct SemaphoreController {
     watching: Option<PrefixWatch>,
     reporter: Reporter,
     reported: Reported,
-    told: Told,
+    announced: Announced,
     inputs: mpsc::Sender<Input>,
-    /// Tell the shell of what changes here.
-    tellers: JoinSet<()>,
+    /// They send the shell what changes here.
+    notifiers: JoinSet<()>,
 }
 
 /// What the status is made of.
@@ -89,15 +89,15 @@ struct Reported {
     changed: BTreeSet<Option<Key>>,
     /// Limits that are to be recorded, and which report says so.
     recording: Option<(u64, Vec<u32>)>,
-    /// Whether the status speaks of what was seen here.
+    /// Whether the status is about what this process has seen.
     begun: bool,
 }
 
-/// What was said already.
+/// What has been logged or emitted already.
 #[derive(Default)]
-struct Told {
+struct Announced {
     readiness: Readiness,
-    /// What was said of the TTL.
+    /// The warning about the TTL.
     ttl: Option<String>,
     /// That the finalizer can't be added.
     finalizer: bool,
@@ -108,7 +108,7 @@ struct Told {
 }
 
 impl SemaphoreController {
-    /// Takes up a semaphore as it is; `inputs` is told of what happens.
+    /// Takes up a semaphore as it is; changes are sent to `inputs`.
     pub(super) fn new(
         context: Arc<Context>,
         semaphore: Arc<ConsulSemaphore>,
@@ -130,12 +130,12 @@ impl SemaphoreController {
             watching: None,
             reporter,
             reported: Reported::default(),
-            told: Told::default(),
+            announced: Announced::default(),
             inputs,
-            tellers: JoinSet::new(),
+            notifiers: JoinSet::new(),
         };
-        this.tell_of_access();
-        this.tell_of_status();
+        this.notify_of_access();
+        this.notify_of_status();
         this.warn_of_short_ttl();
         this
     }
@@ -188,7 +188,7 @@ impl SemaphoreController {
         &self.labels
     }
 
-    /// The object has changed. Says how it may use Consul from now on, if that is different.
+    /// The object has changed. Returns the new access to Consul, if it is different.
     pub(super) fn update(&mut self, semaphore: Arc<ConsulSemaphore>) -> Option<ConsulAccess> {
         let suits = self.access.suits(&semaphore);
         self.object.send_replace(semaphore);
@@ -197,12 +197,11 @@ impl SemaphoreController {
             return None;
         }
         self.access = Access::new(&self.context, &self.object.borrow());
-        self.tell_of_access();
+        self.notify_of_access();
         self.regain_access()
     }
 
-    /// There is another way to Consul, or none any more, or another problem with it. Says how it may use Consul from
-    /// now on, if that is different.
+    /// The access to Consul has changed, or its problem. Returns the new access, if it is different.
     pub(super) fn regain_access(&mut self) -> Option<ConsulAccess> {
         self.reported.all_changed();
         if self.access.is_pending() {
@@ -213,15 +212,15 @@ impl SemaphoreController {
         Some(self.consul_access())
     }
 
-    /// Has the shell told when there is another way to Consul.
-    fn tell_of_access(&mut self) {
+    /// Notifies the shell when the access to Consul changes.
+    fn notify_of_access(&mut self) {
         let Some(mut changes) = self.access.changes() else {
             return;
         };
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
-        // Those that told of another Secret have ended with it.
-        while self.tellers.try_join_next().is_some() {}
-        self.tellers.spawn(async move {
+        // The notifiers of an earlier Secret have ended with it.
+        while self.notifiers.try_join_next().is_some() {}
+        self.notifiers.spawn(async move {
             while changes.next().await {
                 let input = Input::AccessChanged(reference.clone());
                 if inputs.send(input).await.is_err() {
@@ -231,11 +230,11 @@ impl SemaphoreController {
         });
     }
 
-    /// Has the shell told when the status was written.
-    fn tell_of_status(&mut self) {
+    /// Notifies the shell when the status was written.
+    fn notify_of_status(&mut self) {
         let mut written = self.reporter.progress();
         let (inputs, reference) = (self.inputs.clone(), self.reference.clone());
-        self.tellers.spawn(async move {
+        self.notifiers.spawn(async move {
             while written.changed().await.is_ok() {
                 let input = Input::StatusWritten(reference.clone());
                 if inputs.send(input).await.is_err() {
@@ -245,7 +244,7 @@ impl SemaphoreController {
         });
     }
 
-    /// Watches the prefix, where there is a way to Consul, and has the shell told what it brings.
+    /// Watches the prefix, if there is access to Consul, and sends the listings to the shell.
     pub(super) fn watch(&mut self, semaphore: &Semaphore) {
         let Some(target) = self.target.as_ref().filter(|_| semaphore.has_begun()) else {
             self.watching = None;
@@ -265,13 +264,13 @@ impl SemaphoreController {
             return;
         }
         let folder = settings.prefix.folder();
-        let teller = (self.reference.clone(), self.inputs.clone());
+        let notify = (self.reference.clone(), self.inputs.clone());
         let how = (wait, awaits_others);
-        let watch = PrefixWatch::start(&target.consul, &folder, how, teller);
+        let watch = PrefixWatch::start(&target.consul, &folder, how, notify);
         self.watching = Some(watch);
     }
 
-    /// Whether this is of the watch that counts now.
+    /// Whether this is the number of the current watch.
     pub(super) fn watches(&self, number: u64) -> bool {
         let watching = self.watching.as_ref();
         watching.is_some_and(|watching| watching.is(number))
@@ -282,7 +281,7 @@ impl SemaphoreController {
         self.reported.changed.insert(key.clone());
     }
 
-    /// Has the status written as things are.
+    /// Publishes the current status.
     pub(super) fn report(&mut self, semaphore: &Semaphore) {
         for key in std::mem::take(&mut self.reported.changed) {
             self.see(semaphore, &key);
@@ -294,9 +293,9 @@ impl SemaphoreController {
             return;
         }
         let report = self.compose(semaphore);
-        self.tell_readiness(&report.findings);
+        self.report_readiness(&report.findings);
         let number = self.reporter.publish(report);
-        // A report that does not say so, because the engine has changed its mind since, records nothing.
+        // If the engine has changed its mind, the report does not have these limits, and records nothing.
         if let Some((recording, limits)) = &mut self.reported.recording
             && *recording == 0
             && *limits == semaphore.applied_limits()
@@ -311,7 +310,7 @@ impl SemaphoreController {
         self.reported.recording = Some((0, limits));
     }
 
-    /// The limits that have been recorded by now, if that was waited for.
+    /// The limits that are recorded by now, if any were to be.
     pub(super) fn take_recorded(&mut self) -> Option<Vec<u32>> {
         let written = self.reporter.written();
         let recording = &mut self.reported.recording;
@@ -319,7 +318,7 @@ impl SemaphoreController {
         Some(limits)
     }
 
-    /// Takes in what a key shows now. What was concluded under an earlier spec says nothing of this one.
+    /// Takes over the current state of a key. Conclusions under an earlier spec do not count for this one.
     fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
         let Some(QueueState {
             queue, concluded, ..
@@ -337,7 +336,7 @@ impl SemaphoreController {
         if conclusion.settled.is_some()
             && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
         {
-            // It is written with the first holder; until then nobody says anything else.
+            // It is written with the first holder; until then no other limit is in Consul.
             conclusion.agreement = Some(Agreement::Agreed);
         }
         let reference = QueueRef::new(&self.reference, key.clone());
@@ -347,7 +346,7 @@ impl SemaphoreController {
             Some(reading) => Shown::new(&reference, queue, reading, tenures),
             None => before.map_or_else(Shown::default, |before| before.shown.clone()),
         };
-        let is_queued = status::is_queued(&self.context.index, &reference, queue);
+        let queued = status::queued(&self.context.index, &reference, queue);
         let seen = semaphore.is_seen_by(key);
         let stated = self.access.stated();
         let observed = self.observed(&reference, &stated, semaphore);
@@ -359,11 +358,11 @@ impl SemaphoreController {
                 generation,
                 limit: semaphore.spec().settings.limit,
             },
-            awaits_others: is_queued.waiting > 0
+            awaits_others: queued.waiting > 0
                 && status::depends_on_others(queue, &conclusion, seen),
             wait: self.watch_wait(queue),
             shown,
-            is_queued,
+            queued,
             findings,
         };
         self.reported.keys.put(key.clone(), status);
@@ -382,17 +381,17 @@ impl SemaphoreController {
             node: self.target.as_ref().map(|target| &*target.node),
             index: &self.context.index,
             error: None,
-            heard: false,
+            answered: false,
             went_back: false,
             queue: None,
         }
     }
 
-    /// How long a watch waits for news before it answers all the same.
+    /// How long a watch waits for a change before it answers anyway.
     ///
-    /// A reading counts from when it was asked for, and the next one comes when that has waited
-    /// too: so it is up to two waits old. Workloads whose pods end slowly are suspended when their
-    /// evidence is half a TTL old, that of the spec or of the shortest session.
+    /// A reading counts from when it was asked for, and the next one comes after another wait: so it is up to two waits
+    /// old. Workloads whose pods end slowly are suspended when their evidence is half a TTL old: the TTL of the spec or
+    /// of the shortest session.
     fn watch_wait(&self, queue: &Queue) -> Duration {
         let lives = queue
             .sessions()
@@ -405,11 +404,11 @@ impl SemaphoreController {
         ttls.chain([span]).min().unwrap_or(IDLE) / 5
     }
 
-    /// The report on what is known and what was decided. A limit is in the status before it counts as ours.
+    /// Composes the report on what is known and decided. A limit counts as ours only once it is in the status.
     fn compose(&self, semaphore: &Semaphore) -> Report {
         let spec = semaphore.spec();
         let (keys, totals) = (&self.reported.keys, self.reported.keys.totals());
-        // What the keys say of an earlier spec is not to be taken for an answer to this one.
+        // Results of an earlier spec must not be taken for results of this one.
         let of = totals.spec.unwrap_or(SpecOf {
             generation: spec.generation,
             limit: spec.settings.limit,
@@ -446,7 +445,7 @@ impl SemaphoreController {
         Report { status, findings }
     }
 
-    /// What the conditions say while no key is in use.
+    /// The conditions while no key is in use.
     fn findings_without_keys(&self, semaphore: &Semaphore) -> Vec<Finding> {
         let known = semaphore.watched().is_known();
         let reference = QueueRef::new(&self.reference, None);
@@ -464,8 +463,8 @@ impl SemaphoreController {
         findings
     }
 
-    /// Says whom a limit that was moved leaves behind.
-    pub(super) fn tell_moved(&self, moved: Moved, key: Option<&Key>) {
+    /// Reports who still uses the old limit after it was moved.
+    pub(super) fn report_moved_limit(&self, moved: Moved, key: Option<&Key>) {
         let Moved { from, to, others } = moved;
         let of_key = key.map_or(String::new(), |key| format!(" of key {key}"));
         let contenders = match others {
@@ -481,25 +480,25 @@ impl SemaphoreController {
         tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
         let about = self.object.borrow().object_ref(&());
         let events = &self.context.shared.events;
-        events.tell(about, events::Reason::OthersRefused, note);
+        events.emit(about, events::Reason::OthersRefused, note);
     }
 
-    /// Says once that sessions without a contender can't be looked for.
-    pub(super) fn tell_sessions(&mut self, answer: &Result<Vec<Session>, consul::Error>) {
-        let told = std::mem::replace(&mut self.told.sessions, answer.is_err());
+    /// Logs once that sessions without a contender can't be searched.
+    pub(super) fn report_session_listing(&mut self, answer: &Result<Vec<Session>, consul::Error>) {
+        let before = std::mem::replace(&mut self.announced.sessions, answer.is_err());
         if let Err(error) = answer
-            && !told
+            && !before
         {
             tracing::warn!(semaphore = %self.reference, %error, "sessions that nothing stands for can't be looked for");
         }
     }
 
-    /// Says once of a TTL that a change of the leader may outlast it.
+    /// Warns once of a TTL that is shorter than a change of the leader may take.
     fn warn_of_short_ttl(&mut self) {
         let ttl = self.object.borrow().spec.session.ttl.get();
         let note = short_ttl(ttl, self.context.shared.lease);
-        let told = std::mem::replace(&mut self.told.ttl, note.clone());
-        let Some(note) = note.filter(|_| told != self.told.ttl) else {
+        let before = std::mem::replace(&mut self.announced.ttl, note.clone());
+        let Some(note) = note.filter(|_| before != self.announced.ttl) else {
             return;
         };
         tracing::warn!(semaphore = %self.reference, "{note}");
@@ -507,7 +506,7 @@ impl SemaphoreController {
         self.context
             .shared
             .events
-            .tell_once(about, events::Reason::ShortTtl, note);
+            .emit_once(about, events::Reason::ShortTtl, note);
     }
 }
 

@@ -33,26 +33,26 @@ pub(super) struct SessionManager(Arc<Shared>);
 struct Shared {
     /// The nodes that were registered, and in which parts of Consul.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
-    kept: Mutex<Kept>,
+    tracked: Mutex<Tracked>,
     left: Mutex<Left>,
     metrics: Metrics,
 }
 
-/// The sessions that are kept. One may be kept twice for a moment: for a semaphore that is about to go,
-/// and for the one of its name that comes after it.
-type Kept = HashMap<SessionId, Vec<KnownLife>>;
+/// The sessions that are tracked. One may be there twice for a moment: for a semaphore that is being deleted, and for
+/// the next one of its name.
+type Tracked = HashMap<SessionId, Vec<KnownLife>>;
 
-/// What is renewed on when the lead is lost, until somebody leads again. To renew a session changes
-/// nothing, and while nobody leads nobody else would do it: an API server that is away for longer
-/// than a TTL shall cost no slot.
+/// The sessions that are still renewed when the lead is lost, until a replica leads again. A renewal changes nothing,
+/// and without a leader nobody else would renew them: an outage of the API server that is longer than a TTL must not
+/// cost a slot.
 #[derive(Default)]
 struct Left {
-    /// Whether sessions that are dropped now are left so.
+    /// Whether sessions that are dropped now are renewed on.
     leaving: bool,
     renewing: HashMap<SessionId, AbortHandle>,
 }
 
-/// How long a session lasts, and what it held.
+/// How long a session lasts, and how long its keys stay locked.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     /// How long it lives without a renewal; `None`: for ever.
@@ -65,16 +65,16 @@ pub(super) struct Span {
 /// session in Consul.
 pub(super) struct Session {
     id: SessionId,
-    /// With the token that it is renewed with, whatever its semaphore brings now.
+    /// A client with the token that renews it, whatever token its semaphore has now.
     consul: Client,
     renewal: Renewal,
-    /// Whether it is renewed on when the lead is lost.
+    /// Whether it is still renewed when the lead is lost.
     matters: bool,
     manager: SessionManager,
 }
 
 impl Session {
-    /// Nothing depends on it: when the lead is lost it expires. Nobody would adopt it.
+    /// Lets it expire when the lead is lost: nothing depends on it, and nobody would adopt it.
     pub(super) fn expire(mut self) {
         self.matters = false;
     }
@@ -103,31 +103,31 @@ impl SessionManager {
     pub(super) fn new(metrics: Metrics) -> Self {
         Self(Arc::new(Shared {
             registered: Mutex::default(),
-            kept: Mutex::default(),
+            tracked: Mutex::default(),
             left: Mutex::default(),
             metrics,
         }))
     }
 
-    /// The lead is lost: sessions that are dropped from now on are renewed all the same.
+    /// The lead is lost: sessions that are dropped from now on are still renewed.
     pub(super) fn leave(&self) {
         self.left().leaving = true;
     }
 
-    /// This replica leads again: it renews what it adopts, and until then what it has left.
+    /// This replica leads again: it renews what it adopts, and until then what it left running.
     pub(super) fn come_back(&self) {
         self.left().leaving = false;
     }
 
-    /// Nothing that was left is renewed here any more: another replica leads, and renews what it adopts.
+    /// Stops all renewals that were left running: another replica leads, and renews what it adopts.
     pub(super) fn hand_over(&self) {
         for (_, renewing) in self.left().renewing.drain() {
             renewing.abort();
         }
     }
 
-    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]),
-    /// and lets expire what it left when it lost the lead before: their semaphore is gone.
+    /// Waits until this replica has led for so long that it has adopted what it can ([`SETTLED`]). What is left over
+    /// from the time before it lost the lead expires: its semaphore is gone.
     pub(super) async fn settle_in(self, settled: Duration) {
         sleep(settled).await;
         self.hand_over();
@@ -137,15 +137,15 @@ impl SessionManager {
         self.0.left.lock()
     }
 
-    /// Somebody else renews this session, or nobody shall.
+    /// Stops a renewal that was left running: somebody else renews the session, or nobody is to.
     fn take_back(&self, id: &SessionId) {
         if let Some(renewing) = self.left().renewing.remove(id) {
             renewing.abort();
         }
     }
 
-    /// Makes a session of this name, on the node of this target, and keeps it. `on_change` is called when
-    /// something about the session changes.
+    /// Makes a session of this name, on the node of this target, and renews it. `on_change` is called when something
+    /// about the session changes.
     pub(super) async fn create(
         &self,
         target: &ConsulTarget,
@@ -176,17 +176,16 @@ impl SessionManager {
             sent,
             ttl,
         });
-        let session = self.keep(&target.consul, id.clone(), life, on_change);
+        let session = self.track(&target.consul, id.clone(), life, on_change);
         Ok((id, session))
     }
 
-    /// Keeps a session that was found: its first renewal is sent at once.
+    /// Renews a session that was found: the first renewal is sent at once.
     pub(super) fn adopt(&self, consul: &Client, id: SessionId, on_change: OnChange) -> Session {
-        self.keep(consul, id, SessionState::Unknown, on_change)
+        self.track(consul, id, SessionState::Unknown, on_change)
     }
 
-    /// Ends a session that nothing depends on any more. It goes on in the background; a session
-    /// that could not be ended expires.
+    /// Ends a session that nothing depends on any more, in the background. A session that can't be ended expires.
     pub(super) fn destroy(&self, consul: &Client, id: SessionId) {
         self.take_back(&id);
         let consul = consul.clone();
@@ -202,7 +201,7 @@ impl SessionManager {
         });
     }
 
-    fn keep(
+    fn track(
         &self,
         consul: &Client,
         id: SessionId,
@@ -243,41 +242,41 @@ impl SessionManager {
         with(&mut self.0.registered.lock())
     }
 
-    /// Whether somebody here keeps this session.
-    pub(super) fn keeps(&self, id: &SessionId) -> bool {
-        self.kept().contains_key(id)
+    /// Whether this process renews a session.
+    pub(super) fn tracks(&self, id: &SessionId) -> bool {
+        self.tracked().contains_key(id)
     }
 
-    /// What is known of a session that somebody here keeps, for whichever semaphore.
+    /// What is known of a session that this process renews, for whichever semaphore.
     pub(super) fn life(&self, id: &SessionId) -> Option<SessionState> {
-        let kept = self.kept();
-        Some(kept.get(id)?.last()?.get())
+        let tracked = self.tracked();
+        Some(tracked.get(id)?.last()?.get())
     }
 
     fn note_session(&self, id: &SessionId, life: KnownLife) {
-        let mut kept = self.kept();
-        kept.entry(id.clone()).or_default().push(life);
-        self.0.metrics.sessions(kept.len());
+        let mut tracked = self.tracked();
+        tracked.entry(id.clone()).or_default().push(life);
+        self.0.metrics.sessions(tracked.len());
     }
 
     fn forget_session(&self, id: &SessionId, life: &KnownLife) {
-        let mut kept = self.kept();
-        if let Some(lives) = kept.get_mut(id) {
+        let mut tracked = self.tracked();
+        if let Some(lives) = tracked.get_mut(id) {
             lives.retain(|known| !known.is(life));
             if lives.is_empty() {
-                kept.remove(id);
+                tracked.remove(id);
             }
         }
-        self.0.metrics.sessions(kept.len());
+        self.0.metrics.sessions(tracked.len());
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock()
+    fn tracked(&self) -> MutexGuard<'_, Tracked> {
+        self.0.tracked.lock()
     }
 }
 
-/// Makes a call that may wait for long: thousands of sessions may be made or ended before it, and each
-/// time that it was not sent it has waited nearly as long as a call may take.
+/// Makes a call that may have to wait for long: thousands of sessions may be made or ended before it. Each attempt that
+/// was not sent has waited nearly as long as a call may take.
 async fn in_turn<T, F>(call: impl Fn() -> F) -> Result<T, consul::Error>
 where
     F: Future<Output = Result<T, consul::Error>>,
@@ -322,10 +321,10 @@ mod tests {
         session_manager.note_session(&id, before.clone());
         session_manager.note_session(&id, after.clone());
         session_manager.forget_session(&id, &before);
-        assert!(session_manager.keeps(&id), "another one has taken it over");
+        assert!(session_manager.tracks(&id), "another one has taken it over");
         assert_eq!(session_manager.life(&id), Some(SessionState::Endless));
         session_manager.forget_session(&id, &after);
-        assert!(!session_manager.keeps(&id));
+        assert!(!session_manager.tracks(&id));
     }
 
     #[tokio::test]

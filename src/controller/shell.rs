@@ -1,7 +1,8 @@
-//! The shell around the engine: what happens goes in, and what the engine asks for is carried out. It decides nothing.
+//! The shell around the engine: it passes on what happens, and carries out what the engine asks for. It decides
+//! nothing.
 //!
-//! All semaphores are in one engine, so one loop shows it what happens. Calls are tasks of their own, bounded in time,
-//! and none of them waits for another one: a call that hangs delays nothing but what depends on its answer.
+//! All semaphores are in one engine, so one loop feeds it. Calls are tasks of their own, bounded in time, and none of
+//! them waits for another one: a call that hangs delays nothing but what depends on its answer.
 
 mod calls;
 mod duties;
@@ -27,7 +28,7 @@ use self::{
     calls::{Done, Means},
     duties::{Duties, DutyDone},
     lookup::Cluster,
-    outcome::{Ended, Teller},
+    outcome::{Emitter, Ended},
     reports::Reports,
 };
 use super::{Context, index::Index, semaphore::SemaphoreController, session_manager::Session};
@@ -45,22 +46,22 @@ use consul_semaphore::{
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many things that happened may wait until the loop looks at them: whoever tells it of more waits.
+/// How many inputs may wait for the loop; senders of more wait.
 const INPUTS: usize = 16;
 
-/// How long passes go on, and then statuses are made, before the loop looks at what has happened meanwhile.
+/// How long the loop makes passes, and then statuses, before it takes new inputs.
 const STRETCH: Duration = Duration::from_millis(5);
 
 /// Something that happened.
 pub(super) enum Input {
     /// A semaphore is there, or has changed.
     Put(Arc<ConsulSemaphore>),
-    /// A semaphore is looked after no more; who said so waits until it is so. What it has in Consul stays as it is, for
-    /// whoever takes it up.
+    /// This operator no longer manages a semaphore; the sender waits until that is done. Its state in Consul stays as
+    /// it is, for the next operator that takes it up.
     Removed(SemaphoreRef, oneshot::Sender<()>),
     /// The watch of a semaphore's prefix with this number brought something.
     Listed(SemaphoreRef, u64, Result<Listing, consul::Error>),
-    /// There may be another way to Consul.
+    /// The access to Consul may have changed.
     AccessChanged(SemaphoreRef),
     /// A status was written.
     StatusWritten(SemaphoreRef),
@@ -73,8 +74,8 @@ struct AtWork {
     sessions: IdMap<SessionId, Session>,
     /// The call to Consul that the engine waits for.
     awaited: Option<AbortHandle>,
-    /// Whether the waiting workloads were told that the semaphore is being deleted.
-    told: bool,
+    /// Whether the waiting workloads have the event that the semaphore is being deleted.
+    deletion_announced: bool,
 }
 
 /// The shell.
@@ -90,7 +91,7 @@ pub(super) struct Shell {
 }
 
 impl Drop for Shell {
-    /// Sessions made ahead have no contender by which anybody would find them again.
+    /// Sessions made ahead have no contender, so nobody would find them again.
     fn drop(&mut self) {
         let queues = self.engine.queues();
         let ahead = queues.flat_map(|(reference, queue)| {
@@ -118,7 +119,7 @@ impl Shell {
         }
     }
 
-    /// What tells it of semaphores.
+    /// Where inputs are sent.
     pub(super) fn inputs(&self) -> mpsc::Sender<Input> {
         self.inputs.0.clone()
     }
@@ -140,7 +141,7 @@ impl Shell {
                 Some(ended) = self.duties.next() => self.settle_duty(ended),
                 () = sleep(next.since(Moment::now())) => {}
             }
-            // What else has ended by now is shown before the next pass, too.
+            // Calls that have ended by now are settled before the next pass, too.
             while let Some(ended) = self.calls.try_join_next() {
                 self.settle(ended);
             }
@@ -148,13 +149,13 @@ impl Shell {
         }
     }
 
-    /// When there is something to do that nothing tells of.
+    /// When there is something to do even if no input comes.
     fn next(&self) -> Moment {
         let now = Moment::now();
         let report = self.reports.next();
         let times = self.engine.next_timeout(now).into_iter().chain(report);
-        // What wakes this task does not run while the machine sleeps, and sessions do: so the time is looked at now and
-        // then, which costs nothing if nothing is due.
+        // Timers stop while the machine sleeps, sessions do not: so check the time now and then, which costs nothing if
+        // nothing is due.
         times.fold(now + LATE, Ord::min)
     }
 
@@ -235,10 +236,10 @@ impl Shell {
         }
     }
 
-    /// A semaphore goes another way to Consul from now on, or none. Sessions made before are renewed with the token
-    /// that they were made with.
+    /// A semaphore has another access to Consul from now on, or none. Earlier sessions are renewed with the token that
+    /// they were made with.
     fn reach(&mut self, semaphore: &SemaphoreRef, access: ConsulAccess) {
-        // What was to go the way before does not go it any more.
+        // Calls with the old access are aborted.
         for (_, at_work) in self.queues_of(semaphore) {
             if let Some(awaited) = at_work.awaited.take() {
                 awaited.abort();
@@ -296,7 +297,7 @@ impl Shell {
 
 /// Passes, and what follows from them.
 impl Shell {
-    /// Passes over what is due for a while, and carries out what they come to.
+    /// Makes the passes that are due, for a while, and carries out their effects.
     fn work(&mut self) {
         let context = self.context.clone();
         let stores = Cluster::of(&context);
@@ -334,22 +335,26 @@ impl Shell {
             self.context.shared.metrics.pass(took, result);
         }
         let terminating = queue.settings().terminating;
-        let told = &mut self.queues.entry(reference.clone()).or_default().told;
-        let all = terminating && !std::mem::replace(told, terminating);
+        let announced = &mut self
+            .queues
+            .entry(reference.clone())
+            .or_default()
+            .deletion_announced;
+        let all = terminating && !std::mem::replace(announced, terminating);
         let waits = |uid: &Uid| !queue.is_busy(uid) && !queue.is_granting(uid);
         if let Some(controller) = self.semaphores.get(&reference.semaphore) {
-            let teller = Teller {
+            let emitter = Emitter {
                 context: &self.context,
                 reference,
                 settings: queue.settings(),
                 labels: controller.labels(),
             };
-            teller.tell_newcomers(all, waits);
+            emitter.announce_newcomers(all, waits);
         }
     }
 
-    /// Has statuses written that are due, for a while: there are thousands when Consul is away, and all of them come
-    /// after what has happened meanwhile.
+    /// Makes the statuses that are due, for a while: there are thousands when Consul is away, and new inputs come
+    /// first.
     fn report_what_is_due(&mut self) {
         let begun = Moment::now();
         while Moment::now().since(begun) < STRETCH
@@ -368,7 +373,7 @@ impl Shell {
         }
     }
 
-    /// The status has been written: a limit that it had to have may be in it now.
+    /// The status was written: a limit that had to be recorded first may be in it now.
     fn confirm(&mut self, semaphore: &SemaphoreRef) {
         let Some(controller) = self.semaphores.get_mut(semaphore) else {
             return;
@@ -387,7 +392,7 @@ impl Shell {
         while let Some(effect) = self.engine.next_effect() {
             match effect {
                 Effect::Queue(queue, action) => {
-                    // What is granted follows from what the same transaction gave back.
+                    // Grants are linked to what the same transaction gave back.
                     let ended = match &mut ended {
                         Some((of, ended)) if *of == queue => ended,
                         ended => &mut ended.insert((queue.clone(), Ended::new())).1,
@@ -431,15 +436,15 @@ impl Shell {
                 }
             }
             Action::Destroy(session) => {
-                if let Some(kept) = at_work.sessions.remove(&session) {
+                if let Some(renewed) = at_work.sessions.remove(&session) {
                     self.context
                         .shared
                         .session_manager
-                        .destroy(kept.consul(), session);
+                        .destroy(renewed.consul(), session);
                 }
             }
             Action::Forget(session) => drop(at_work.sessions.remove(&session)),
-            Action::Report(outcome) => self.tell(reference, outcome, ended),
+            Action::Report(outcome) => self.emit(reference, outcome, ended),
         }
     }
 
@@ -455,20 +460,20 @@ impl Shell {
         })
     }
 
-    fn tell(&self, reference: &QueueRef, outcome: Outcome, ended: &mut Ended) {
+    fn emit(&self, reference: &QueueRef, outcome: Outcome, ended: &mut Ended) {
         let controller = self.semaphores.get(&reference.semaphore);
         let queue = self.engine.queue(reference).map(Queue::settings);
         if let (Some(controller), Some(settings)) = (controller, queue) {
             if let Outcome::LimitMoved(moved) = outcome {
-                controller.tell_moved(moved, reference.key.as_ref());
+                controller.report_moved_limit(moved, reference.key.as_ref());
             }
-            let teller = Teller {
+            let emitter = Emitter {
                 context: &self.context,
                 reference,
                 settings,
                 labels: controller.labels(),
             };
-            teller.tell(outcome, ended);
+            emitter.emit(outcome, ended);
         }
     }
 
@@ -481,11 +486,11 @@ impl Shell {
         match duty {
             Duty::AddFinalizer => self.duties.add_finalizer(controller),
             Duty::RemoveFinalizer => {
-                controller.tell_what_stays(semaphore);
+                controller.report_leftovers(semaphore);
                 self.duties.remove_finalizer(controller, true);
             }
             Duty::LeaveBehind => {
-                controller.tell_what_may_stay(semaphore);
+                controller.report_possible_leftovers(semaphore);
                 self.duties.remove_finalizer(controller, false);
             }
             Duty::ListSessions => self.duties.list_sessions(controller),
@@ -512,16 +517,16 @@ impl Shell {
     fn settle(&mut self, ended: Result<(CallId, Done), JoinError>) {
         let (id, done) = match ended {
             Ok(ended) => ended,
-            // That a task has panicked is a bug, and ends who waits for it, too.
+            // A task that panics is a bug, and ends the shell, too.
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_aborted) => return,
         };
         let Some(queue) = self.engine.queue_of(id).cloned() else {
-            if let Done::Session(Ok((session, kept))) = done {
+            if let Done::Session(Ok((session, renewed))) = done {
                 self.context
                     .shared
                     .session_manager
-                    .destroy(kept.consul(), session);
+                    .destroy(renewed.consul(), session);
             }
             return;
         };
@@ -559,7 +564,7 @@ impl Shell {
     }
 
     fn settle_duty(&mut self, (of, done): (Object, DutyDone)) {
-        // Another one of that name has nothing to do with it.
+        // Ignore it if another semaphore has that name now.
         let semaphore = of.semaphore.clone();
         let controller = self.semaphores.get_mut(&semaphore);
         let Some(controller) = controller.filter(|controller| controller.object() == of) else {
@@ -571,7 +576,7 @@ impl Shell {
             DutyDone::AddedFinalizer(answer) => {
                 let state = self.engine.semaphore(&semaphore);
                 let begun = state.is_some_and(Semaphore::has_begun);
-                controller.tell_finalizer(&answer, begun);
+                controller.report_finalizer(&answer, begun);
                 let done = answer.is_ok();
                 self.engine.added_finalizer(&semaphore, done, now, &stores);
                 self.watch(&semaphore);
@@ -588,7 +593,7 @@ impl Shell {
                 self.engine.recorded(&semaphore, &limits, now, &stores);
             }
             DutyDone::Sessions(sessions) => {
-                controller.tell_sessions(&sessions);
+                controller.report_session_listing(&sessions);
                 self.engine
                     .listed_sessions(&semaphore, sessions, now, &stores);
             }
@@ -597,7 +602,7 @@ impl Shell {
     }
 }
 
-/// What a write to a workload came to. The workload as it is now is known from then on.
+/// The result of a write to a workload. The index has the new state of the workload from then on.
 fn written_of(
     index: &Index,
     write: &Write,

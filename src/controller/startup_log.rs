@@ -1,10 +1,10 @@
-//! Whether Consul answers at all, said at the start: a wrong address would show only with the first
+//! Logs at startup whether Consul answers at all: otherwise a wrong address would show only with the first
 //! `ConsulSemaphore`.
 
 use consul_client::{Client, Error};
 use consul_semaphore::holding::retry_until_ok;
 
-/// Asks until there is an answer. It takes no token.
+/// Asks until there is an answer. This needs no token.
 pub(super) async fn write(consul: Client) {
     retry_until_ok(|| consul.status(), complain).await;
     tracing::info!("Consul answers");

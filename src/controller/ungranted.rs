@@ -1,5 +1,5 @@
-//! Workloads that run though no grant started them: made so where the admission policy is not installed,
-//! or unsuspended by somebody. They are suspended, whatever their semaphore is waiting for.
+//! Workloads that run though no grant started them: created unsuspended where the admission policy is not installed, or
+//! unsuspended by somebody. They are suspended, whatever the state of their semaphore.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,7 @@ use consul_semaphore_workload::{self as workload, TrackedWorkload};
 /// How many of them are written to at once.
 const CONCURRENCY: usize = 16;
 
-/// Suspends them for ever.
+/// Suspends them, and never returns.
 pub(super) async fn run(context: Arc<Context>) {
     let mut under_way = JoinSet::new();
     let mut busy: HashSet<Uid> = HashSet::new();
@@ -53,7 +53,7 @@ pub(super) async fn run(context: Arc<Context>) {
                 let (before, now) = (setbacks.remove(&uid), Moment::now());
                 let setback = match result {
                     Ok(()) => None,
-                    Err(Undone::Outrun) => Some(Setback::outrun(before.as_ref(), now)),
+                    Err(Undone::Conflict) => Some(Setback::outrun(before.as_ref(), now)),
                     Err(Undone::Failed) => Some(Setback::after(before.as_ref(), now)),
                 };
                 setbacks.extend(setback.map(|setback| (uid, setback)));
@@ -66,7 +66,7 @@ pub(super) async fn run(context: Arc<Context>) {
 /// Why a workload is not suspended.
 enum Undone {
     /// Somebody else has changed it in the meantime.
-    Outrun,
+    Conflict,
     /// The API server refuses, or does not answer.
     Failed,
 }
@@ -89,7 +89,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         timeout: CALL_TIMEOUT,
         deadline: None,
     };
-    let tell = |reason, note| {
+    let emit = |reason, note| {
         let events = &context.shared.events;
         events.workload(namespace, &workload.name, &workload.uid, reason, note);
     };
@@ -104,13 +104,13 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
                 "suspended because it ran without a slot of {semaphore}. Jobs are made with \
                  spec.suspend: true"
             );
-            tell(Reason::RanWithoutSlot, note);
+            emit(Reason::RanWithoutSlot, note);
             context.index.written(&workload.uid, now);
             Ok(())
         }
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
-            Err(Undone::Outrun)
+            Err(Undone::Conflict)
         }
         Err(error) => {
             tracing::warn!(workload = %format_args!("{namespace}/{}", workload.name), %error, "a Job without a slot can't be suspended");
@@ -119,7 +119,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
                     "it runs without a slot of {semaphore}, and the API server refuses to have it \
                      suspended: {message}"
                 );
-                tell(Reason::StartRefused, note);
+                emit(Reason::StartRefused, note);
             }
             Err(Undone::Failed)
         }

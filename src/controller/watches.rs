@@ -51,8 +51,7 @@ pub(super) struct Begun {
     semaphores: Watching,
 }
 
-/// The watches that together see these namespaces. From now on the operator is not ready before all was
-/// listed.
+/// The watches that together see these namespaces. From now on the operator is not ready until everything was listed.
 pub(super) fn begin(namespaces: &Namespaces, health: &Health, metrics: &Metrics) -> Vec<Begun> {
     let reaches = WatchScope::over(namespaces).into_iter();
     let begun = reaches.map(|reach| {
@@ -110,7 +109,7 @@ pub(super) async fn run(
     worked
 }
 
-/// The next event of a watch; what it says of the watch itself is told. `None` when it ends.
+/// The next event of a watch, after reporting the watch's health. `None` when it ends.
 async fn next<K>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
     watching: &mut Watching,
@@ -124,7 +123,7 @@ async fn next<K>(
             }
         };
         match event {
-            // That a list begins does not say that it can be had.
+            // The begin of a list does not show yet that the list is allowed.
             Ok(Event::Init) => return Some(Event::Init),
             Ok(Event::InitDone) => {
                 watching.synced();
@@ -139,7 +138,7 @@ async fn next<K>(
     }
 }
 
-/// Feeds the workloads into the index. Only what concerns the operator is kept of them.
+/// Feeds the workloads into the index. The index has only what concerns the operator.
 async fn watch_workloads(
     context: Arc<Context>,
     reach: WatchScope,
@@ -160,7 +159,7 @@ async fn watch_workloads(
                 synced.send_replace(true);
             }
             Event::Apply(Some(workload)) | Event::InitApply(Some(workload)) => {
-                advisor.look(&workload);
+                advisor.on_update(&workload);
                 context.index.put(&workload.uid, workload.tracked);
             }
             Event::Delete(Some(workload)) => {
@@ -172,8 +171,8 @@ async fn watch_workloads(
     }
 }
 
-/// Hears when pods of workloads that hold slots end. Nothing of them is kept: what is asked for proof is
-/// the API server itself.
+/// Tells the index when pods of workloads that hold slots end. The pods are not stored: a proof reads them from the API
+/// server.
 async fn watch_pods(context: Arc<Context>, reach: WatchScope, mut watching: Watching) {
     let mut events = workload::watch_pods(&reach, &context.client);
     while let Some(event) = next(&mut events, &mut watching).await {
@@ -267,7 +266,7 @@ impl Semaphores {
     async fn put(&mut self, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) {
         let semaphore = match read {
             Ok(semaphore) => Arc::new(semaphore),
-            Err(invalid) => return self.tell_invalid(&invalid),
+            Err(invalid) => return self.report_invalid(&invalid),
         };
         let reference = reference_of(semaphore.as_ref());
         let ours = self
@@ -282,7 +281,7 @@ impl Semaphores {
             LookedAfter::ByOthers
         };
         if ours && self.known.get(&reference) == Some(&looked_after) {
-            return self.tell(Input::Put(semaphore)).await;
+            return self.send(Input::Put(semaphore)).await;
         }
         if self.dismiss(&reference).await && !ours {
             tracing::info!(semaphore = %reference, "left to another operator: the selector does not match its labels any more");
@@ -293,7 +292,7 @@ impl Semaphores {
             .add_semaphore(&reference, prefix, keyed, ours);
         self.known.insert(reference, looked_after);
         if ours {
-            self.tell(Input::Put(semaphore)).await;
+            self.send(Input::Put(semaphore)).await;
         }
     }
 
@@ -302,25 +301,25 @@ impl Semaphores {
         self.context.index.remove_semaphore(reference);
     }
 
-    /// Ends the work on a semaphore; says whether there was any. It has ended before the index knows of another one of
-    /// that name: who waits for that one is granted no slot of this one.
+    /// Ends the work on a semaphore; says whether there was any. It has ended before the index knows another semaphore
+    /// of that name, so that no workload that waits for the new one gets a slot of the old one.
     async fn dismiss(&mut self, reference: &SemaphoreRef) -> bool {
         let ours = matches!(self.known.remove(reference), Some(LookedAfter::Here(_)));
         if ours {
             let (removed, ended) = oneshot::channel();
-            self.tell(Input::Removed(reference.clone(), removed)).await;
+            self.send(Input::Removed(reference.clone(), removed)).await;
             let _ = ended.await;
         }
         ours
     }
 
-    /// Tells the shell, which lives as long as this.
-    async fn tell(&self, input: Input) {
+    /// Sends it to the shell, which lives as long as this.
+    async fn send(&self, input: Input) {
         let _ = self.inputs.send(input).await;
     }
 
-    /// The schema lets nothing through that can't be read, so this one was stored before it.
-    fn tell_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
+    /// The schema admits nothing that can't be read, so this one was stored before the schema.
+    fn report_invalid(&self, invalid: &kube::core::error_boundary::InvalidObject) {
         let labels = invalid.metadata.labels.clone().unwrap_or_default();
         if !self.context.shared.scope.semaphores.matches(&labels) {
             return;
@@ -341,6 +340,6 @@ impl Semaphores {
         self.context
             .shared
             .events
-            .tell(about, Reason::InvalidSemaphore, note);
+            .emit(about, Reason::InvalidSemaphore, note);
     }
 }

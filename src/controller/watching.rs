@@ -1,4 +1,4 @@
-//! What is told of a watch of the API server: to `/readyz`, to the metric, to the log.
+//! Reports the health of a watch of the API server: to `/readyz`, the metric and the log.
 
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use consul_client::{
     text::one_line,
 };
 
-/// A watch that is quiet for so long after an error goes on: it is begun again within half a
-/// minute, and nobody tells that nothing has changed since.
+/// A watch that is quiet for so long after an error works again: it is restarted within half a minute, and nothing is
+/// sent while nothing changes.
 const QUIET: Duration = Duration::from_mins(2);
 
 /// A trouble that lasts is logged again after so long, then after twice that, and so on.
@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_hours(1);
 /// How much of an error is shown, in characters.
 const SHOWN: usize = 400;
 
-/// Where a watch stands.
+/// The state of a watch.
 pub(super) struct Watching {
     /// What is watched, as the API calls it.
     what: &'static str,
@@ -49,7 +49,7 @@ struct Trouble {
     since: jiff::Timestamp,
     /// When the last one was.
     last: Moment,
-    /// When the log tells of it again, and how long after the time before.
+    /// When it is logged again, and how long that is after the previous time.
     reminder: (Moment, Duration),
 }
 
@@ -79,7 +79,7 @@ impl Watching {
         self.works();
     }
 
-    /// Something was heard.
+    /// An event was received.
     pub(super) fn works(&mut self) {
         if self.trouble.take().is_some() {
             tracing::info!(what = self.title, "the watch goes on");
@@ -89,7 +89,7 @@ impl Watching {
         }
     }
 
-    /// Ready when a trouble is over because nothing more was heard of it.
+    /// Ready when a trouble is over because no more errors came.
     pub(super) async fn quiet(&self) {
         let last = self.trouble.as_ref().map(|trouble| trouble.last);
         match last.filter(|_| self.synced) {
@@ -98,14 +98,14 @@ impl Watching {
         }
     }
 
-    /// It has failed, and is begun again by itself. That a watch which has worked fails does not
-    /// take readiness away: nobody else could do the work, and a restart would not help.
+    /// The watch has failed, and restarts by itself. This does not end readiness if the watch worked before: no other
+    /// replica could do better, and a restart would not help.
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.metrics.watch_failed(self.what);
         let now = Moment::now();
         let (code, why) = explain(&self.title, error);
-        let (since, telling) = Trouble::note(&mut self.trouble, code, now);
-        if telling {
+        let (since, log_it) = Trouble::note(&mut self.trouble, code, now);
+        if log_it {
             tracing::warn!(what = self.title, why, "the watch is to be started again");
         }
         if self.synced {
@@ -118,8 +118,8 @@ impl Watching {
 }
 
 impl Trouble {
-    /// One more error. Since when there are errors, and whether the log is to tell of this one: of
-    /// the first, of one of another kind, and of those that come when a reminder is due.
+    /// One more error. Returns since when there are errors, and whether to log this one: the first, one of another
+    /// kind, and one that comes when a reminder is due.
     fn note(trouble: &mut Option<Self>, code: Option<u16>, now: Moment) -> (jiff::Timestamp, bool) {
         let Some(known) = trouble else {
             let since = clock::time();
@@ -132,14 +132,14 @@ impl Trouble {
             return (since, true);
         };
         let (due, pause) = known.reminder;
-        let telling = known.code != code || due <= now;
-        if telling {
+        let log_it = known.code != code || due <= now;
+        if log_it {
             let pause = (pause * 2).min(LONGEST);
             known.reminder = (now + pause, pause);
         }
         known.code = code;
         known.last = now;
-        (known.since, telling)
+        (known.since, log_it)
     }
 }
 
@@ -235,17 +235,17 @@ mod tests {
     }
 
     #[test]
-    fn the_log_tells_of_each_trouble_once_and_is_reminded_ever_less() {
+    fn each_trouble_is_logged_once_and_again_ever_less_often() {
         let mut trouble = None;
         let at = |seconds| Moment::from_boot(Duration::from_secs(seconds));
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         for second in (0..36_000).step_by(30) {
             if Trouble::note(&mut trouble, None, at(second)).1 {
-                told.push(second);
+                logged.push(second);
             }
         }
         assert_eq!(
-            told,
+            logged,
             [
                 0, 60, 180, 420, 900, 1860, 3780, 7380, 10980, 14580, 18180, 21780, 25380, 28980,
                 32580

@@ -106,7 +106,7 @@ impl Traces {
     }
 
     /// Records a span. It never waits: with a full queue the span is dropped, and counted.
-    pub fn tell(&self, span: Span) {
+    pub fn emit(&self, span: Span) {
         if let Some((queue, metrics)) = &self.0
             && queue.try_send(span).is_err()
         {

@@ -1,5 +1,5 @@
-//! Which lines have a contender of which workload. A workload that has changed its key since it was granted a
-//! slot is looked after by the line of the new one; that of the old one must hear of it, too.
+//! Which queues have a contender of which workload. A workload that has changed its key since it was granted a
+//! slot is looked after by the queue of the new one; that of the old one must hear of it, too.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,17 +11,17 @@ use super::Index;
 use consul_client::id::{IdMap, IdSet};
 use consul_semaphore::{Uid, Workload, engine::QueueRef};
 
-/// The lines that have a contender of each workload.
+/// The queues that have a contender of each workload.
 #[derive(Default)]
 pub(super) struct Contenders {
     by_workload: IdMap<Uid, BTreeSet<QueueRef>>,
-    by_line: HashMap<QueueRef, IdSet<Uid>>,
+    by_queue: HashMap<QueueRef, IdSet<Uid>>,
 }
 
 impl Contenders {
-    /// The workloads that a line has contenders of, from now on.
-    fn put(&mut self, line: &QueueRef, workloads: &[&Uid]) {
-        let known = self.by_line.get_mut(line);
+    /// The workloads that a queue has contenders of, from now on.
+    fn put(&mut self, queue: &QueueRef, workloads: &[&Uid]) {
+        let known = self.by_queue.get_mut(queue);
         // Of two contenders for one workload, whose workload stays known too long is woken in vain at the most.
         let same = known.as_deref().map_or(workloads.is_empty(), |known| {
             known.len() == workloads.len()
@@ -33,83 +33,83 @@ impl Contenders {
         let before = known.map(mem::take).unwrap_or_default();
         let workloads: IdSet<Uid> = workloads.iter().copied().cloned().collect();
         for gone in before.difference(&workloads) {
-            self.forget_workload(gone, line);
+            self.forget_workload(gone, queue);
         }
         for new in workloads.difference(&before) {
-            let lines = self.by_workload.entry(new.clone()).or_default();
-            lines.insert(line.clone());
+            let queues = self.by_workload.entry(new.clone()).or_default();
+            queues.insert(queue.clone());
         }
         if workloads.is_empty() {
-            self.by_line.remove(line);
+            self.by_queue.remove(queue);
         } else {
-            self.by_line.insert(line.clone(), workloads);
+            self.by_queue.insert(queue.clone(), workloads);
         }
     }
 
-    /// A line has a contender of one more workload from now on, or of one less.
-    fn set(&mut self, line: &QueueRef, workload: &Uid, has: bool) {
+    /// A queue has a contender of one more workload from now on, or of one less.
+    fn set(&mut self, queue: &QueueRef, workload: &Uid, has: bool) {
         if has {
-            let workloads = self.by_line.entry(line.clone()).or_default();
+            let workloads = self.by_queue.entry(queue.clone()).or_default();
             if workloads.insert(workload.clone()) {
-                let lines = self.by_workload.entry(workload.clone()).or_default();
-                lines.insert(line.clone());
+                let queues = self.by_workload.entry(workload.clone()).or_default();
+                queues.insert(queue.clone());
             }
             return;
         }
-        if let Some(workloads) = self.by_line.get_mut(line) {
+        if let Some(workloads) = self.by_queue.get_mut(queue) {
             workloads.remove(workload);
             if workloads.is_empty() {
-                self.by_line.remove(line);
+                self.by_queue.remove(queue);
             }
         }
-        self.forget_workload(workload, line);
+        self.forget_workload(workload, queue);
     }
 
-    fn forget_workload(&mut self, workload: &Uid, line: &QueueRef) {
-        if let Some(lines) = self.by_workload.get_mut(workload) {
-            lines.remove(line);
-            if lines.is_empty() {
+    fn forget_workload(&mut self, workload: &Uid, queue: &QueueRef) {
+        if let Some(queues) = self.by_workload.get_mut(workload) {
+            queues.remove(queue);
+            if queues.is_empty() {
                 self.by_workload.remove(workload);
             }
         }
     }
 
-    /// A line is gone.
-    pub(super) fn forget(&mut self, line: &QueueRef) {
-        self.put(line, &[]);
+    /// A queue is gone.
+    pub(super) fn forget(&mut self, queue: &QueueRef) {
+        self.put(queue, &[]);
     }
 
-    /// The lines that have a contender of a workload.
-    pub(super) fn lines_of(&self, workload: &Uid) -> impl Iterator<Item = &QueueRef> {
+    /// The queues that have a contender of a workload.
+    pub(super) fn queues_of(&self, workload: &Uid) -> impl Iterator<Item = &QueueRef> {
         self.by_workload.get(workload).into_iter().flatten()
     }
 }
 
 impl Index {
-    /// The workloads that a line has contenders of, each if it is there: from now on the line is
+    /// The workloads that a queue has contenders of, each if it is there: from now on the queue is
     /// marked when one of them changes, whoever looks after it.
     pub(in crate::controller) fn workloads_of(
         &self,
-        line: &QueueRef,
+        queue: &QueueRef,
         uids: &[&Uid],
     ) -> Vec<Option<Arc<Workload>>> {
         let mut state = self.state();
-        state.contenders.put(line, uids);
+        state.contenders.put(queue, uids);
         let workloads = uids.iter().map(|uid| state.workloads.get(*uid));
         workloads
-            .map(|kept| kept.map(|kept| kept.workload.clone()))
+            .map(|tracked| tracked.map(|tracked| tracked.workload.clone()))
             .collect()
     }
 
-    /// A line has a contender of one more workload, or of one less: the same as for all of them.
+    /// A queue has a contender of one more workload, or of one less: the same as for all of them.
     pub(in crate::controller) fn contends(
         &self,
-        line: &QueueRef,
+        queue: &QueueRef,
         uid: &Uid,
         does: bool,
     ) -> Option<Arc<Workload>> {
         let mut state = self.state();
-        state.contenders.set(line, uid, does);
+        state.contenders.set(queue, uid, does);
         state.workload(uid).filter(|_| does)
     }
 }

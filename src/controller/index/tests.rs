@@ -19,11 +19,11 @@ fn reference(name: &str) -> SemaphoreRef {
     }
 }
 
-fn line(name: &str) -> QueueRef {
+fn queue(name: &str) -> QueueRef {
     QueueRef::new(&reference(name), None)
 }
 
-fn line_of(name: &str, key: &str) -> QueueRef {
+fn queue_of(name: &str, key: &str) -> QueueRef {
     QueueRef::new(&reference(name), Some(key.parse().unwrap()))
 }
 
@@ -43,9 +43,9 @@ fn empty() -> Index {
     index
 }
 
-/// A workload in line for the semaphore `db`, with these changes.
-fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
-    let mut kept = TrackedWorkload {
+/// A workload in the queue for the semaphore `db`, with these changes.
+fn tracked(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
+    let mut tracked = TrackedWorkload {
         namespace: "batch".into(),
         workload: Arc::new(Workload {
             name: name.into(),
@@ -68,15 +68,15 @@ fn kept(name: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkloa
         obstacle: None,
         bad_key: None,
     };
-    change(&mut kept);
-    if let Some(request) = kept.workload.requests.first() {
-        kept.semaphore = Some(request.semaphore.clone());
+    change(&mut tracked);
+    if let Some(request) = tracked.workload.requests.first() {
+        tracked.semaphore = Some(request.semaphore.clone());
     }
-    kept
+    tracked
 }
 
-fn put(index: &Index, kept: TrackedWorkload) {
-    index.put(&kept.workload.uid.clone(), Some(kept));
+fn put(index: &Index, tracked: TrackedWorkload) {
+    index.put(&tracked.workload.uid.clone(), Some(tracked));
 }
 
 /// An index with the semaphore `db`, whose queue has had its first pass.
@@ -88,8 +88,8 @@ fn with_db() -> Index {
 }
 
 /// The workload, to be changed.
-fn workload(kept: &mut TrackedWorkload) -> &mut Workload {
-    Arc::make_mut(&mut kept.workload)
+fn workload(tracked: &mut TrackedWorkload) -> &mut Workload {
+    Arc::make_mut(&mut tracked.workload)
 }
 
 fn names(workloads: &[Arc<Workload>]) -> Vec<&str> {
@@ -103,54 +103,55 @@ fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
     index.ungranted(usize::MAX, |_| true)
 }
 
-fn names_of(kept: &[TrackedWorkload]) -> Vec<&str> {
-    kept.iter()
-        .map(|kept| kept.workload.name.as_ref())
+fn names_of(tracked: &[TrackedWorkload]) -> Vec<&str> {
+    tracked
+        .iter()
+        .map(|tracked| tracked.workload.name.as_ref())
         .collect()
 }
 
 /// Whether the queue of `db` is due a pass, and no other one.
 fn marked(index: &Index) -> bool {
     let marked = index.take_marked();
-    assert!(marked.iter().all(|queue| *queue == line("db")));
+    assert!(marked.iter().all(|marked| *marked == queue("db")));
     !marked.is_empty()
 }
 
 #[test]
 fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
     let index = with_db();
-    put(&index, kept("a", |_| {}));
+    put(&index, tracked("a", |_| {}));
     assert!(marked(&index));
     put(
         &index,
-        kept("a", |kept| workload(kept).version = "11".into()),
+        tracked("a", |tracked| workload(tracked).version = "11".into()),
     );
     assert!(!marked(&index));
-    let line = index.slice(&line("db"), 9).waiting;
-    assert_eq!(&*line[0].version, "11");
-    let urgent = |kept: &mut TrackedWorkload| {
-        workload(kept).version = "12".into();
-        workload(kept).priority = 1;
+    let waiting = index.slice(&queue("db"), 9).waiting;
+    assert_eq!(&*waiting[0].version, "11");
+    let urgent = |tracked: &mut TrackedWorkload| {
+        workload(tracked).version = "12".into();
+        workload(tracked).priority = 1;
     };
-    put(&index, kept("a", urgent));
+    put(&index, tracked("a", urgent));
     assert!(marked(&index));
 }
 
 #[test]
-fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
+fn what_has_changed_is_returned_once_and_at_first_anything_may_have() {
     let index = with_db();
     let told = || {
-        let changes = index.changes(&line("db"))?;
+        let changes = index.changes(&queue("db"))?;
         let workloads: Vec<_> = changes.workloads.iter().map(ToString::to_string).collect();
         Some((workloads, changes.sessions))
     };
     let nothing = Some((Vec::new(), false));
     let changed = Some((vec!["a".to_owned()], false));
     let runs = |version: &str| {
-        kept("a", |kept| {
-            workload(kept).version = version.into();
-            workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        tracked("a", |tracked| {
+            workload(tracked).version = version.into();
+            workload(tracked).phase = Phase::Running;
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         })
     };
     assert_eq!(told(), None);
@@ -162,7 +163,7 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
     assert!(!marked(&index), "it says the same");
     assert_eq!(told(), changed, "whoever writes to it names this version");
     assert_eq!(told(), nothing);
-    index.on_session_change(line("db"))();
+    index.on_session_change(queue("db"))();
     assert!(marked(&index));
     assert_eq!(told(), Some((Vec::new(), true)));
     index.remove(&"a".into());
@@ -172,15 +173,15 @@ fn what_has_changed_is_told_once_and_at_first_that_anything_may_have() {
 }
 
 #[test]
-fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
+fn a_workload_that_must_not_wait_is_in_the_slice_wherever_it_is_queued() {
     let index = with_db();
     for (name, since) in [("a", 1), ("b", 2), ("hasty", 3), ("c", 4), ("hastier", 5)] {
         let hasty = name.starts_with("hast");
         put(
             &index,
-            kept(name, |kept| {
-                workload(kept).since = since;
-                workload(kept).on_contention = if hasty {
+            tracked(name, |tracked| {
+                workload(tracked).since = since;
+                workload(tracked).on_contention = if hasty {
                     OnContention::Skip
                 } else {
                     OnContention::Wait
@@ -188,97 +189,109 @@ fn who_is_not_to_wait_is_looked_at_wherever_he_stands() {
             }),
         );
     }
-    let line = |head| index.slice(&line("db"), head).waiting;
-    assert_eq!(names(&line(1)), ["a", "hasty", "hastier"]);
-    assert_eq!(names(&line(3)), ["a", "b", "hasty", "hastier"]);
-    assert_eq!(names(&line(9)), ["a", "b", "hasty", "c", "hastier"]);
-    put(&index, kept("hasty", |kept| workload(kept).hold = true));
-    assert_eq!(names(&line(1)), ["a", "hastier"]);
+    let waiting = |head| index.slice(&queue("db"), head).waiting;
+    assert_eq!(names(&waiting(1)), ["a", "hasty", "hastier"]);
+    assert_eq!(names(&waiting(3)), ["a", "b", "hasty", "hastier"]);
+    assert_eq!(names(&waiting(9)), ["a", "b", "hasty", "c", "hastier"]);
+    put(
+        &index,
+        tracked("hasty", |tracked| workload(tracked).hold = true),
+    );
+    assert_eq!(names(&waiting(1)), ["a", "hastier"]);
 }
 
 #[test]
-fn the_line_is_by_loss_priority_age_and_name() {
+fn the_queue_is_by_loss_priority_age_and_name() {
     let index = with_db();
-    put(&index, kept("younger", |kept| workload(kept).since = 5));
-    put(&index, kept("b", |_| {}));
-    put(&index, kept("a", |_| {}));
-    put(&index, kept("urgent", |kept| workload(kept).priority = 10));
     put(
         &index,
-        kept("lost", |kept| {
-            workload(kept).since = 9;
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        tracked("younger", |tracked| workload(tracked).since = 5),
+    );
+    put(&index, tracked("b", |_| {}));
+    put(&index, tracked("a", |_| {}));
+    put(
+        &index,
+        tracked("urgent", |tracked| workload(tracked).priority = 10),
+    );
+    put(
+        &index,
+        tracked("lost", |tracked| {
+            workload(tracked).since = 9;
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }),
     );
-    let slice = index.slice(&line("db"), 4);
+    let slice = index.slice(&queue("db"), 4);
     assert_eq!(names(&slice.waiting), ["lost", "urgent", "a", "b"]);
-    assert_eq!(index.line(&line("db")).len(), 5);
+    assert_eq!(index.all_waiting(&queue("db")).len(), 5);
 }
 
 #[test]
 fn a_change_moves_a_workload_and_marks_the_queue() {
     let index = with_db();
-    put(&index, kept("a", |_| {}));
+    put(&index, tracked("a", |_| {}));
     assert!(marked(&index));
     assert!(!marked(&index));
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).version = "11".into();
-            workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        tracked("a", |tracked| {
+            workload(tracked).version = "11".into();
+            workload(tracked).phase = Phase::Running;
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }),
     );
     assert!(marked(&index));
-    let slice = index.slice(&line("db"), 9);
+    let slice = index.slice(&queue("db"), 9);
     assert_eq!(
         (names(&slice.waiting), names(&slice.bound)),
         (vec![], vec!["a"])
     );
     index.remove(&"a".into());
     assert!(marked(&index));
-    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert!(index.slice(&queue("db"), 9).bound.is_empty());
 }
 
 #[test]
 fn one_that_holds_a_slot_does_not_wait() {
     let index = with_db();
-    put(&index, kept("a", |_| {}));
-    put(&index, kept("b", |_| {}));
+    put(&index, tracked("a", |_| {}));
+    put(&index, tracked("b", |_| {}));
     // Of the last one nothing is known.
     let held = ["a", "gone"].map(Uid::from);
-    let is_queued = || {
-        let is_queued = index.is_queued(&line("db"), held.iter());
-        (is_queued.waiting, is_queued.starting)
+    let queued = || {
+        let queued = index.queued(&queue("db"), held.iter());
+        (queued.waiting, queued.starting)
     };
-    assert_eq!(is_queued(), (1, vec!["a".into()]));
+    assert_eq!(queued(), (1, vec!["a".into()]));
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).version = "11".into();
-            workload(kept).phase = Phase::Running;
+        tracked("a", |tracked| {
+            workload(tracked).version = "11".into();
+            workload(tracked).phase = Phase::Running;
         }),
     );
-    assert_eq!(is_queued(), (1, Vec::new()));
+    assert_eq!(queued(), (1, Vec::new()));
 }
 
 #[test]
 fn an_older_version_changes_nothing() {
     let index = with_db();
-    put(&index, kept("a", |kept| workload(kept).hold = true));
     put(
         &index,
-        kept("a", |kept| workload(kept).version = "9".into()),
+        tracked("a", |tracked| workload(tracked).hold = true),
     );
-    assert_eq!(index.line(&line("db")).len(), 0);
+    put(
+        &index,
+        tracked("a", |tracked| workload(tracked).version = "9".into()),
+    );
+    assert_eq!(index.all_waiting(&queue("db")).len(), 0);
 }
 
 /// As after etcd was restored from a backup.
 #[test]
-fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
+fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     let held = |version: &str, seen: u64| {
-        kept("a", |kept| {
-            let workload = workload(kept);
+        tracked("a", |tracked| {
+            let workload = workload(tracked);
             (workload.version, workload.hold) = (version.into(), seen > 1);
             workload.seen = Moment::from_boot(Duration::from_secs(seen));
         })
@@ -305,11 +318,13 @@ fn a_version_that_went_back_is_believed_if_it_was_asked_for_later() {
 #[test]
 fn an_answer_does_not_bring_back_a_workload_that_is_gone() {
     let index = with_db();
-    put(&index, kept("a", |_| {}));
+    put(&index, tracked("a", |_| {}));
     index.remove(&"a".into());
     index.written(
         &"a".into(),
-        Some(kept("a", |kept| workload(kept).version = "12".into())),
+        Some(tracked("a", |tracked| {
+            workload(tracked).version = "12".into()
+        })),
     );
     assert_eq!(index.workload(&"a".into()), None);
 }
@@ -317,65 +332,67 @@ fn an_answer_does_not_bring_back_a_workload_that_is_gone() {
 #[test]
 fn what_a_new_list_does_not_have_is_gone() {
     let index = with_db();
-    put(&index, kept("a", |_| {}));
-    put(&index, kept("b", |_| {}));
+    put(&index, tracked("a", |_| {}));
+    put(&index, tracked("b", |_| {}));
     index.list_begins(&WatchScope::Cluster);
-    put(&index, kept("b", |_| {}));
+    put(&index, tracked("b", |_| {}));
     // An answer that comes in between is not part of the list.
     index.written(
         &"a".into(),
-        Some(kept("a", |kept| workload(kept).version = "12".into())),
+        Some(tracked("a", |tracked| {
+            workload(tracked).version = "12".into()
+        })),
     );
     index.list_ends(&WatchScope::Cluster);
-    assert_eq!(names(&index.line(&line("db"))), ["b"]);
+    assert_eq!(names(&index.all_waiting(&queue("db"))), ["b"]);
 }
 
 #[test]
-fn newcomers_are_told_once_and_not_after_a_list() {
+fn newcomers_are_returned_once_and_not_after_a_list() {
     let index = with_db();
     index.list_begins(&WatchScope::Cluster);
-    put(&index, kept("old", |_| {}));
+    put(&index, tracked("old", |_| {}));
     index.list_ends(&WatchScope::Cluster);
-    put(&index, kept("new", |_| {}));
-    put(&index, kept("gone", |_| {}));
+    put(&index, tracked("new", |_| {}));
+    put(&index, tracked("gone", |_| {}));
     index.remove(&"gone".into());
-    assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
+    assert_eq!(names_of(&index.newcomers(&queue("db"))), ["new"]);
     put(
         &index,
-        kept("new", |kept| workload(kept).version = "11".into()),
+        tracked("new", |tracked| workload(tracked).version = "11".into()),
     );
-    assert!(index.newcomers(&line("db")).is_empty());
+    assert!(index.newcomers(&queue("db")).is_empty());
 }
 
 #[test]
 fn a_workload_stays_with_the_semaphore_that_started_it() {
     let index = with_db();
     add(&index, "other", "other", false);
-    let started = |kept: &mut TrackedWorkload| {
-        workload(kept).requests[0].semaphore = "other".into();
-        workload(kept).phase = Phase::Running;
-        workload(kept).granted = Some(Granted::by("db/s", "s"));
+    let started = |tracked: &mut TrackedWorkload| {
+        workload(tracked).requests[0].semaphore = "other".into();
+        workload(tracked).phase = Phase::Running;
+        workload(tracked).granted = Some(Granted::by("db/s", "s"));
     };
-    put(&index, kept("a", started));
-    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
+    put(&index, tracked("a", started));
+    assert_eq!(names(&index.slice(&queue("db"), 9).bound), ["a"]);
     // Its annotation is gone altogether.
     put(
         &index,
-        kept("a", |kept| {
-            started(kept);
-            workload(kept).requests.clear();
+        tracked("a", |tracked| {
+            started(tracked);
+            workload(tracked).requests.clear();
         }),
     );
-    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&queue("db"), 9).bound), ["a"]);
     // Its grant is cleared.
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).requests[0].semaphore = "other".into();
+        tracked("a", |tracked| {
+            workload(tracked).requests[0].semaphore = "other".into()
         }),
     );
-    assert!(index.slice(&line("db"), 9).bound.is_empty());
-    assert_eq!(names(&index.line(&line("other"))), ["a"]);
+    assert!(index.slice(&queue("db"), 9).bound.is_empty());
+    assert_eq!(names(&index.all_waiting(&queue("other"))), ["a"]);
 }
 
 #[test]
@@ -384,51 +401,51 @@ fn of_two_semaphores_on_one_key_the_one_that_is_asked_for_has_the_workload() {
     add(&index, "twin", "db", false);
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).requests[0].semaphore = "twin".into();
-            workload(kept).phase = Phase::Running;
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        tracked("a", |tracked| {
+            workload(tracked).requests[0].semaphore = "twin".into();
+            workload(tracked).phase = Phase::Running;
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }),
     );
-    assert_eq!(names(&index.slice(&line("twin"), 9).bound), ["a"]);
-    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert_eq!(names(&index.slice(&queue("twin"), 9).bound), ["a"]);
+    assert!(index.slice(&queue("db"), 9).bound.is_empty());
 }
 
 #[test]
-fn a_workload_whose_semaphore_is_not_there_is_a_stray_until_it_is() {
+fn a_workload_whose_semaphore_is_not_there_is_unclaimed_until_it_is() {
     let index = empty();
-    put(&index, kept("waits", |_| {}));
+    put(&index, tracked("waits", |_| {}));
     put(
         &index,
-        kept("runs", |kept| workload(kept).phase = Phase::Running),
+        tracked("runs", |tracked| workload(tracked).phase = Phase::Running),
     );
     let unclaimed = index.unclaimed();
     assert_eq!(names_of(&unclaimed), ["runs", "waits"]);
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
     add(&index, "db", "db", false);
     assert!(index.unclaimed().is_empty());
-    assert_eq!(names(&index.line(&line("db"))), ["waits"]);
+    assert_eq!(names(&index.all_waiting(&queue("db"))), ["waits"]);
     index.remove_semaphore(&reference("db"));
     assert_eq!(index.unclaimed().len(), 2);
 }
 
 #[test]
-fn a_workload_that_cannot_be_in_line_is_a_stray() {
+fn a_workload_that_cannot_be_queued_is_unclaimed() {
     let index = with_db();
     put(
         &index,
-        kept("malformed", |kept| {
-            workload(kept).requests.clear();
-            workload(kept).phase = Phase::Running;
-            kept.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
+        tracked("malformed", |tracked| {
+            workload(tracked).requests.clear();
+            workload(tracked).phase = Phase::Running;
+            tracked.obstacle = Some(Obstacle::Malformed(AnnotationError::Empty));
         }),
     );
     put(
         &index,
-        kept("managed", |kept| {
-            workload(kept).requests.clear();
-            workload(kept).phase = Phase::Running;
-            kept.obstacle = Some(Obstacle::Managed("Kueue".into()));
+        tracked("managed", |tracked| {
+            workload(tracked).requests.clear();
+            workload(tracked).phase = Phase::Running;
+            tracked.obstacle = Some(Obstacle::Managed("Kueue".into()));
         }),
     );
     let unclaimed = index.unclaimed();
@@ -437,14 +454,14 @@ fn a_workload_that_cannot_be_in_line_is_a_stray() {
 }
 
 #[test]
-fn the_end_of_a_pod_is_told_to_the_semaphores_of_its_lock_key() {
+fn the_end_of_a_pod_reaches_the_semaphores_of_its_lock_key() {
     let index = with_db();
     index.pod_ended("elsewhere", "db/.lock", &"a".into());
     assert!(!marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(marked(&index));
-    assert_eq!(index.touched(&line("db")), ["a".into()].into());
-    assert!(index.touched(&line("db")).is_empty());
+    assert_eq!(index.touched(&queue("db")), ["a".into()].into());
+    assert!(index.touched(&queue("db")).is_empty());
 }
 
 #[test]
@@ -452,12 +469,12 @@ fn finished_workloads_cost_nothing() {
     let index = with_db();
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).phase = Phase::Finished { at_rest: true };
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        tracked("a", |tracked| {
+            workload(tracked).phase = Phase::Finished { at_rest: true };
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }),
     );
-    let slice = index.slice(&line("db"), 9);
+    let slice = index.slice(&queue("db"), 9);
     assert!(slice.bound.is_empty() && slice.waiting.is_empty());
     assert!(index.workload(&"a".into()).is_some());
 }
@@ -467,7 +484,7 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
     let index = with_db();
     put(
         &index,
-        kept("a", |kept| workload(kept).phase = Phase::Running),
+        tracked("a", |tracked| workload(tracked).phase = Phase::Running),
     );
     assert!(
         index
@@ -478,60 +495,60 @@ fn one_that_runs_without_a_grant_is_to_be_suspended_whether_its_semaphore_is_the
             .is_some()
     );
     assert_eq!(names_of(&ungranted(&index)), ["a"]);
-    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert!(index.slice(&queue("db"), 9).bound.is_empty());
     put(
         &index,
-        kept("a", |kept| workload(kept).version = "11".into()),
+        tracked("a", |tracked| workload(tracked).version = "11".into()),
     );
     assert!(ungranted(&index).is_empty());
-    assert_eq!(names(&index.line(&line("db"))), ["a"]);
+    assert_eq!(names(&index.all_waiting(&queue("db"))), ["a"]);
 }
 
 #[test]
 fn a_pod_that_ends_while_its_workload_runs_marks_nothing() {
     let index = with_db();
     let started = |phase| {
-        move |kept: &mut TrackedWorkload| {
-            workload(kept).phase = phase;
-            workload(kept).granted = Some(Granted::by("db/s", "s"));
+        move |tracked: &mut TrackedWorkload| {
+            workload(tracked).phase = phase;
+            workload(tracked).granted = Some(Granted::by("db/s", "s"));
         }
     };
-    put(&index, kept("a", started(Phase::Running)));
+    put(&index, tracked("a", started(Phase::Running)));
     assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(!marked(&index));
-    put(&index, kept("a", started(Phase::Stopping)));
+    put(&index, tracked("a", started(Phase::Stopping)));
     assert!(marked(&index));
     index.pod_ended("batch", "db/.lock", &"a".into());
     assert!(marked(&index));
-    assert_eq!(index.touched(&line("db")), ["a".into()].into());
+    assert_eq!(index.touched(&queue("db")), ["a".into()].into());
 }
 
 #[test]
 fn neighbours_are_those_that_have_the_same_lock_key() {
     let index = empty();
     let lock_key = "semaphores/batch/db/.lock";
-    let of_db = || index.neighbours(&line("db"), lock_key);
+    let of_db = || index.neighbours(&queue("db"), lock_key);
     add(&index, "db", "semaphores/batch/db", false);
     assert!(of_db().is_empty());
     add_others(&index, "same", "semaphores/batch/db", false);
     add(&index, "other", "semaphores/batch/other", false);
     add(&index, "keyed", "semaphores/batch/db", true);
-    assert_eq!(of_db(), [line("same")]);
-    let of_key = index.neighbours(&line_of("keyed", "k"), "semaphores/batch/db/k/.lock");
+    assert_eq!(of_db(), [queue("same")]);
+    let of_key = index.neighbours(&queue_of("keyed", "k"), "semaphores/batch/db/k/.lock");
     assert!(of_key.is_empty());
     index.remove_semaphore(&reference("same"));
     assert!(of_db().is_empty());
     add(&index, "above", "semaphores/batch", true);
-    assert_eq!(of_db(), [line_of("above", "db")]);
+    assert_eq!(of_db(), [queue_of("above", "db")]);
 }
 
 #[test]
-fn who_says_that_a_queue_is_due_does_not_keep_the_index() {
+fn a_callback_of_a_session_does_not_keep_the_index() {
     let index = empty();
-    let due = index.on_session_change(line("db"));
+    let due = index.on_session_change(queue("db"));
     due();
-    assert_eq!(index.take_marked(), [line("db")].into());
+    assert_eq!(index.take_marked(), [queue("db")].into());
     let shared = Arc::downgrade(&index.0);
     drop(index);
     assert!(shared.upgrade().is_none());

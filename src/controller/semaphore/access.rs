@@ -12,7 +12,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::engine::ConsulAccess;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef, conditions::Reason};
 
-/// What is to be said of an access.
+/// An access as conditions describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stated {
     problem: Option<(Reason, String)>,
@@ -43,7 +43,7 @@ enum Kind {
     Own,
     /// Not with the operator's own token; why, and what to do.
     Barred(String),
-    /// With the token that it brings.
+    /// With the token of its Secret.
     Secret {
         from: TokenSecretRef,
         token: SecretToken,
@@ -51,7 +51,7 @@ enum Kind {
 }
 
 impl Access {
-    /// How this semaphore may use Consul. If it brings a token, that is being read from now on.
+    /// How this semaphore may use Consul. If it has a token of its own, that is read from now on.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
         let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
@@ -72,17 +72,17 @@ impl Access {
         }
     }
 
-    /// Whether it follows from this spec, too.
+    /// Whether it also fits this spec.
     pub(super) fn suits(&self, semaphore: &ConsulSemaphore) -> bool {
         match (&self.kind, secret_ref(semaphore)) {
             (Kind::Secret { from, .. }, Some(wanted)) => from == wanted,
-            // What decides about the operator's own token can't be changed.
+            // The fields that decide about the operator's own token are immutable.
             (Kind::Own | Kind::Barred(_), None) => true,
             _ => false,
         }
     }
 
-    /// The way to Consul, if there is one.
+    /// The target in Consul, if there is access.
     pub(super) fn target(
         &self,
         context: &Context,
@@ -97,7 +97,7 @@ impl Access {
         }
     }
 
-    /// What is wrong with it, and what to do. The last good token may be in use all the same.
+    /// What is wrong with it, and what to do. The last good token may still be in use.
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         match &self.kind {
             Kind::Own => None,
@@ -106,7 +106,7 @@ impl Access {
         }
     }
 
-    /// What is to be said of it.
+    /// Describes it for conditions.
     pub(super) fn stated(&self) -> Stated {
         Stated {
             problem: self.problem(),
@@ -122,7 +122,7 @@ impl Access {
         }
     }
 
-    /// As the engine is told of it, where this is the way to Consul.
+    /// The access as the engine sees it, with this target.
     pub(super) fn of_home(&self, target: Option<&ConsulTarget>) -> ConsulAccess {
         let since = self.since;
         match (target, &self.kind) {
@@ -142,7 +142,7 @@ impl Access {
         }
     }
 
-    /// Tells when there is another way to Consul, or another problem; `None` where that never happens.
+    /// Reports changes of the access, or of its problem; `None` if it can't change.
     pub(super) fn changes(&self) -> Option<TokenChanges> {
         match &self.kind {
             Kind::Secret { token, .. } => Some(token.changes()),

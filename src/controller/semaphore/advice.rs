@@ -8,7 +8,7 @@ impl Observed<'_> {
     /// The reason for a condition, and what a person can do about it.
     pub(super) fn explain(&self, error: &consul::Error) -> (Reason, String) {
         if matches!(error, consul::Error::Denied(_)) {
-            // It may be the token of yesterday, and today's can't be read.
+            // It may be an old token, because the new one can't be read.
             if let Some((reason, message)) = self.access.problem() {
                 return (reason, format!("{error}, and {message}"));
             }

@@ -22,7 +22,7 @@ pub(super) struct Observed<'a> {
     /// What is wrong with Consul.
     pub(super) error: Option<&'a consul::Error>,
     /// Whether Consul has answered.
-    pub(super) heard: bool,
+    pub(super) answered: bool,
     pub(super) went_back: bool,
     /// The queue, if it is about one.
     pub(super) queue: Option<&'a Queue>,
@@ -34,7 +34,7 @@ impl<'a> Observed<'a> {
         Self {
             settings: queue.settings(),
             error: queue.trouble().map(|trouble| &trouble.error),
-            heard: queue.reading().is_some() || shown,
+            answered: queue.reading().is_some() || shown,
             went_back: queue.went_back(),
             queue: Some(queue),
             ..self
@@ -47,7 +47,7 @@ impl<'a> Observed<'a> {
         Self {
             settings: &semaphore.spec().settings,
             error: watched.failure().map(|(error, _)| error),
-            heard: watched.is_known(),
+            answered: watched.is_known(),
             went_back: watched.went_back(),
             queue: None,
             ..self
@@ -159,7 +159,7 @@ impl<'a> Observed<'a> {
             );
             return finding(ConditionStatus::True, reason, message);
         }
-        if !self.heard {
+        if !self.answered {
             let message = "Consul is being asked".into();
             return finding(ConditionStatus::Unknown, Reason::Starting, message);
         }

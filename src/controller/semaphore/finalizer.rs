@@ -39,18 +39,18 @@ impl SemaphoreController {
         }
     }
 
-    /// Says why nothing is begun: the finalizer can't be added. What else the status says is left as it is, because
-    /// nothing is known yet; `begun` says that something is.
-    pub(in crate::controller) fn tell_finalizer(
+    /// Reports that work can't begin because the finalizer can't be added. The rest of the status stays as it is,
+    /// because nothing is known yet, unless work has `begun`.
+    pub(in crate::controller) fn report_finalizer(
         &mut self,
         answer: &Result<(), CallError>,
         begun: bool,
     ) {
         let Err(error) = answer else {
-            self.told.finalizer = false;
+            self.announced.finalizer = false;
             return;
         };
-        if !error.is_refused_for_good() || std::mem::replace(&mut self.told.finalizer, true) {
+        if !error.is_refused_for_good() || std::mem::replace(&mut self.announced.finalizer, true) {
             return;
         }
         tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set");
@@ -70,7 +70,7 @@ impl SemaphoreController {
             message,
         );
         let findings = vec![ready];
-        self.tell_readiness(&findings);
+        self.report_readiness(&findings);
         let generation = self.object.borrow().metadata.generation;
         self.reporter.publish(Report {
             status: ConsulSemaphoreStatus {
@@ -81,8 +81,8 @@ impl SemaphoreController {
         });
     }
 
-    /// Says what is left to others of a semaphore of which all else is gone.
-    pub(in crate::controller) fn tell_what_stays(&mut self, semaphore: &Semaphore) {
+    /// Reports what is left for others of a semaphore that is otherwise cleaned up.
+    pub(in crate::controller) fn report_leftovers(&mut self, semaphore: &Semaphore) {
         let queues = semaphore.queues().iter();
         let mut left = queues.filter_map(|(key, state)| {
             let why = state.queue.reading().and_then(why_left_to_others)?;
@@ -96,13 +96,13 @@ impl SemaphoreController {
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        self.tell_left_behind(format!(
+        self.report_left_behind(format!(
             "deleted; the key {lock_key} stays in Consul: {why}{more}. Delete it there when nobody uses it"
         ));
     }
 
-    /// Says what may be left of a semaphore that can't clean up in Consul. It is said before the finalizer is off.
-    pub(in crate::controller) fn tell_what_may_stay(&mut self, semaphore: &Semaphore) {
+    /// Reports what may be left of a semaphore that can't clean up in Consul, before the finalizer is removed.
+    pub(in crate::controller) fn report_possible_leftovers(&mut self, semaphore: &Semaphore) {
         let problem = self.access.problem().map(|(_, why)| why);
         let Some(why) = semaphore.why_left_behind(problem) else {
             return;
@@ -113,25 +113,25 @@ impl SemaphoreController {
         } else {
             format!("the key {}", prefix.lock_key())
         };
-        self.tell_left_behind(format!(
+        self.report_left_behind(format!(
             "deleted without cleaning up in Consul ({why}). What may be left: {keys} and keys of expired sessions \
              beside it"
         ));
     }
 
-    /// Says once what is left in Consul.
-    fn tell_left_behind(&mut self, note: String) {
-        if !std::mem::replace(&mut self.told.left_behind, true) {
+    /// Reports once what is left in Consul.
+    fn report_left_behind(&mut self, note: String) {
+        if !std::mem::replace(&mut self.announced.left_behind, true) {
             tracing::warn!(semaphore = %self.reference, "{note}");
             let about = self.object.borrow().object_ref(&());
             self.context
                 .shared
                 .events
-                .tell(about, Reason::LeftBehind, note);
+                .emit(about, Reason::LeftBehind, note);
         }
     }
 
-    /// Removes the finalizer of a semaphore of which nothing is left in Consul if it is `clean`.
+    /// Removes the finalizer; `clean` says that nothing of the semaphore is left in Consul.
     pub(in crate::controller) fn remove_finalizer(
         &self,
         clean: bool,
@@ -143,7 +143,7 @@ impl SemaphoreController {
                 crash::reach(Point::LockRemoved, &reference.namespace).await;
             }
             let semaphore = call(api.get_opt(&reference.name)).await?;
-            // Another one of that name is none of our business.
+            // Leave another semaphore of that name alone.
             if let Some(semaphore) = semaphore.filter(|found| found.metadata.uid == uid) {
                 let others = semaphore.finalizers().iter().map(String::as_str);
                 let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
@@ -181,7 +181,7 @@ fn lock_key(semaphore: &Semaphore, key: Option<&Key>) -> String {
     key.map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key())
 }
 
-/// Why `.lock` is left where it is by a semaphore that needs it no more; `None` if it is gone.
+/// Why a deleted semaphore leaves `.lock` in Consul; `None` if it is gone.
 fn why_left_to_others(reading: &Reading) -> Option<String> {
     let contenders = reading.contenders().count();
     match reading.lock() {

@@ -14,22 +14,22 @@ use crate::controller::shell::Input;
 use consul_client::{Client, WatchOptions};
 use consul_semaphore::engine::SemaphoreRef;
 
-/// The number of the next watch. What one of them brought may still be on its way when its semaphore is gone and there
-/// is another one of that name: no two watches have the same.
+/// The number of the next watch. A listing may still be queued when its semaphore is gone and another one has its name:
+/// so no two watches have the same number.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The watch of a prefix, until this is dropped.
 pub(super) struct PrefixWatch {
     number: u64,
-    /// How long it waits for news before it answers all the same.
+    /// How long it waits for a change before it answers anyway.
     wait: Duration,
-    /// Whether somebody waits for what it brings.
+    /// Whether somebody waits for a change.
     urgent: watch::Sender<bool>,
     _task: JoinSet<()>,
 }
 
 impl PrefixWatch {
-    /// Watches what is below this folder, and has the shell told what it brings, with the number of the watch.
+    /// Watches this folder, and sends its listings to the shell with the number of the watch.
     pub(super) fn start(
         consul: &Client,
         folder: &str,
@@ -66,12 +66,12 @@ impl PrefixWatch {
         self.number == number
     }
 
-    /// Whether it waits so long.
+    /// Whether this is how long it waits.
     pub(super) fn waits(&self, wait: Duration) -> bool {
         self.wait == wait
     }
 
-    /// Somebody waits for what it brings, or nobody does.
+    /// Sets whether somebody waits for a change.
     pub(super) fn hurry(&self, urgent: bool) {
         self.urgent
             .send_if_modified(|is| std::mem::replace(is, urgent) != urgent);

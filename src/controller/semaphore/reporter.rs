@@ -1,5 +1,5 @@
-//! Writes the status of one `ConsulSemaphore`: at most about once a second, and never loses the
-//! last of it. What others write there is written over.
+//! Writes the status of one `ConsulSemaphore`: at most about once a second, and the last report is never lost. What
+//! others write there is overwritten.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,10 +29,10 @@ use consul_semaphore_api::{
 /// How long changes of the status are collected.
 const COALESCE: Duration = Duration::from_secs(1);
 
-/// After how long without another one it is the first time again that others wrote.
+/// After how long without a foreign write the next one counts as the first again.
 const CALM: Duration = Duration::from_mins(1);
 
-/// What a pass has to report.
+/// A status to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
     /// The status, but for its conditions.
@@ -110,7 +110,7 @@ impl Reporter {
         *self.written.borrow()
     }
 
-    /// Tells when another report has been written.
+    /// Changes when another report has been written.
     pub(super) fn progress(&self) -> watch::Receiver<u64> {
         self.written.clone()
     }
@@ -121,11 +121,11 @@ struct Writer {
     namespace: String,
     name: String,
     uid: Option<String>,
-    /// As the API server has it.
+    /// The status in the API server.
     written: ConsulSemaphoreStatus,
     due: watch::Receiver<(u64, Report)>,
     seen: watch::Receiver<Arc<ConsulSemaphore>>,
-    /// When what somebody else wrote may be written over again, after the last time.
+    /// When a foreign write may be overwritten again.
     mended: Option<Setback>,
     done: watch::Sender<u64>,
     urgent: Arc<Notify>,
@@ -134,7 +134,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self) {
         let mut backoff = Backoff::default();
-        let mut told = false;
+        let mut logged = false;
         while self.is_to_write().await {
             let number = self.due.borrow_and_update().0;
             let status = self.status();
@@ -142,7 +142,7 @@ impl Writer {
                 match self.write(&status).await {
                     Ok(written) => self.written = written.unwrap_or(status),
                     Err(error) => {
-                        told = self.complain(&error, told);
+                        logged = self.log_failure(&error, logged);
                         self.due.mark_changed();
                         backoff.wait().await;
                         continue;
@@ -150,7 +150,7 @@ impl Writer {
                 }
                 crash::reach(Point::StatusWritten, &self.namespace).await;
                 backoff.reset();
-                told = false;
+                logged = false;
             }
             self.done.send_replace(number);
             tokio::select! {
@@ -160,7 +160,8 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something to write: a report, or the last one once more. Says whether there is any.
+    /// Waits until there is something to write: a new report, or the last one again. Returns `false` when the reporter
+    /// is gone.
     async fn is_to_write(&mut self) -> bool {
         loop {
             let (seen, mended) = (&mut self.seen, self.mended);
@@ -181,8 +182,8 @@ impl Writer {
         }
     }
 
-    /// Whether somebody else has written the status since. What is there now is asked for: what the watch shows may be
-    /// older than what was written here.
+    /// Whether somebody else has written the status since. Reads the object for that: the watch may show an older
+    /// version than what was written here.
     async fn is_overwritten(&mut self) -> bool {
         let seen = self.seen.borrow_and_update().status.clone();
         let seen = seen.unwrap_or_default();
@@ -216,27 +217,26 @@ impl Writer {
         overwritten
     }
 
-    /// Puts the next look at what others wrote off, ever longer if one follows the other.
+    /// Delays the next check for foreign writes, ever longer if they repeat.
     fn put_off(&mut self) {
         let now = Moment::now();
         let before = self.mended.filter(|before| now < before.until + CALM);
         self.mended = Some(Setback::after(before.as_ref(), now));
     }
 
-    /// Tells of a refusal, once; that the API server is away is told elsewhere. Says whether it has
-    /// been told.
-    fn complain(&self, error: &CallError, told: bool) -> bool {
+    /// Logs a refusal, once; an outage of the API server is reported elsewhere. Returns whether it has been logged.
+    fn log_failure(&self, error: &CallError, logged: bool) -> bool {
         let semaphore = format!("{}/{}", self.namespace, self.name);
         let refused = error.is_refused_for_good();
-        if refused && !told {
+        if refused && !logged {
             tracing::warn!(semaphore, %error, "the status can't be written");
         } else {
             tracing::debug!(semaphore, %error, "the status can't be written yet");
         }
-        told || refused
+        logged || refused
     }
 
-    /// The status as the last report has it. What it does not speak of stays as it is.
+    /// The status as the last report has it. Conditions that it does not have stay as they are.
     fn status(&self) -> ConsulSemaphoreStatus {
         let (_, Report { status, findings }) = self.due.borrow().clone();
         let generation = status.observed_generation;
@@ -248,12 +248,12 @@ impl Writer {
         }
     }
 
-    /// Writes it, and says what is there now; `None` if there is nobody left to tell.
+    /// Writes it, and returns the stored status; `None` if the semaphore is gone.
     async fn write(
         &self,
         status: &ConsulSemaphoreStatus,
     ) -> Result<Option<ConsulSemaphoreStatus>, CallError> {
-        // The uid keeps it away from another semaphore that was made under the same name.
+        // The uid makes sure that it is not written to another semaphore of the same name.
         let body = Patch::Merge(json!({
             "metadata": { "uid": self.uid },
             "status": whole(status),

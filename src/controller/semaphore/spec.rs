@@ -1,5 +1,5 @@
-//! What a `ConsulSemaphore` says: the settings that its queues go by, what its status says of the
-//! limit, and what is to be said of its TTL.
+//! Reads a `ConsulSemaphore`: the settings of its queues, what its status says of the limit, and whether its TTL is too
+//! short.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use consul_semaphore_api::{
     conditions::{self, ConditionType, Reason},
 };
 
-/// What is to be said of a TTL under twice the time that the election waits for a leader which is
-/// gone: until another one leads nobody renews the sessions, and a slot may be lost.
+/// The warning about a TTL under twice the time that the election waits for a dead leader: until another replica leads
+/// nobody renews the sessions, and slots may be lost.
 pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Option<String> {
     let (ttl, lease) = (ttl?, lease?);
     (ttl < lease * 2).then(|| {
@@ -30,7 +30,7 @@ pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Optio
 pub(crate) fn defence(semaphore: &ConsulSemaphore) -> Defence {
     let status = semaphore.status.as_ref();
     let recorded = status.is_some_and(|s| s.applied_limits.contains(&semaphore.spec.limit));
-    // Of a keyed one nobody can say later which key it was.
+    // For a keyed semaphore the condition does not say which key it was.
     let keyed = semaphore.spec.keyed;
     let agreed =
         status.and_then(|status| conditions::find(&status.conditions, ConditionType::LimitAgreed));

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::tenures::Tenures;
-use crate::controller::index::{InLine, Index};
+use crate::controller::index::{Index, Queued};
 use consul_client::SessionId;
 use consul_semaphore::{
     Agreement, ContenderBody, Key, Lock, Reading, Uid, Workload,
@@ -94,7 +94,7 @@ pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
 }
 
 /// Who is queued now, also if a slot was granted by the last pass.
-pub(super) fn is_queued(index: &Index, reference: &QueueRef, queue: &Queue) -> InLine {
+pub(super) fn queued(index: &Index, reference: &QueueRef, queue: &Queue) -> Queued {
     let holders = queue.reading().into_iter().flat_map(|reading| {
         let (_, held) = slots(reading.lock()).unwrap_or_default();
         // One without a contender is dead, and its workload may wait for another slot.
@@ -105,7 +105,7 @@ pub(super) fn is_queued(index: &Index, reference: &QueueRef, queue: &Queue) -> I
         Some(Owner::Own(identity)) => Some(&identity.uid),
         _ => None,
     });
-    index.is_queued(reference, own)
+    index.queued(reference, own)
 }
 
 /// Whether what others do there matters to a waiting workload: they take part, or nothing can be granted as it
@@ -140,7 +140,7 @@ pub(super) struct SpecOf {
 pub(super) struct KeyStatus {
     pub(super) spec: SpecOf,
     pub(super) shown: Shown,
-    pub(super) is_queued: InLine,
+    pub(super) queued: Queued,
     pub(super) findings: Vec<Finding>,
     /// Whether a workload waits for what others may do there, or may have to let one go first who has come.
     pub(super) awaits_others: bool,
@@ -203,7 +203,7 @@ impl Keys {
         let mut totals = Totals::default();
         let mut limits = BTreeSet::new();
         for key in self.0.values() {
-            let (shown, InLine { waiting, starting }) = (&key.shown, &key.is_queued);
+            let (shown, Queued { waiting, starting }) = (&key.shown, &key.queued);
             totals.held += shown.held;
             totals.held_here += shown.held_here;
             totals.waiting += waiting;
@@ -255,7 +255,7 @@ pub(super) fn queue(
         .filter(|workload| !starting.contains(&workload.uid));
     let listed = waiting.take(LISTED);
     listed
-        .map(|workload| queued(workload, &reference.name, keyed))
+        .map(|workload| queue_status(workload, &reference.name, keyed))
         .collect()
 }
 
@@ -423,7 +423,7 @@ fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     }
 }
 
-fn queued(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatus {
+fn queue_status(workload: &Workload, semaphore: &str, keyed: bool) -> QueueStatus {
     let request = workload.asks_for(semaphore, None).filter(|_| keyed);
     let key = request.and_then(|request| request.key.as_ref());
     QueueStatus {

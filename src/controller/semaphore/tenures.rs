@@ -1,4 +1,4 @@
-//! Since when the holders hold, as far as that is seen. It is told to people, and decides nothing.
+//! Since when the holders hold, as far as that was seen. It is only shown, and decides nothing.
 
 use std::collections::BTreeSet;
 

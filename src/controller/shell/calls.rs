@@ -1,5 +1,4 @@
-//! The calls that the engine asks for: each is a task of its own, bounded in time, and none waits in line for
-//! another one.
+//! The calls that the engine asks for: each is a task of its own, bounded in time, and none waits for another one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +29,7 @@ const ASKED_APART: usize = 8;
 pub(super) struct Means {
     pub(super) context: Arc<Context>,
     pub(super) queue: QueueRef,
-    /// Where in Consul the queue is; `None` while there is no way there.
+    /// Where in Consul the queue is; `None` while there is no access.
     pub(super) target: Option<ConsulTarget>,
     /// All keys below the prefix begin with this.
     pub(super) folder: String,
@@ -40,7 +39,7 @@ pub(super) struct Means {
 
 /// How a call ended.
 pub(super) enum Done {
-    /// As the engine is to hear it.
+    /// The answer for the engine.
     Answer(Answer),
     /// A session was made, and is renewed from now on.
     Session(Result<(SessionId, Session), consul::Error>),
@@ -108,8 +107,8 @@ impl Means {
         Done::Answer(consul)
     }
 
-    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once. What has
-    /// been given up by then is not sent, and what is given up meanwhile takes nobody's turn any longer.
+    /// Calls Consul, when it is this queue's turn: a thousand keys may be seen for the first time at once. A call that
+    /// is too late by then is not sent, and one that becomes too late meanwhile gives up its turn.
     async fn in_turn<T>(
         &self,
         not_after: Option<Moment>,
@@ -224,15 +223,15 @@ fn point_after(write: &Write) -> Option<Point> {
     }
 }
 
-/// Those of these sessions that are there and belong to our node: only they can be ours, and only they can be
-/// told apart by their names. There may be thousands, of all semaphores.
+/// Those of these sessions that exist on our node: only they can be ours, and only their names identify them. There may
+/// be thousands, of all semaphores.
 async fn resolve(
     target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
     if sessions.len() <= ASKED_APART {
         match one_by_one(target, sessions).await {
-            // One of them is of another node, which nobody has to let us read.
+            // One of them is on another node, and our token need not allow us to read that.
             Err(consul::Error::Denied(_)) => {}
             named => return named,
         }

@@ -1,4 +1,4 @@
-//! What is to be done for semaphores as a whole, each as a task of its own.
+//! Duties for semaphores as a whole, each a task of its own.
 
 use tokio::task::JoinSet;
 
@@ -10,7 +10,7 @@ use crate::{
 use consul_client as consul;
 use consul_semaphore::engine::SemaphoreRef;
 
-/// A `ConsulSemaphore` in the API server: another one of its name is another object.
+/// A `ConsulSemaphore` in the API server: one that is recreated under the same name is another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct Object {
     pub(in crate::controller) semaphore: SemaphoreRef,
@@ -44,7 +44,7 @@ impl Duties {
         self.begin(of, async { DutyDone::AddedFinalizer(adding.await) });
     }
 
-    /// Removes it from a semaphore of which nothing is left in Consul if it is `clean`.
+    /// Removes it; `clean` says that nothing of the semaphore is left in Consul.
     pub(super) fn remove_finalizer(&mut self, of: &SemaphoreController, clean: bool) {
         let removing = of.remove_finalizer(clean);
         self.begin(of, async { DutyDone::RemovedFinalizer(removing.await) });
@@ -75,7 +75,7 @@ impl Duties {
     pub(super) async fn next(&mut self) -> Option<(Object, DutyDone)> {
         match self.0.join_next().await? {
             Ok(ended) => Some(ended),
-            // That a task has panicked is a bug, and ends who waits for it, too. None is aborted.
+            // A task that panics is a bug, and ends the shell, too. None is aborted.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

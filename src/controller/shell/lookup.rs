@@ -51,7 +51,7 @@ impl Stores for Cluster<'_> {
     }
 
     fn keeps(&self, session: &SessionId) -> bool {
-        self.session_manager.keeps(session)
+        self.session_manager.tracks(session)
     }
 }
 

@@ -1,5 +1,4 @@
-//! What is told of what happened: the one place where an outcome becomes an event, a log line, a number and a
-//! span. Nothing is decided here.
+//! The one place where an outcome becomes an event, a log line, a metric and a span. Nothing is decided here.
 
 use std::time::Duration;
 
@@ -19,31 +18,31 @@ use consul_semaphore::{
 use consul_semaphore_api::annotations::{HOLD, KEY, ON_CONTENTION};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// The spans of the slots that a transaction gave back: those that it grants follow from them.
+/// The spans of the slots that a transaction gave back: the spans of its grants link to them.
 pub(super) type Ended = Vec<SpanRef>;
 
-/// Tells of what happens in a queue.
-pub(super) struct Teller<'a> {
+/// Reports what happens in a queue.
+pub(super) struct Emitter<'a> {
     pub(super) context: &'a Context,
     pub(super) reference: &'a QueueRef,
     pub(super) settings: &'a Settings,
     pub(super) labels: &'a SemaphoreLabels,
 }
 
-impl Teller<'_> {
-    /// Tells of an outcome. `ended` has what ended in the same transaction before it.
-    pub(super) fn tell(&self, outcome: Outcome, ended: &mut Ended) {
+impl Emitter<'_> {
+    /// Reports an outcome. `ended` are the spans that ended before it in the same transaction.
+    pub(super) fn emit(&self, outcome: Outcome, ended: &mut Ended) {
         let semaphore = self.reference;
         match outcome {
-            Outcome::Granted { grant, at, lost } => self.tell_grant(&grant, at, lost, ended),
-            Outcome::Written(write) => self.tell_write(&write),
-            Outcome::GoesOn(workload) => self.tell_that_it_goes_on(&workload),
+            Outcome::Granted { grant, at, lost } => self.emit_grant(&grant, at, lost, ended),
+            Outcome::Written(write) => self.emit_write(&write),
+            Outcome::GoesOn(workload) => self.emit_keeps_running(&workload),
             Outcome::Released {
                 release,
                 granted,
                 done,
-            } => self.tell_release(&release, granted, done, ended),
-            Outcome::Cools(cooling) => self.tell_cooling(&cooling),
+            } => self.emit_release(&release, granted, done, ended),
+            Outcome::Cools(cooling) => self.emit_cooling(&cooling),
             Outcome::Pruned(session) => {
                 let session = session.shown();
                 tracing::info!(%semaphore, %session, "pruned a dead holder");
@@ -51,12 +50,12 @@ impl Teller<'_> {
             Outcome::LimitWritten { limit, enforced } => {
                 tracing::info!(%semaphore, limit, enforced, "limit written");
             }
-            // It is told of the semaphore.
+            // The event for it is on the semaphore.
             Outcome::LimitMoved(_) => {}
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
                 let note = format!("the API server refuses to have this Job changed: {message}");
-                self.tell_workload(&workload.name, &workload.uid, Reason::StartRefused, note);
+                self.emit_event(&workload.name, &workload.uid, Reason::StartRefused, note);
             }
             Outcome::Unanswered { workload, why } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why, "a write is to be repeated");
@@ -69,7 +68,7 @@ impl Teller<'_> {
                     pods.join(", ")
                 );
                 tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
-                self.tell_workload(&identity.workload, &identity.uid, Reason::PodsRemain, note);
+                self.emit_event(&identity.workload, &identity.uid, Reason::PodsRemain, note);
             }
             Outcome::PodsUnknown { identity, why } => {
                 let workload = &identity.workload;
@@ -82,7 +81,7 @@ impl Teller<'_> {
         }
     }
 
-    fn tell_grant(&self, grant: &Grant, at: Option<Timestamp>, lost: bool, ended: &Ended) {
+    fn emit_grant(&self, grant: &Grant, at: Option<Timestamp>, lost: bool, ended: &Ended) {
         let Grant {
             workload,
             sessions,
@@ -113,21 +112,21 @@ impl Teller<'_> {
                  {session}",
                 self.reference.title()
             );
-            self.tell_workload(&workload.name, &workload.uid, Reason::SlotLost, note);
+            self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
         }
         if self.context.shared.traces.are_on() {
             let granted = at.unwrap_or_else(clock::time);
-            // One that runs did not wait: it lost its slot, and has another one.
+            // A running workload did not wait: it lost its slot, and has another one.
             let since = Timestamp::from_second(*since).ok().filter(|_| *starts);
             let links = if *starts { ended.clone() } else { Vec::new() };
             let passage = self.passage(&workload.name, &workload.uid, session);
             if let Some(span) = passage.waiting(since.unwrap_or(granted), granted, links) {
-                self.context.shared.traces.tell(span);
+                self.context.shared.traces.emit(span);
             }
         }
     }
 
-    fn tell_release(
+    fn emit_release(
         &self,
         release: &Release,
         granted: Option<Timestamp>,
@@ -148,7 +147,7 @@ impl Teller<'_> {
             "gave its slot of {} back (session {session})",
             self.reference.title()
         );
-        self.tell_workload(
+        self.emit_event(
             &identity.workload,
             &identity.uid,
             Reason::SlotReleased,
@@ -161,11 +160,11 @@ impl Teller<'_> {
         {
             span.events.extend(done.map(|time| ("job done", time)));
             ended.push(span.this);
-            self.context.shared.traces.tell(span);
+            self.context.shared.traces.emit(span);
         }
     }
 
-    fn tell_cooling(&self, cooling: &Cooling) {
+    fn emit_cooling(&self, cooling: &Cooling) {
         let Cooling {
             identity,
             session,
@@ -183,10 +182,10 @@ impl Teller<'_> {
              granted (session {session})",
             self.reference.title()
         );
-        self.tell_workload(&identity.workload, &identity.uid, Reason::SlotCooling, note);
+        self.emit_event(&identity.workload, &identity.uid, Reason::SlotCooling, note);
     }
 
-    fn tell_that_it_goes_on(&self, workload: &Target) {
+    fn emit_keeps_running(&self, workload: &Target) {
         self.context.shared.metrics.lost(self.labels);
         self.trace_loss(&workload.uid, "the slot was lost; the Job goes on");
         tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, goes on");
@@ -195,10 +194,10 @@ impl Teller<'_> {
              it goes on, as spec.onSlotLost says",
             self.reference.title()
         );
-        self.tell_workload(&workload.name, &workload.uid, Reason::SlotLost, note);
+        self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
     }
 
-    fn tell_write(&self, write: &Write) {
+    fn emit_write(&self, write: &Write) {
         let Target { name, uid, .. } = write.target();
         let semaphore = self.reference.title();
         let (reason, note) = match write {
@@ -209,7 +208,7 @@ impl Teller<'_> {
             }
             Write::Suspend(suspend) => {
                 self.context.shared.metrics.lost(self.labels);
-                (Reason::SlotLost, self.tell_suspension(suspend))
+                (Reason::SlotLost, self.emit_suspension(suspend))
             }
             Write::GiveBack(give_back) if give_back.hold => {
                 let note = format!(
@@ -219,13 +218,13 @@ impl Teller<'_> {
                 );
                 (Reason::PutOnHold, note)
             }
-            Write::Skip(skip) => return self.tell_skip(skip),
+            Write::Skip(skip) => return self.emit_skip(skip),
             Write::GiveBack(_) | Write::Rename(_) => return,
         };
-        self.tell_workload(name, uid, reason, note);
+        self.emit_event(name, uid, reason, note);
     }
 
-    fn tell_suspension(&self, suspend: &Suspend) -> String {
+    fn emit_suspension(&self, suspend: &Suspend) -> String {
         let (semaphore, workload) = (self.reference.title(), &suspend.workload);
         let (said, why, note) = match suspend.why {
             Suspended::SlotLost => (
@@ -249,8 +248,8 @@ impl Teller<'_> {
         note
     }
 
-    /// Tells the workload that was deleted, and the `CronJob` that made it.
-    fn tell_skip(&self, skip: &Skip) {
+    /// Emits events on the workload that was deleted, and on the `CronJob` that made it.
+    fn emit_skip(&self, skip: &Skip) {
         let Skip {
             workload,
             cron_job,
@@ -259,7 +258,7 @@ impl Teller<'_> {
         let why = explain(&self.reference.title(), why);
         tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
         let note = format!("deleted, as {ON_CONTENTION} says: {why}");
-        self.tell_workload(&workload.name, &workload.uid, Reason::Skipped, note);
+        self.emit_event(&workload.name, &workload.uid, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
             let note = format!("its Job {} was deleted: {why}", workload.name);
             let (events, namespace) = (
@@ -270,7 +269,7 @@ impl Teller<'_> {
         }
     }
 
-    /// Tells that the slot of a workload that still runs was lost.
+    /// Traces that a workload that still runs lost its slot.
     fn trace_loss(&self, uid: &Uid, why: &'static str) {
         if let Some(workload) = self.context.index.workload(uid)
             && let Some(session) = workload.held_by().next()
@@ -279,8 +278,8 @@ impl Teller<'_> {
         }
     }
 
-    /// Tells of a slot whose contender is gone, so that only the workload's status says since when it ran: in
-    /// seconds since 1970.
+    /// Traces the end of a slot whose contender is gone. Only the workload's status says since when it ran: in seconds
+    /// since 1970.
     fn trace_end(&self, workload: &Target, session: &SessionId, since: i64, error: &'static str) {
         if !self.context.shared.traces.are_on() {
             return;
@@ -290,7 +289,7 @@ impl Teller<'_> {
         let span = since.and_then(|since| passage.holding(since, clock::time()));
         if let Some(mut span) = span {
             span.error = Some(error);
-            self.context.shared.traces.tell(span);
+            self.context.shared.traces.emit(span);
         }
     }
 
@@ -298,7 +297,7 @@ impl Teller<'_> {
         Passage::new(self.settings, workload, uid, session)
     }
 
-    pub(super) fn tell_workload(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
+    pub(super) fn emit_event(&self, name: &str, uid: &Uid, reason: Reason, note: String) {
         self.context.shared.events.workload(
             &self.reference.semaphore.namespace,
             name,
@@ -308,21 +307,21 @@ impl Teller<'_> {
         );
     }
 
-    /// Tells those that came in line, and were not granted a slot at once, that they wait. `waits` says who does; of a
-    /// semaphore that is being deleted `all` are told, once.
-    pub(super) fn tell_newcomers(&self, all: bool, waits: impl Fn(&Uid) -> bool) {
+    /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
+    /// which ones do. When the semaphore starts to be deleted, `all` waiting workloads get an event, once.
+    pub(super) fn announce_newcomers(&self, all: bool, waits: impl Fn(&Uid) -> bool) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
-        self.tell_useless_keys(&newcomers);
+        self.warn_of_useless_keys(&newcomers);
         let workloads = || {
             newcomers
                 .iter()
                 .map(|workload| workload.workload.clone())
                 .collect()
         };
-        let (told, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
-            let told = if all {
-                self.context.index.line(self.reference)
+        let (waiting, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
+            let waiting = if all {
+                self.context.index.all_waiting(self.reference)
             } else {
                 workloads()
             };
@@ -330,19 +329,19 @@ impl Teller<'_> {
                 "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
                  one of that name again"
             );
-            (told, Reason::NoSemaphore, note)
+            (waiting, Reason::NoSemaphore, note)
         } else {
             let note = format!("in line for a slot of ConsulSemaphore {name}");
             (workloads(), Reason::SlotWaiting, note)
         };
-        for workload in told.iter().filter(|workload| waits(&workload.uid)) {
+        for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             let Workload { name, uid, .. } = &**workload;
-            self.tell_workload(name, uid, reason, note.clone());
+            self.emit_event(name, uid, reason, note.clone());
         }
     }
 
-    /// Tells workloads that name a key of a semaphore which has none.
-    fn tell_useless_keys(&self, newcomers: &[TrackedWorkload]) {
+    /// Warns workloads that name a key although their semaphore is not keyed.
+    fn warn_of_useless_keys(&self, newcomers: &[TrackedWorkload]) {
         if self.settings.key.is_some() {
             return;
         }
@@ -356,7 +355,7 @@ impl Teller<'_> {
                  its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
                 KEY, self.reference.semaphore.name
             );
-            self.tell_workload(&workload.name, &workload.uid, Reason::Malformed, note);
+            self.emit_event(&workload.name, &workload.uid, Reason::Malformed, note);
         }
     }
 }
@@ -405,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_who_takes_the_slots() {
+    fn a_note_says_who_takes_the_slots() {
         let cools = Taker {
             cools_until: Timestamp::from_second(1_767_225_610).ok(),
             ..taker(&id(1), Some("prod-eu batch/a"))
@@ -442,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_how_late_a_workload_comes() {
+    fn a_note_says_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
         assert!(note.contains("comes 90 s after"), "{note}");
     }

@@ -1,4 +1,4 @@
-//! When the status of which semaphore is made anew: at once, or when the last time is long enough ago.
+//! When to make the status of each semaphore again: at once, or an interval after the last time.
 
 use std::{
     collections::{BTreeSet, HashMap},

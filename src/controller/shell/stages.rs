@@ -1,9 +1,8 @@
-//! A workload's way as a trace: it waits for a slot, and it holds one.
+//! A workload's stages as a trace: it waits for a slot, and it holds one.
 //!
-//! Nothing is kept for it. The ids are those that are there anyway: a trace is called as the workload's uid,
-//! and a grant's two spans as the halves of the session that it made. The times are those that the workload
-//! and its contender bear. So whoever leads, and however often the operator was restarted meanwhile, the
-//! trace is the same.
+//! No state is needed for it. The ids are derived: the trace id is the workload's uid, and the two spans of a grant
+//! have the halves of its session's id. The times are in the workload and its contender. So the trace is the same
+//! whichever replica leads, and however often the operator was restarted.
 
 use jiff::Timestamp;
 
@@ -15,7 +14,7 @@ use consul_semaphore::{Settings, Uid};
 pub(super) struct Passage<'a> {
     uid: &'a Uid,
     session: &'a SessionId,
-    /// What both its spans say of it.
+    /// The attributes of both spans.
     attributes: Vec<(&'static str, String)>,
 }
 
@@ -47,7 +46,8 @@ impl<'a> Passage<'a> {
 }
 
 impl Passage<'_> {
-    /// It waited from one time to another one; for whom at the end, as far as that is known.
+    /// The workload waited from one time to another one; `links` are the spans that ended to make room for it, if
+    /// known.
     pub(super) fn waiting(
         self,
         since: Timestamp,
@@ -61,7 +61,7 @@ impl Passage<'_> {
         })
     }
 
-    /// It held its slot from one time to another one.
+    /// The workload held its slot from one time to another one.
     pub(super) fn holding(self, granted: Timestamp, end: Timestamp) -> Option<Span> {
         let this = holding_of(self.uid, self.session)?;
         let parent = waiting_of(self.uid, self.session).map(|waiting| waiting.id);
@@ -71,7 +71,7 @@ impl Passage<'_> {
         })
     }
 
-    /// Whoever wrote its times, a span does not begin after its end: clocks differ.
+    /// Clocks differ: make sure that a span does not begin after its end.
     fn span(self, name: &'static str, this: SpanRef, start: Timestamp, end: Timestamp) -> Span {
         Span {
             this,

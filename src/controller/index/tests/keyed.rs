@@ -2,34 +2,37 @@ use super::*;
 
 /// A workload that waits for this key of the keyed semaphore `db`, with these changes.
 fn keyed(name: &str, key: &str, change: impl FnOnce(&mut TrackedWorkload)) -> TrackedWorkload {
-    kept(name, |kept| {
-        workload(kept).requests[0].key = Some(key.parse().unwrap());
-        change(kept);
+    tracked(name, |tracked| {
+        workload(tracked).requests[0].key = Some(key.parse().unwrap());
+        change(tracked);
     })
 }
 
-fn started(kept: &mut TrackedWorkload, lock_key: &str) {
-    workload(kept).phase = Phase::Running;
-    workload(kept).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
+fn started(tracked: &mut TrackedWorkload, lock_key: &str) {
+    workload(tracked).phase = Phase::Running;
+    workload(tracked).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
 }
 
 #[test]
-fn each_key_has_a_line() {
+fn each_key_has_a_queue() {
     let index = empty();
     add(&index, "db", "p", true);
     assert!(index.take_marked().is_empty(), "no key is in use");
     put(
         &index,
-        keyed("younger", "k1", |kept| workload(kept).since = 5),
+        keyed("younger", "k1", |tracked| workload(tracked).since = 5),
     );
     put(&index, keyed("older", "k2", |_| {}));
-    let both = [line_of("db", "k1"), line_of("db", "k2")];
+    let both = [queue_of("db", "k1"), queue_of("db", "k2")];
     assert_eq!(index.take_marked(), both.clone().into());
     let mut keys = index.keys(&reference("db"));
     keys.sort();
-    assert_eq!(keys, both.map(|line| line.key));
-    assert_eq!(names(&index.line(&line_of("db", "k1"))), ["younger"]);
-    assert_eq!(names(&index.line(&line_of("db", "k2"))), ["older"]);
+    assert_eq!(keys, both.map(|queue| queue.key));
+    assert_eq!(
+        names(&index.all_waiting(&queue_of("db", "k1"))),
+        ["younger"]
+    );
+    assert_eq!(names(&index.all_waiting(&queue_of("db", "k2"))), ["older"]);
     assert_eq!(
         names(&index.head(&reference("db"), 9)),
         ["older", "younger"]
@@ -41,7 +44,7 @@ fn each_key_has_a_line() {
 fn a_change_marks_the_queue_of_its_key_and_no_other() {
     let index = empty();
     add(&index, "db", "p", true);
-    let (one, other) = (line_of("db", "k1"), line_of("db", "k2"));
+    let (one, other) = (queue_of("db", "k1"), queue_of("db", "k2"));
     index.open(&one);
     index.open(&other);
     put(&index, keyed("a", "k1", |_| {}));
@@ -52,16 +55,16 @@ fn a_change_marks_the_queue_of_its_key_and_no_other() {
 }
 
 #[test]
-fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
+fn one_that_waits_moves_to_the_queue_of_another_key_and_is_new_there() {
     let index = empty();
     add(&index, "db", "p", true);
-    let (before, after) = (line_of("db", "k1"), line_of("db", "k2"));
+    let (before, after) = (queue_of("db", "k1"), queue_of("db", "k2"));
     put(&index, keyed("a", "k1", |_| {}));
     put(
         &index,
-        keyed("a", "k2", |kept| workload(kept).version = "11".into()),
+        keyed("a", "k2", |tracked| workload(tracked).version = "11".into()),
     );
-    assert!(index.line(&before).is_empty() && index.newcomers(&before).is_empty());
+    assert!(index.all_waiting(&before).is_empty() && index.newcomers(&before).is_empty());
     assert_eq!(names_of(&index.newcomers(&after)), ["a"]);
     assert_eq!(names(&index.head(&reference("db"), 9)), ["a"]);
     assert!(index.close(&before), "nobody is left");
@@ -72,41 +75,44 @@ fn one_that_waits_moves_to_the_line_of_another_key_and_is_new_there() {
 fn one_that_holds_stays_with_the_key_that_started_it_whatever_it_says() {
     let index = empty();
     add(&index, "db", "p", true);
-    put(&index, keyed("a", "k2", |kept| started(kept, "p/k1/.lock")));
-    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
-    assert!(index.slice(&line_of("db", "k2"), 9).bound.is_empty());
+    put(
+        &index,
+        keyed("a", "k2", |tracked| started(tracked, "p/k1/.lock")),
+    );
+    assert_eq!(names(&index.slice(&queue_of("db", "k1"), 9).bound), ["a"]);
+    assert!(index.slice(&queue_of("db", "k2"), 9).bound.is_empty());
     // Suspended because its slot was lost: that key lets it go first.
-    let lost = |kept: &mut TrackedWorkload| {
-        started(kept, "p/k1/.lock");
-        workload(kept).phase = Phase::Idle;
+    let lost = |tracked: &mut TrackedWorkload| {
+        started(tracked, "p/k1/.lock");
+        workload(tracked).phase = Phase::Idle;
     };
     put(&index, keyed("a", "k2", lost));
-    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&queue_of("db", "k1"), 9).bound), ["a"]);
     put(&index, keyed("a", "k2", |_| {}));
-    assert_eq!(names(&index.line(&line_of("db", "k2"))), ["a"]);
+    assert_eq!(names(&index.all_waiting(&queue_of("db", "k2"))), ["a"]);
 }
 
 #[test]
 fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     let index = empty();
     add(&index, "db", "p", true);
-    let without = kept("a", |_| {});
+    let without = tracked("a", |_| {});
     put(&index, without.clone());
     assert_eq!(names_of(&index.unclaimed()), ["a"]);
     assert!(index.lacks_key(&without));
     put(
         &index,
-        keyed("a", "k1", |kept| workload(kept).version = "11".into()),
+        keyed("a", "k1", |tracked| workload(tracked).version = "11".into()),
     );
     assert!(index.unclaimed().is_empty());
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
-    let plain = keyed("b", "k1", |kept| {
-        workload(kept).requests[0].semaphore = "plain".into();
+    let plain = keyed("b", "k1", |tracked| {
+        workload(tracked).requests[0].semaphore = "plain".into()
     });
     assert!(!index.lacks_key(&plain));
     put(&index, plain);
-    assert_eq!(names(&index.line(&line("plain"))), ["b"]);
+    assert_eq!(names(&index.all_waiting(&queue("plain"))), ["b"]);
 }
 
 #[test]
@@ -116,16 +122,19 @@ fn two_semaphores_can_mean_the_same_lock_key() {
     add(&index, "plain", "p/k1", false);
     put(
         &index,
-        kept("a", |kept| {
-            workload(kept).requests[0].semaphore = "plain".into();
-            started(kept, "p/k1/.lock");
+        tracked("a", |tracked| {
+            workload(tracked).requests[0].semaphore = "plain".into();
+            started(tracked, "p/k1/.lock");
         }),
     );
-    put(&index, keyed("b", "k1", |kept| started(kept, "p/k1/.lock")));
-    assert_eq!(names(&index.slice(&line("plain"), 9).bound), ["a"]);
-    assert_eq!(names(&index.slice(&line_of("db", "k1"), 9).bound), ["b"]);
+    put(
+        &index,
+        keyed("b", "k1", |tracked| started(tracked, "p/k1/.lock")),
+    );
+    assert_eq!(names(&index.slice(&queue("plain"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&queue_of("db", "k1"), 9).bound), ["b"]);
     // A keyed one does not stand at its own prefix.
-    let above = index.state().lines_at(&"batch".into(), "p/.lock");
+    let above = index.state().queues_at(&"batch".into(), "p/.lock");
     assert_eq!(above, []);
 }
 
@@ -133,7 +142,7 @@ fn two_semaphores_can_mean_the_same_lock_key() {
 fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
     let index = empty();
     add(&index, "db", "p", true);
-    let (old, new) = (line_of("db", "k1"), line_of("db", "k2"));
+    let (old, new) = (queue_of("db", "k1"), queue_of("db", "k2"));
     index.open(&old);
     index.open(&new);
     put(&index, keyed("a", "k1", |_| {}));
@@ -143,7 +152,10 @@ fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
     put(&index, keyed("a", "k2", |_| {}));
     assert_eq!(index.take_marked(), both);
     // It has its slot at the new key: what it left at the old one is done with.
-    put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
+    put(
+        &index,
+        keyed("a", "k2", |tracked| started(tracked, "p/k2/.lock")),
+    );
     assert_eq!(index.take_marked(), both);
     index.workloads_of(&old, &[]);
     index.remove(&"a".into());
@@ -154,36 +166,39 @@ fn who_has_a_contender_of_a_workload_hears_of_it_whatever_key_it_names() {
 fn contenders_may_come_and_go_one_by_one() {
     let index = empty();
     add(&index, "db", "p", true);
-    let line = line_of("db", "k1");
-    index.open(&line);
+    let queue = queue_of("db", "k1");
+    index.open(&queue);
     put(&index, keyed("a", "k2", |_| {}));
     index.take_marked();
     let uid: Uid = "a".into();
-    let known = index.contends(&line, &uid, true);
+    let known = index.contends(&queue, &uid, true);
     assert_eq!(
         known.map(|workload| workload.uid.clone()),
         Some(uid.clone())
     );
-    put(&index, keyed("a", "k2", |kept| started(kept, "p/k2/.lock")));
-    assert!(index.take_marked().contains(&line));
-    assert_eq!(index.contends(&line, &uid, false), None);
+    put(
+        &index,
+        keyed("a", "k2", |tracked| started(tracked, "p/k2/.lock")),
+    );
+    assert!(index.take_marked().contains(&queue));
+    assert_eq!(index.contends(&queue, &uid, false), None);
     index.remove(&uid);
-    assert!(!index.take_marked().contains(&line));
-    assert!(index.state().contenders.lines_of(&uid).next().is_none());
+    assert!(!index.take_marked().contains(&queue));
+    assert!(index.state().contenders.queues_of(&uid).next().is_none());
 }
 
 #[test]
-fn a_line_that_is_gone_has_no_contenders() {
+fn a_deleted_queue_has_no_contenders() {
     let index = empty();
     add(&index, "db", "p", true);
     let uid: Uid = "a".into();
-    let count = || index.state().contenders.lines_of(&uid).count();
+    let count = || index.state().contenders.queues_of(&uid).count();
     for key in ["k1", "k2"] {
-        index.open(&line_of("db", key));
-        index.workloads_of(&line_of("db", key), &[&uid]);
+        index.open(&queue_of("db", key));
+        index.workloads_of(&queue_of("db", key), &[&uid]);
     }
     assert_eq!(count(), 2);
-    assert!(index.close(&line_of("db", "k1")));
+    assert!(index.close(&queue_of("db", "k1")));
     assert_eq!(count(), 1);
     index.remove_semaphore(&reference("db"));
     assert_eq!(count(), 0);

@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// As [`kept`], in another namespace.
-fn kept_in(namespace: &str, name: &str) -> TrackedWorkload {
-    kept(name, |kept| kept.namespace = namespace.into())
+/// As [`tracked`], in another namespace.
+fn tracked_in(namespace: &str, name: &str) -> TrackedWorkload {
+    tracked(name, |tracked| tracked.namespace = namespace.into())
 }
 
-fn running(kept: &mut TrackedWorkload) {
-    workload(kept).phase = Phase::Running;
+fn running(tracked: &mut TrackedWorkload) {
+    workload(tracked).phase = Phase::Running;
 }
 
-fn granted_at(kept: &mut TrackedWorkload, lock_key: &str) {
-    workload(kept).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
+fn granted_at(tracked: &mut TrackedWorkload, lock_key: &str) {
+    workload(tracked).granted = Some(Granted::by(&lock_key.replace(".lock", "s"), "s"));
 }
 
 /// Whether nothing is done about any workload.
@@ -24,10 +24,10 @@ fn leaves_all_alone(index: &Index) -> bool {
 fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_them() {
     let index = empty();
     add_others(&index, "db", "db", false);
-    put(&index, kept("waits", |_| {}));
-    put(&index, kept("runs", running));
-    let granted = |kept: &mut TrackedWorkload| granted_at(kept, "db/.lock");
-    put(&index, kept("granted", granted));
+    put(&index, tracked("waits", |_| {}));
+    put(&index, tracked("runs", running));
+    let granted = |tracked: &mut TrackedWorkload| granted_at(tracked, "db/.lock");
+    put(&index, tracked("granted", granted));
     for obstacle in [
         Obstacle::Malformed(AnnotationError::Priority("high".into())),
         Obstacle::Managed("Kueue".into()),
@@ -35,30 +35,30 @@ fn the_workloads_of_anothers_semaphore_are_left_alone_whatever_is_wrong_with_the
         let name = format!("{obstacle:?}");
         put(
             &index,
-            kept(&name, |kept| {
-                running(kept);
-                workload(kept).requests.clear();
-                kept.obstacle = Some(obstacle);
+            tracked(&name, |tracked| {
+                running(tracked);
+                workload(tracked).requests.clear();
+                tracked.obstacle = Some(obstacle);
             }),
         );
     }
     // Its annotation was taken away while it ran in a slot of the other operator's.
     put(
         &index,
-        kept("unasked", |kept| {
-            granted_at(kept, "db/.lock");
-            workload(kept).requests.clear();
-            kept.semaphore = None;
+        tracked("unasked", |tracked| {
+            granted_at(tracked, "db/.lock");
+            workload(tracked).requests.clear();
+            tracked.semaphore = None;
         }),
     );
     assert!(leaves_all_alone(&index));
     index.pod_ended("batch", "db/.lock", &"granted".into());
-    assert!(index.newcomers(&line("db")).is_empty());
+    assert!(index.newcomers(&queue("db")).is_empty());
 
     add_others(&index, "keyed", "keyed", true);
     let keyless =
-        |kept: &mut TrackedWorkload| workload(kept).requests[0].semaphore = "keyed".into();
-    put(&index, kept("keyless", keyless));
+        |tracked: &mut TrackedWorkload| workload(tracked).requests[0].semaphore = "keyed".into();
+    put(&index, tracked("keyless", keyless));
     assert!(leaves_all_alone(&index));
 }
 
@@ -68,35 +68,35 @@ fn a_workload_stays_with_the_operator_that_started_it_whatever_it_asks_for_then(
     add(&index, "db", "db", false);
     add_others(&index, "other", "other", false);
     let started = |wants: &str, lock_key: &str| {
-        kept("a", |kept| {
-            running(kept);
-            workload(kept).requests[0].semaphore = wants.into();
-            granted_at(kept, lock_key);
+        tracked("a", |tracked| {
+            running(tracked);
+            workload(tracked).requests[0].semaphore = wants.into();
+            granted_at(tracked, lock_key);
         })
     };
     put(&index, started("other", "db/.lock"));
-    assert_eq!(names(&index.slice(&line("db"), 9).bound), ["a"]);
+    assert_eq!(names(&index.slice(&queue("db"), 9).bound), ["a"]);
     put(&index, started("db", "other/.lock"));
-    assert!(index.slice(&line("db"), 9).bound.is_empty());
+    assert!(index.slice(&queue("db"), 9).bound.is_empty());
     assert!(leaves_all_alone(&index));
 }
 
 #[test]
 fn a_semaphore_changes_hands_with_all_its_workloads() {
     let index = with_db();
-    put(&index, kept("waits", |_| {}));
-    put(&index, kept("runs", running));
+    put(&index, tracked("waits", |_| {}));
+    put(&index, tracked("runs", running));
     put(
         &index,
-        kept("started", |kept| {
-            running(kept);
-            granted_at(kept, "db/.lock");
+        tracked("started", |tracked| {
+            running(tracked);
+            granted_at(tracked, "db/.lock");
         }),
     );
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
     add_others(&index, "db", "db", false);
     assert!(leaves_all_alone(&index));
-    assert_eq!(index.line(&line("db")).len(), 0);
+    assert_eq!(index.all_waiting(&queue("db")).len(), 0);
 
     let changed = || {
         let changed = index.ungranted_changed();
@@ -104,7 +104,7 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
     };
     while changed() {}
     add(&index, "db", "db", false);
-    let slice = index.slice(&line("db"), 9);
+    let slice = index.slice(&queue("db"), 9);
     assert_eq!(
         (names(&slice.waiting), names(&slice.bound)),
         (vec!["waits"], vec!["started"])
@@ -112,7 +112,7 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
     assert!(changed(), "whoever suspends them hears of it");
     // The other operator has told them that they wait.
-    assert!(index.newcomers(&line("db")).is_empty());
+    assert!(index.newcomers(&queue("db")).is_empty());
 
     add_others(&index, "db", "db", false);
     index.remove_semaphore(&reference("db"));
@@ -129,13 +129,13 @@ fn a_list_of_one_namespace_says_nothing_of_another() {
     let [a, b] = ["a", "b"].map(|name| WatchScope::Namespace(name.into()));
     index.list_begins(&a);
     index.list_begins(&b);
-    put(&index, kept_in("a", "one"));
-    put(&index, kept_in("b", "two"));
+    put(&index, tracked_in("a", "one"));
+    put(&index, tracked_in("b", "two"));
     index.list_ends(&a);
     index.list_ends(&b);
     index.list_begins(&a);
-    put(&index, kept_in("b", "three"));
-    put(&index, kept_in("a", "four"));
+    put(&index, tracked_in("b", "three"));
+    put(&index, tracked_in("a", "four"));
     index.list_ends(&a);
     let there = |name: &str| index.workload(&name.into()).is_some();
     assert!(!there("one"), "it is gone");
@@ -145,8 +145,8 @@ fn a_list_of_one_namespace_says_nothing_of_another() {
 #[test]
 fn a_workload_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
     let index = Index::default();
-    put(&index, kept_in("a", "one"));
-    put(&index, kept_in("b", "two"));
+    put(&index, tracked_in("a", "one"));
+    put(&index, tracked_in("b", "two"));
     assert!(leaves_all_alone(&index));
     index.semaphores_are_known(&WatchScope::Namespace("a".into()));
     assert_eq!(names_of(&index.unclaimed()), ["one"]);
@@ -155,9 +155,9 @@ fn a_workload_is_a_stray_once_the_semaphores_of_its_namespace_are_known() {
 }
 
 #[test]
-fn who_comes_in_line_while_another_namespace_is_listed_is_told() {
+fn who_is_queued_while_another_namespace_is_listed_is_announced() {
     let index = with_db();
     index.list_begins(&WatchScope::Namespace("elsewhere".into()));
-    put(&index, kept("new", |_| {}));
-    assert_eq!(names_of(&index.newcomers(&line("db"))), ["new"]);
+    put(&index, tracked("new", |_| {}));
+    assert_eq!(names_of(&index.newcomers(&queue("db"))), ["new"]);
 }

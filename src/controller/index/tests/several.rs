@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn queue(name: &str) -> QueueRef {
-    QueueRef::new(&reference(name), None)
-}
-
 fn waiting(index: &Index, name: &str) -> Vec<String> {
     let waiting = index.slice(&queue(name), 9).waiting;
     names(&waiting).into_iter().map(ToOwned::to_owned).collect()
@@ -14,9 +10,9 @@ fn waiting(index: &Index, name: &str) -> Vec<String> {
 #[test]
 fn one_that_asks_for_several_is_in_all_their_queues_or_in_none() {
     let index = with_db();
-    let asks = kept("a", |kept| {
+    let asks = tracked("a", |tracked| {
         let requests = ["db", "licenses"].map(|name| SlotRequest::one(name, None));
-        workload(kept).requests = requests.to_vec();
+        workload(tracked).requests = requests.to_vec();
     });
     put(&index, asks);
     assert_eq!(waiting(&index, "db"), [""; 0], "one is missing");

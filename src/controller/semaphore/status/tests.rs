@@ -25,7 +25,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             held_here: holders.len(),
             holders: holders.iter().map(holder).collect(),
         },
-        is_queued: InLine {
+        queued: Queued {
             waiting: 1,
             starting: Vec::new(),
         },
@@ -142,7 +142,7 @@ fn a_slot_is_idle_that_somebody_of_its_own_key_waits_for() {
     ] {
         let mut free = status("free", &[], WELL);
         free.shown.limit = limit;
-        free.is_queued.waiting = waiting;
+        free.queued.waiting = waiting;
         put(&mut keys, "free", free);
         assert_eq!(keys.totals().idle, idle, "{limit:?}, {waiting} wait");
     }
