@@ -1,0 +1,273 @@
+//! What is written to a Job, as the API server is sent it, and what is read of a Job that another build has written to.
+//!
+//! An operator that is upgraded finds Jobs that the build before it started. The admission policies refuse anybody else
+//! to write these names, and the containers of a Job read them by the downward API. So none of them changes.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on says so"
+)]
+
+use consul_client::{Entry, clock::Moment};
+use consul_semaphore::{
+    SlotRequest,
+    engine::Write,
+    plan::{
+        GiveBack, Grant, Rename, Skip, Skipped, Start, Stop, Suspend, Suspended, Target,
+        Transaction,
+    },
+};
+use consul_semaphore_workload::{Request, TrackedWorkload, pods, request, stop};
+use serde_json::{Value, json};
+
+const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
+const SESSION: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
+const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
+
+fn target() -> Target {
+    Target {
+        name: "migrate-42".into(),
+        uid: UID.into(),
+        version: "81234".into(),
+    }
+}
+
+/// The start that follows from Consul's answer to a grant.
+fn started() -> Start {
+    let grant = Grant {
+        workload: target(),
+        sessions: [(0, SESSION.into())].into(),
+        starts: true,
+        whole: true,
+        since: 0,
+    };
+    let granted = Transaction {
+        grants: vec![grant],
+        ..Transaction::default()
+    };
+    let answer = [Entry {
+        key: KEY.to_owned(),
+        value: Vec::new(),
+        flags: 0,
+        session: Some(SESSION.into()),
+        lock_index: 1,
+        create_index: 70,
+        modify_index: 71,
+    }];
+    granted.starts(&answer).pop().expect("it was granted")
+}
+
+/// The merge patch.
+fn patch(request: Request) -> Value {
+    match request {
+        Request::Patch(body) => body,
+        Request::Delete => panic!("it is deleted"),
+    }
+}
+
+fn written(write: &Write) -> Value {
+    patch(request(write))
+}
+
+/// A JSON text that was written down.
+fn literal(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// The containers find the sequencer by these names, and another build the grant: without it the Job is one that runs
+/// though nobody started it, and is suspended.
+///
+/// Of the label's value older builds, up to 2026-11-24, had "true" there: see `what_an_older_build_started`.
+#[test]
+fn the_patch_that_starts_a_job() {
+    let expected = r#"{
+        "metadata": {
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81234",
+            "annotations": { "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5" }
+        },
+        "spec": {
+            "suspend": false,
+            "template": { "metadata": {
+                "labels": { "consul-semaphore.io/holder": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48" },
+                "annotations": {
+                    "consul-semaphore.io/lock-key": "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
+                    "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
+                    "consul-semaphore.io/lock-index": "1",
+                    "consul-semaphore.io/fencing-token": "71",
+                    "consul-semaphore.io/granted-to": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
+                }
+            } }
+        }
+    }"#;
+    assert_eq!(written(&Write::Start(started())), literal(expected));
+}
+
+/// No session beside a grant is what puts the Job first in line, in any build.
+#[test]
+fn the_patch_that_suspends_a_job_that_lost_its_slot() {
+    let suspend = Suspend {
+        workload: target(),
+        why: Suspended::SlotLost,
+        session: Some(SESSION.into()),
+        since: 0,
+    };
+    let expected = r#"{
+        "metadata": {
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81234",
+            "annotations": { "consul-semaphore.io/session": null }
+        },
+        "spec": { "suspend": true }
+    }"#;
+    assert_eq!(written(&Write::Suspend(suspend)), literal(expected));
+}
+
+/// A session without a grant says to any build that the slot was given back. What a start writes is all taken away.
+#[test]
+fn the_patch_by_which_a_job_gives_its_slot_back() {
+    let give_back = |hold| {
+        written(&Write::GiveBack(GiveBack {
+            workload: target(),
+            sessions: vec![SESSION.into()],
+            hold,
+        }))
+    };
+    let expected = r#"{
+        "metadata": {
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81234",
+            "annotations": { "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5" }
+        },
+        "spec": { "template": { "metadata": {
+            "labels": { "consul-semaphore.io/holder": null },
+            "annotations": {
+                "consul-semaphore.io/lock-key": null,
+                "consul-semaphore.io/session": null,
+                "consul-semaphore.io/lock-index": null,
+                "consul-semaphore.io/fencing-token": null,
+                "consul-semaphore.io/granted-to": null
+            }
+        } } }
+    }"#;
+    let mut expected = literal(expected);
+    assert_eq!(give_back(false), expected);
+    // Its user suspended it: it stays out of the line until its user wants it back.
+    expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!("true");
+    assert_eq!(give_back(true), expected);
+}
+
+/// The session of a running Job that has its slot again under another one.
+#[test]
+fn the_patch_that_names_another_session() {
+    let rename = Rename {
+        workload: target(),
+        sessions: vec![SESSION.into()],
+    };
+    let expected = r#"{
+        "metadata": {
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81234",
+            "annotations": { "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5" }
+        }
+    }"#;
+    assert_eq!(written(&Write::Rename(rename)), literal(expected));
+}
+
+/// A Job that runs though nobody started it.
+#[test]
+fn the_patch_that_suspends_a_job_without_a_grant() {
+    let stopped = |unhold| {
+        patch(stop(&Stop {
+            workload: target(),
+            unhold,
+        }))
+    };
+    let expected = r#"{
+        "metadata": {
+            "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81234",
+            "annotations": {}
+        },
+        "spec": { "suspend": true }
+    }"#;
+    let mut expected = literal(expected);
+    assert_eq!(stopped(false), expected);
+    // Its user unsuspended it: it is in line again.
+    expected["metadata"]["annotations"]["consul-semaphore.io/hold"] = json!(null);
+    assert_eq!(stopped(true), expected);
+}
+
+/// Nothing is written to a Job that does not wait: it goes.
+#[test]
+fn a_job_that_does_not_wait_is_deleted() {
+    let skip = Skip {
+        workload: target(),
+        cron_job: None,
+        why: Skipped::Taken {
+            by: Vec::new(),
+            others: 0,
+        },
+    };
+    assert_eq!(request(&Write::Skip(skip)), Request::Delete);
+}
+
+/// A cluster's pods are watched, and those of a Job are listed, by the label that is in the pod template since the
+/// start.
+#[test]
+fn the_selectors_of_pods() {
+    assert_eq!(pods::OF_ANY, "consul-semaphore.io/holder");
+    assert_eq!(
+        pods::of(&UID.into()),
+        "consul-semaphore.io/holder=0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
+    );
+}
+
+/// A running Job as it was left by a build of before 2026-11-24, with the value that the label had then. It is known as
+/// one that was started, by this grant, and goes on. Its pods are not found by the label: a slot of such a Job that is
+/// deleted while its pods run is free at once.
+#[test]
+fn what_an_older_build_started() {
+    let job = r#"{
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "name": "migrate-42", "namespace": "batch", "uid": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48",
+            "resourceVersion": "81240", "creationTimestamp": "2026-03-01T11:59:00Z",
+            "annotations": {
+                "consul-semaphore.io/semaphore": "db",
+                "consul-semaphore.io/key": "customer-7",
+                "consul-semaphore.io/priority": "5",
+                "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5"
+            }
+        },
+        "spec": {
+            "suspend": false,
+            "template": {
+                "metadata": {
+                    "labels": { "consul-semaphore.io/holder": "true" },
+                    "annotations": {
+                        "consul-semaphore.io/lock-key": "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
+                        "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
+                        "consul-semaphore.io/lock-index": "1",
+                        "consul-semaphore.io/fencing-token": "71",
+                        "consul-semaphore.io/granted-to": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
+                    }
+                },
+                "spec": { "containers": [] }
+            }
+        },
+        "status": { "active": 1, "startTime": "2026-03-01T12:00:01Z" }
+    }"#;
+    let job = serde_json::from_value(literal(job)).expect("a Job");
+    let tracked = TrackedWorkload::read(&job, Moment::default()).expect("a Job of ours");
+    let workload = &tracked.workload;
+    assert_eq!(tracked.obstacle, None);
+    assert_eq!(workload.priority, 5);
+    let key = "customer-7".parse().expect("a key");
+    assert_eq!(workload.requests, [SlotRequest::one("db", Some(key))]);
+    assert_eq!(workload.since, 1_772_366_340);
+    assert!(workload.started_at("semaphores/batch/db/.lock"));
+    assert!(workload.started_by(&SESSION.into()));
+    assert_eq!(workload.reported, [SESSION.into()]);
+    assert_eq!(Stop::of(workload), None, "it goes on");
+}
