@@ -323,7 +323,7 @@ fn an_answer_does_not_bring_back_a_workload_that_is_gone() {
     index.written(
         &"a".into(),
         Some(tracked("a", |tracked| {
-            workload(tracked).version = "12".into()
+            workload(tracked).version = "12".into();
         })),
     );
     assert_eq!(index.workload(&"a".into()), None);
@@ -340,7 +340,7 @@ fn what_a_new_list_does_not_have_is_gone() {
     index.written(
         &"a".into(),
         Some(tracked("a", |tracked| {
-            workload(tracked).version = "12".into()
+            workload(tracked).version = "12".into();
         })),
     );
     index.list_ends(&WatchScope::Cluster);
@@ -388,7 +388,7 @@ fn a_workload_stays_with_the_semaphore_that_started_it() {
     put(
         &index,
         tracked("a", |tracked| {
-            workload(tracked).requests[0].semaphore = "other".into()
+            workload(tracked).requests[0].semaphore = "other".into();
         }),
     );
     assert!(index.slice(&queue("db"), 9).bound.is_empty());

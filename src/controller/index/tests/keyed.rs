@@ -108,7 +108,7 @@ fn without_a_key_it_is_a_stray_of_a_keyed_semaphore_alone() {
     // Where there are no keys, one says nothing.
     add(&index, "plain", "q", false);
     let plain = keyed("b", "k1", |tracked| {
-        workload(tracked).requests[0].semaphore = "plain".into()
+        workload(tracked).requests[0].semaphore = "plain".into();
     });
     assert!(!index.lacks_key(&plain));
     put(&index, plain);
