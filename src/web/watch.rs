@@ -85,7 +85,7 @@ impl Watch {
                 }
             };
             match event {
-                Some(Ok(event)) => self.hear(event),
+                Some(Ok(event)) => self.on_event(event),
                 Some(Err(error)) => {
                     // The controller's own watch tells the log what is wrong with both.
                     tracing::debug!(%error, "the page's watch is to be started again");
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    fn hear(&mut self, event: Event<DeserializeGuard<ConsulSemaphore>>) {
+    fn on_event(&mut self, event: Event<DeserializeGuard<ConsulSemaphore>>) {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(semaphore) => {

@@ -227,7 +227,7 @@ async fn tell_progress(
 ) -> Result<()> {
     let start = Instant::now();
     let mut judged = Instant::now();
-    let mut told = 0;
+    let mut facts = 0;
     loop {
         sleep(PROGRESS).await;
         let done = done.load(Ordering::Relaxed);
@@ -240,7 +240,7 @@ async fn tell_progress(
             left / rate / 60.0
         };
         say(&format!(
-            "{done} of {total} faults, {:.1} a minute, {left:.1} min left, {told} violations",
+            "{done} of {total} faults, {:.1} a minute, {left:.1} min left, {facts} violations",
             rate * 60.0
         ));
         if judged.elapsed() >= JUDGE {
@@ -249,10 +249,10 @@ async fn tell_progress(
             let until = world.timeline.now() - LATE;
             let verdict = tokio::task::spawn_blocking(move || (judge(&records, until), records));
             let (verdict, records) = verdict.await?;
-            for violation in verdict.violations.iter().skip(told) {
+            for violation in verdict.violations.iter().skip(facts) {
                 say(&report::show(violation, &records, &options));
             }
-            told = verdict.violations.len();
+            facts = verdict.violations.len();
         }
     }
 }

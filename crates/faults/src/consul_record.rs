@@ -19,9 +19,9 @@ use testbed::{Call, Etcd};
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
+    facts::{Answer, CallFacts},
     record::{Body, What, Writer},
     timeline::Timeline,
-    told::{Answer, Told},
 };
 
 /// How often a `.lock` is asked for before it is given up, and the pause between.
@@ -95,8 +95,8 @@ impl LockBook {
         call: &Call,
         send: impl Future<Output = Result<Answer>>,
     ) -> Result<Answer> {
-        let mut told = Told::by(call);
-        for (session, prefix, uid) in std::mem::take(&mut told.contenders) {
+        let mut facts = CallFacts::by(call);
+        for (session, prefix, uid) in std::mem::take(&mut facts.contenders) {
             own.push(What::Contender {
                 prefix,
                 session,
@@ -104,9 +104,9 @@ impl LockBook {
             });
         }
         let begun = own.now();
-        if told.prefixes.is_empty() {
+        if facts.prefixes.is_empty() {
             let answer = send.await?;
-            self.note(told, &answer, begun);
+            self.note(facts, &answer, begun);
             return Ok(answer);
         }
         let _open = self.0.open.read().await;
@@ -114,7 +114,7 @@ impl LockBook {
         let before = self.revisions().await?;
         let mut guards = Vec::new();
         // In the order of their names, so that two who want the same ones don't wait for each other.
-        for prefix in std::mem::take(&mut told.prefixes) {
+        for prefix in std::mem::take(&mut facts.prefixes) {
             guards.push((self.guard(&prefix).await, prefix));
         }
         let answer = send.await;
@@ -135,22 +135,22 @@ impl LockBook {
             };
             // One that failed otherwise may have been done.
             let writer = if refused { Writer::Nobody } else { writer };
-            self.changed(prefix, writer, (&before, &after), &body, &told.dead);
+            self.changed(prefix, writer, (&before, &after), &body, &facts.dead);
             known.body = Some(body);
         }
         if let Ok(answer) = &answer {
-            self.note(told, answer, begun);
+            self.note(facts, answer, begun);
         }
         answer
     }
 
     /// Writes down who waits from now on, if the write was not refused.
-    fn note(&self, told: Told, answer: &Answer, sent: f64) {
+    fn note(&self, facts: CallFacts, answer: &Answer, sent: f64) {
         if answer.refuses() {
             return;
         }
         let made: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let session = told.session.zip(made["ID"].as_str());
+        let session = facts.session.zip(made["ID"].as_str());
         let session = session.map(|(name, id)| What::Session {
             session: id.to_owned(),
             name,
@@ -163,7 +163,7 @@ impl LockBook {
         };
         for what in session
             .into_iter()
-            .chain(told.waiting.into_iter().map(waits))
+            .chain(facts.waiting.into_iter().map(waits))
         {
             for (_, timeline) in &self.0.clusters {
                 timeline.push(what.clone());

@@ -14,9 +14,9 @@ use tokio::time::timeout;
 
 use crate::{
     consul_record::LockBook,
+    facts::Answer,
     record::{What, Writer},
     timeline::Timeline,
-    told::Answer,
     versions::Versions,
 };
 

@@ -310,7 +310,7 @@ fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<T
 
 /// Waits for so many hand-overs, and says now and then how far it is.
 async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
-    let (mut last, mut told) = (0, 0);
+    let (mut last, mut facts) = (0, 0);
     let mut since = timeline.now();
     loop {
         sleep(LOOK).await;
@@ -319,8 +319,8 @@ async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
         if seen >= wanted && (seen >= 20 * wanted || all_had_one(timeline)) {
             return Ok(());
         }
-        if seen >= told + wanted / 10 {
-            told = seen;
+        if seen >= facts + wanted / 10 {
+            facts = seen;
             #[expect(clippy::print_stderr, reason = "progress, for the one who runs it")]
             {
                 let seconds = timeline.now();

@@ -95,7 +95,7 @@ impl Cluster {
         match asked.map_err(|_| Failure::silent(PATIENCE))? {
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 let namespace = &self.namespace;
-                terminal::tell(&format!(
+                terminal::message(&format!(
                     "you may not list the semaphores of all namespaces: these are those of {namespace}"
                 ));
                 Ok(one)

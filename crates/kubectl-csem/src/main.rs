@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            terminal::tell(&format!("error: {}", failure.message));
+            terminal::message(&format!("error: {}", failure.message));
             ExitCode::from(failure.code())
         }
     }

@@ -18,10 +18,10 @@ use crate::{
         document::Document,
         holder::{Kind as HolderKind, Who},
         item::{self, Item},
-        line::{Line, line},
         list::{self, Columns},
+        queue::{Queue, queue_of},
+        recorded::{REPORTER, RecordedEvent, recent},
         show::{self, Shown},
-        told::{TELLER, Told, recent},
     },
 };
 
@@ -44,7 +44,7 @@ pub(crate) async fn list(
         .await?;
     items.iter_mut().for_each(without_managers);
     if cut {
-        terminal::tell(&format!(
+        terminal::message(&format!(
             "these are the first {}: there are more",
             items.len()
         ));
@@ -61,7 +61,7 @@ pub(crate) async fn list(
         let labels = selector.map_or(String::new(), |labels| {
             format!(" with the labels {labels:?}")
         });
-        terminal::tell(&format!("there are no ConsulSemaphores {place}{labels}"));
+        terminal::message(&format!("there are no ConsulSemaphores {place}{labels}"));
         return Ok(());
     }
     let read: Vec<Item> = items.iter().map(Item::read).collect();
@@ -84,9 +84,9 @@ pub(crate) async fn show(
         None => (SHOWN, EVENTS),
         Some(_) => (SHOWN_WIDE, EVENTS_WIDE),
     };
-    let queue = line(&semaphore, &around.workloads, &around.told, places);
+    let queue = queue_of(&semaphore, &around.workloads, &around.recorded, places);
     let names = names(&semaphore, &queue, &around.workloads);
-    let events = recent(&around.told, name, &names, events);
+    let events = recent(&around.recorded, name, &names, events);
     let shown = Shown {
         semaphore: &semaphore,
         queue: &queue,
@@ -102,7 +102,7 @@ pub(crate) async fn show(
 /// What belongs to a semaphore beside the object itself. Who may not read it sees the rest, and is told.
 struct Around {
     workloads: Vec<TrackedWorkload>,
-    told: Vec<Told>,
+    recorded: Vec<RecordedEvent>,
     gaps: Vec<String>,
 }
 
@@ -112,15 +112,15 @@ impl Around {
             let workload = TrackedWorkload::read(&job, Moment::default());
             workload.filter(|workload| workload.names(name))
         };
-        let from_operator = format!("reportingComponent={TELLER}");
+        let from_operator = format!("reportingComponent={REPORTER}");
         let (jobs, events) = tokio::join!(
             cluster.list_jobs(read),
-            cluster.list_events(&from_operator, |event| Told::read(&event)),
+            cluster.list_events(&from_operator, |event| RecordedEvent::read(&event)),
         );
         let mut gaps = Vec::new();
         Ok(Self {
             workloads: unless_denied("Jobs", jobs, &mut gaps)?,
-            told: unless_denied("events", events, &mut gaps)?,
+            recorded: unless_denied("events", events, &mut gaps)?,
             gaps,
         })
     }
@@ -156,7 +156,7 @@ pub(crate) fn gap(what: &str, why: &str) -> String {
 /// The Jobs that events may be about: those that wait, hold, or have asked.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
-    queue: &Line,
+    queue: &Queue,
     workloads: &[TrackedWorkload],
 ) -> HashSet<String> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();

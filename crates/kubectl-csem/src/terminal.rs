@@ -62,7 +62,7 @@ pub(crate) fn try_write(text: &str) -> io::Result<bool> {
 }
 
 /// Tells a person something beside the output.
-pub(crate) fn tell(words: &str) {
+pub(crate) fn message(words: &str) {
     // Of others' words none moves anything on the terminal.
     let seen = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
     let words: String = words.chars().map(seen).collect();

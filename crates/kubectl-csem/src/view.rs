@@ -23,12 +23,12 @@ pub(crate) mod document;
 pub(crate) mod frame;
 pub(crate) mod holder;
 pub(crate) mod item;
-pub(crate) mod line;
 pub(crate) mod list;
+pub(crate) mod queue;
+pub(crate) mod recorded;
 pub(crate) mod release;
 #[cfg(test)]
 mod samples;
 pub(crate) mod show;
 pub(crate) mod table;
 pub(crate) mod text;
-pub(crate) mod told;

@@ -29,8 +29,8 @@ use crate::{
     cluster::Cluster,
     failure::{Failure, What},
     terminal::{self, Screen},
-    view::{changes::Seen, told::TELLER},
-    world::{Heard, Scope, World},
+    view::{changes::Seen, recorded::REPORTER},
+    world::{Scope, Update, World},
 };
 
 /// How long the first lists may take.
@@ -45,10 +45,10 @@ const LASTS: u32 = 60;
 pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
     let mut ends = Ends::new()?;
     let mut resized = listen(SignalKind::window_change())?;
-    let mut heard = streams(cluster, scope);
+    let mut update = streams(cluster, scope);
     let mut world = World::new(scope.clone());
     {
-        let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut heard)));
+        let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut update)));
         tokio::select! {
             listed = first => listed.unwrap_or_else(|_| Err(Failure::silent(PATIENCE)))?,
             () = ends.come() => return Ok(()),
@@ -78,7 +78,7 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
                     }
                 }
             }
-            next = heard.next() => match next {
+            next = update.next() => match next {
                 Some(next) => {
                     world.take(next, clock::time())?;
                     changed = true;
@@ -128,16 +128,16 @@ impl Ends {
 }
 
 /// Takes note of what is heard until each watch has brought its list, or has failed.
-async fn first_lists(world: &mut World, heard: &mut Streams) -> Result<(), Failure> {
+async fn first_lists(world: &mut World, update: &mut Streams) -> Result<(), Failure> {
     while !world.is_complete()
-        && let Some(next) = heard.next().await
+        && let Some(next) = update.next().await
     {
         world.take(next, clock::time())?;
     }
     Ok(())
 }
 
-type Streams = SelectAll<BoxStream<'static, Heard>>;
+type Streams = SelectAll<BoxStream<'static, Update>>;
 
 fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
     let config = watcher::Config::default().timeout(LASTS);
@@ -147,17 +147,17 @@ fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
             label_selector: scope.selector.clone(),
             ..config
         };
-        let all = watched(semaphores, config, What::Semaphores, Heard::Semaphore);
+        let all = watched(semaphores, config, What::Semaphores, Update::Semaphore);
         return select_all([all]);
     };
     let this_one = config.clone().fields(&format!("metadata.name={name}"));
     let from_operator = config
         .clone()
-        .fields(&format!("reportingComponent={TELLER}"));
+        .fields(&format!("reportingComponent={REPORTER}"));
     select_all([
-        watched(semaphores, this_one, What::Semaphores, Heard::Semaphore),
-        watched(cluster.jobs(), config, What::Jobs, Heard::Job),
-        watched(cluster.events(), from_operator, What::Events, Heard::Noted),
+        watched(semaphores, this_one, What::Semaphores, Update::Semaphore),
+        watched(cluster.jobs(), config, What::Jobs, Update::Job),
+        watched(cluster.events(), from_operator, What::Events, Update::Noted),
     ])
 }
 
@@ -165,15 +165,15 @@ fn watched<K>(
     api: Api<K>,
     config: watcher::Config,
     what: What,
-    heard: fn(Box<Event<K>>) -> Heard,
-) -> BoxStream<'static, Heard>
+    update: fn(Box<Event<K>>) -> Update,
+) -> BoxStream<'static, Update>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let watched = watcher(api, config).default_backoff();
     let watched = watched.map(move |event| match event {
-        Ok(event) => heard(Box::new(event)),
-        Err(error) => Heard::Failed(what, error),
+        Ok(event) => update(Box::new(event)),
+        Err(error) => Update::Failed(what, error),
     });
     watched.boxed()
 }
@@ -214,7 +214,7 @@ impl Output {
             } => {
                 let new_gaps = world.gaps(now);
                 for gap in new_gaps.iter().filter(|gap| !gaps.contains(gap)) {
-                    terminal::tell(gap);
+                    terminal::message(gap);
                 }
                 *gaps = new_gaps;
                 let seen = world.seen();

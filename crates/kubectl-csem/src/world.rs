@@ -19,11 +19,11 @@ use crate::{
     view::{
         changes::Seen,
         item::Item,
-        line::line,
         list::{self, Columns},
+        queue::queue_of,
+        recorded::{RecordedEvent, recent},
         show::{self, Shown},
         text::{Line, Text, Tone},
-        told::{Told, recent},
     },
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Scope {
 
 /// What a watch says.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum Update {
     Semaphore(Box<Event<DynamicObject>>),
     Job(Box<Event<WorkloadObject>>),
     Noted(Box<Event<Noted>>),
@@ -60,7 +60,7 @@ pub(crate) struct World {
     scope: Scope,
     semaphores: Store<(String, String), Item>,
     jobs: Store<String, TrackedWorkload>,
-    noted: Store<String, Told>,
+    noted: Store<String, RecordedEvent>,
     /// What each watch failed of last, and when.
     troubles: BTreeMap<What, (Timestamp, Failure)>,
 }
@@ -78,16 +78,16 @@ impl World {
 
     /// Takes note of what was heard. That the semaphores can't be listed at all is a failure; what fails
     /// later is tried again, and shown.
-    pub(crate) fn take(&mut self, heard: Heard, now: Timestamp) -> Result<(), Failure> {
-        match heard {
-            Heard::Semaphore(event) => {
+    pub(crate) fn take(&mut self, update: Update, now: Timestamp) -> Result<(), Failure> {
+        match update {
+            Update::Semaphore(event) => {
                 self.works(What::Semaphores, &event);
                 self.semaphores.take(*event, |object| {
                     let key = (object.namespace().unwrap_or_default(), object.name_any());
                     (key, Some(Item::read(&object)))
                 });
             }
-            Heard::Job(event) => {
+            Update::Job(event) => {
                 self.works(What::Jobs, &event);
                 let wanted = self.scope.semaphore.as_deref();
                 self.jobs.take(*event, |job| {
@@ -97,13 +97,14 @@ impl World {
                     (job.name_any(), ours)
                 });
             }
-            Heard::Noted(event) => {
+            Update::Noted(event) => {
                 self.works(What::Events, &event);
-                self.noted
-                    .take(*event, |event| (event.name_any(), Told::read(&event)));
-                self.noted.keep(NOTED, |told| told.time);
+                self.noted.take(*event, |event| {
+                    (event.name_any(), RecordedEvent::read(&event))
+                });
+                self.noted.keep(NOTED, |recorded| recorded.time);
             }
-            Heard::Failed(what, error) => return self.failed(what, &error, now),
+            Update::Failed(what, error) => return self.failed(what, &error, now),
         }
         Ok(())
     }
@@ -148,10 +149,10 @@ impl World {
 
     /// Whether there is something to show: each watch has brought its list, or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let heard = |what: What, listed: bool| listed || self.troubles.contains_key(&what);
+        let update = |what: What, listed: bool| listed || self.troubles.contains_key(&what);
         let around = self.scope.semaphore.is_none()
-            || (heard(What::Jobs, self.jobs.is_listed())
-                && heard(What::Events, self.noted.is_listed()));
+            || (update(What::Jobs, self.jobs.is_listed())
+                && update(What::Events, self.noted.is_listed()));
         self.semaphores.is_listed() && around
     }
 
@@ -166,7 +167,7 @@ impl World {
             let age = now.as_second().saturating_sub(since.as_second());
             u64::try_from(age).is_ok_and(|age| age <= QUIET.as_secs())
         });
-        let told = lasting.map(|(what, (_, failure))| match what {
+        let recorded = lasting.map(|(what, (_, failure))| match what {
             What::Semaphores => format!(
                 "this may be old, and is asked for again: {}",
                 failure.message
@@ -174,7 +175,7 @@ impl World {
             What::Jobs => gap("Jobs", &failure.message),
             What::Events => gap("events", &failure.message),
         });
-        told.collect()
+        recorded.collect()
     }
 
     pub(crate) fn text(&self, now: Timestamp) -> Text {
@@ -191,10 +192,10 @@ impl World {
             None => return below(&gaps, note(&format!("the ConsulSemaphore {name} is gone"))),
         };
         let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
-        let told: Vec<Told> = self.noted.values().cloned().collect();
-        let queue = line(semaphore, &workloads, &told, SHOWN);
+        let recorded: Vec<RecordedEvent> = self.noted.values().cloned().collect();
+        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN);
         let names = names(semaphore, &queue, &workloads);
-        let events = recent(&told, name, &names, EVENTS);
+        let events = recent(&recorded, name, &names, EVENTS);
         let shown = Shown {
             semaphore,
             queue: &queue,
@@ -226,10 +227,10 @@ impl World {
             return Seen::of(self.semaphores.values(), []);
         };
         let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
-        let told: Vec<Told> = self.noted.values().cloned().collect();
-        let queue = line(semaphore, &workloads, &told, SHOWN);
+        let recorded: Vec<RecordedEvent> = self.noted.values().cloned().collect();
+        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN);
         let names = names(semaphore, &queue, &workloads);
-        let events = recent(&told, name, &names, NOTED);
+        let events = recent(&recorded, name, &names, NOTED);
         Seen::of(self.semaphores.values(), events)
     }
 }
@@ -288,18 +289,18 @@ mod tests {
         from_value(job).unwrap()
     }
 
-    fn listed<K>(objects: Vec<K>, heard: fn(Box<Event<K>>) -> Heard) -> Vec<Heard> {
+    fn listed<K>(objects: Vec<K>, update: fn(Box<Event<K>>) -> Update) -> Vec<Update> {
         let objects = objects.into_iter().map(Event::InitApply);
         let events = [Event::Init]
             .into_iter()
             .chain(objects)
             .chain([Event::InitDone]);
-        events.map(|event| heard(Box::new(event))).collect()
+        events.map(|event| update(Box::new(event))).collect()
     }
 
-    fn hear(world: &mut World, heard: Vec<Heard>) {
-        for heard in heard {
-            world.take(heard, now()).unwrap();
+    fn apply(world: &mut World, update: Vec<Update>) {
+        for update in update {
+            world.take(update, now()).unwrap();
         }
     }
 
@@ -311,13 +312,13 @@ mod tests {
     #[test]
     fn one_semaphore_is_shown_when_all_of_it_is_known() {
         let mut world = world(Some("db"));
-        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
         assert!(!world.is_complete());
-        hear(
+        apply(
             &mut world,
-            listed(vec![job(&json!("db")), job(&json!("other"))], Heard::Job),
+            listed(vec![job(&json!("db")), job(&json!("other"))], Update::Job),
         );
-        hear(&mut world, listed(Vec::new(), Heard::Noted));
+        apply(&mut world, listed(Vec::new(), Update::Noted));
         assert!(world.is_complete() && world.has_semaphore());
         let text = world.text(now()).render(false);
         assert!(
@@ -329,12 +330,12 @@ mod tests {
     #[test]
     fn a_job_that_asks_for_another_one_is_forgotten() {
         let mut world = world(Some("db"));
-        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
-        hear(&mut world, listed(vec![job(&json!("db"))], Heard::Job));
+        apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
+        apply(&mut world, listed(vec![job(&json!("db"))], Update::Job));
         assert_eq!(world.jobs.values().count(), 1);
-        hear(
+        apply(
             &mut world,
-            vec![Heard::Job(Box::new(Event::Apply(job(&json!("other")))))],
+            vec![Update::Job(Box::new(Event::Apply(job(&json!("other")))))],
         );
         assert_eq!(world.jobs.values().count(), 0);
     }
@@ -342,9 +343,9 @@ mod tests {
     #[test]
     fn what_may_not_be_read_is_left_out_and_told() {
         let mut world = world(Some("db"));
-        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
-        hear(&mut world, vec![Heard::Failed(What::Jobs, refusal(403))]);
-        hear(&mut world, vec![Heard::Failed(What::Events, refusal(403))]);
+        apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
+        apply(&mut world, vec![Update::Failed(What::Jobs, refusal(403))]);
+        apply(&mut world, vec![Update::Failed(What::Events, refusal(403))]);
         assert!(world.is_complete());
         let gaps = world.gaps(now());
         assert_eq!(gaps.len(), 2);
@@ -352,25 +353,25 @@ mod tests {
         // Nothing was heard of it since: it goes on.
         let later = now().checked_add(QUIET * 2).unwrap();
         assert_eq!(world.gaps(later).len(), 0);
-        hear(&mut world, vec![Heard::Job(Box::new(Event::Init))]);
+        apply(&mut world, vec![Update::Job(Box::new(Event::Init))]);
         assert_eq!(world.gaps(now()).len(), 2);
-        hear(&mut world, listed(Vec::new(), Heard::Job));
+        apply(&mut world, listed(Vec::new(), Update::Job));
         assert_eq!(world.gaps(now()).len(), 1);
     }
 
     #[test]
     fn without_semaphores_to_list_there_is_nothing_to_watch() {
         let mut world = world(None);
-        let failed = |code| Heard::Failed(What::Semaphores, refusal(code));
+        let failed = |code| Update::Failed(What::Semaphores, refusal(code));
         assert_eq!(world.take(failed(403), now()).unwrap_err().code(), 77);
         assert_eq!(world.take(failed(503), now()).unwrap_err().code(), 69);
-        hear(&mut world, listed(vec![semaphore("db")], Heard::Semaphore));
+        apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
         world.take(failed(503), now()).unwrap();
         let text = world.text(now()).render(false);
         assert!(text.contains("db") && text.contains("may be old"), "{text}");
         let gone = Box::new(Status::failure("too old", "Gone").with_code(410));
-        hear(&mut world, listed(Vec::new(), Heard::Semaphore));
-        let gone = Heard::Failed(What::Semaphores, watcher::Error::WatchError(gone));
+        apply(&mut world, listed(Vec::new(), Update::Semaphore));
+        let gone = Update::Failed(What::Semaphores, watcher::Error::WatchError(gone));
         world.take(gone, now()).unwrap();
         assert_eq!(world.gaps(now()).len(), 0);
         assert!(world.text(now()).render(false).contains("there are no"));

@@ -109,7 +109,7 @@ impl ApiServer {
     ) -> impl Future<Output = (ExitStatus, String)> {
         story(Location::caller(), async move {
             let (pod, volumes) = self.mounted(namespace, name).await?;
-            let (mut args, env) = told(&pod, &volumes).await?;
+            let (mut args, env) = given(&pod, &volumes).await?;
             for arg in &mut args {
                 *arg = in_place(arg, &volumes)?;
             }
@@ -240,7 +240,7 @@ struct Description {
 impl Description {
     async fn read(pod: &Pod, volumes: &Volumes) -> Result<Self> {
         let container = first(pod)?;
-        let (mut args, mut env) = told(pod, volumes).await?;
+        let (mut args, mut env) = given(pod, volumes).await?;
         let listens = listens(&mut args, &env)?;
         let page = take(&mut args, "--web-address=").is_some() || env.get("WEB_ADDRESS").is_some();
         let args = args.iter().map(|arg| in_place(arg, volumes));
@@ -267,7 +267,7 @@ fn first(pod: &Pod) -> Result<&core::Container> {
 }
 
 /// The arguments and variables of a pod's first container, as the pod has them.
-async fn told(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
+async fn given(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
     let container = first(pod)?;
     ensure!(container.command.is_none(), "the image says what is run");
     let args = container.args.clone().unwrap_or_default();
@@ -276,13 +276,13 @@ async fn told(pod: &Pod, volumes: &Volumes) -> Result<(Vec<String>, Env)> {
 
 /// Takes the argument out that says where to listen, and returns the port of it.
 fn listens(args: &mut Vec<String>, env: &Env) -> Result<i32> {
-    let told = take(args, "--http-address=");
-    let told = told.as_deref().or_else(|| env.get("HTTP_ADDRESS"));
-    let told = told.unwrap_or(HTTP_ADDRESS);
-    let port = told
+    let given = take(args, "--http-address=");
+    let given = given.as_deref().or_else(|| env.get("HTTP_ADDRESS"));
+    let given = given.unwrap_or(HTTP_ADDRESS);
+    let port = given
         .rsplit_once(':')
         .and_then(|(_, port)| port.parse().ok());
-    port.with_context(|| format!("{told} is no address to listen at"))
+    port.with_context(|| format!("{given} is no address to listen at"))
 }
 
 /// Takes a flag (`--flag=`) out of the arguments, and returns its value.

@@ -278,14 +278,14 @@ pub async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String 
     );
     eventually(&what, || async {
         let events = job.events().await;
-        let told = events.iter().find_map(|event| {
+        let given = events.iter().find_map(|event| {
             let message = event.message.as_deref().unwrap_or_default();
             let is = event.type_.as_deref() == Some(kind)
                 && event.reason.as_deref() == Some(reason)
                 && message.contains(says);
             is.then(|| message.to_owned())
         });
-        told.ok_or_else(|| {
+        given.ok_or_else(|| {
             format!(
                 "{:?}",
                 events

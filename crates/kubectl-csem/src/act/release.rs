@@ -80,7 +80,7 @@ pub(crate) async fn release(
         )
         .await?,
     };
-    terminal::tell(&consequences(&holding));
+    terminal::message(&consequences(&holding));
     if !yes && !confirmed()? {
         return Err(Failure::impossible("not released: the answer was not yes"));
     }

@@ -7,7 +7,7 @@ use consul_semaphore_api::conditions::ConditionType;
 
 use super::{
     item::{Item, condition, status},
-    told::Told,
+    recorded::RecordedEvent,
 };
 
 /// How long a line may be, in characters: some words in it are others'.
@@ -19,7 +19,7 @@ pub(crate) struct Seen {
     /// A line for each semaphore, by its name.
     semaphores: BTreeMap<String, Summary>,
     /// What was told already.
-    told: BTreeSet<(jiff::Timestamp, String)>,
+    recorded: BTreeSet<(jiff::Timestamp, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,13 +33,15 @@ struct Summary {
 impl Seen {
     pub(crate) fn of<'a>(
         items: impl IntoIterator<Item = &'a Item>,
-        told: impl IntoIterator<Item = &'a Told>,
+        recorded: impl IntoIterator<Item = &'a RecordedEvent>,
     ) -> Self {
         let semaphores = items.into_iter().map(summary).collect();
-        let told = told.into_iter().map(|told| (told.time, line(told)));
+        let recorded = recorded
+            .into_iter()
+            .map(|recorded| (recorded.time, line(recorded)));
         Self {
             semaphores,
-            told: told.collect(),
+            recorded: recorded.collect(),
         }
     }
 
@@ -61,7 +63,7 @@ impl Seen {
         lines.extend(gone.map(|name| format!("{name} is gone")));
         // What happened before anybody watched is no news.
         if details && !before.semaphores.is_empty() {
-            let new = self.told.difference(&before.told);
+            let new = self.recorded.difference(&before.recorded);
             lines.extend(new.map(|(_, line)| line.clone()));
         }
         lines.iter().map(|line| one_line(line, LONGEST)).collect()
@@ -142,15 +144,15 @@ fn summary(item: &Item) -> (String, Summary) {
     (name, summary)
 }
 
-fn line(told: &Told) -> String {
-    let Told {
+fn line(recorded: &RecordedEvent) -> String {
+    let RecordedEvent {
         warning,
         reason,
         kind,
         name,
         message,
         ..
-    } = told;
+    } = recorded;
     let type_ = if *warning { "Warning" } else { "Normal" };
     format!("event {type_} {reason} {kind}/{name}: {message}")
 }
@@ -160,11 +162,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::view::samples::{semaphore, told};
+    use crate::view::samples::{recorded, semaphore};
 
-    fn seen(status: &Value, told: &[Told]) -> Seen {
+    fn seen(status: &Value, recorded: &[RecordedEvent]) -> Seen {
         let item = Item::Semaphore(Box::new(semaphore(status)));
-        Seen::of([&item], told)
+        Seen::of([&item], recorded)
     }
 
     #[test]
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn at_first_all_is_new() {
-        let events = [told(1, "Job", "b", "u", "SlotWaiting")];
+        let events = [recorded(1, "Job", "b", "u", "SlotWaiting")];
         let now = seen(&json!({ "holders": [] }), &events);
         let lines = now.since(&Seen::default(), true);
         assert_eq!(lines, ["batch/db held 2/2 waiting 0 Ready=True Reconciled"]);
@@ -186,13 +188,13 @@ mod tests {
         let holder = |session: &str, job: &str| json!({ "session": session, "holder": format!("eu batch/{job}") });
         let before = seen(
             &json!({ "waiting": 1, "holders": [holder("s-1", "a")], "queue": [{ "job": "b" }] }),
-            &[told(1, "Job", "b", "u", "SlotWaiting")],
+            &[recorded(1, "Job", "b", "u", "SlotWaiting")],
         );
         let after = seen(
             &json!({ "waiting": 0, "holders": [holder("s-2", "b")], "queue": [] }),
             &[
-                told(1, "Job", "b", "u", "SlotWaiting"),
-                told(2, "Job", "b", "u", "SlotGranted"),
+                recorded(1, "Job", "b", "u", "SlotWaiting"),
+                recorded(2, "Job", "b", "u", "SlotGranted"),
             ],
         );
         let expected = [

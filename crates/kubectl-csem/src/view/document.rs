@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{
     holder::{Kind, Who},
     item::status,
-    line::{Outside, Place},
+    queue::{Outside, Place},
+    recorded::RecordedEvent,
     show::Shown,
-    told::Told,
 };
 
 /// A semaphore with its line.
@@ -29,7 +29,7 @@ pub(crate) struct Document<'a> {
     not_in_line: &'a [Outside],
     /// How many beside these are not in line.
     more_not_in_line: usize,
-    events: &'a [&'a Told],
+    events: &'a [&'a RecordedEvent],
     /// What could not be read, and why.
     gaps: &'a [String],
 }
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
     use crate::view::{
-        line::line,
-        samples::{semaphore, told, workload},
+        queue::queue_of,
+        samples::{recorded, semaphore, workload},
     };
 
     #[test]
@@ -110,9 +110,9 @@ mod tests {
             workload("a", &json!({})),
             workload("b", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
-        let events = [told(1, "Job", "a", "uid-a", "SlotWaiting")];
-        let queue = line(&semaphore, &workloads, &events, 99);
-        let events: Vec<&Told> = events.iter().collect();
+        let events = [recorded(1, "Job", "a", "uid-a", "SlotWaiting")];
+        let queue = queue_of(&semaphore, &workloads, &events, 99);
+        let events: Vec<&RecordedEvent> = events.iter().collect();
         let shown = Shown {
             semaphore: &semaphore,
             queue: &queue,

@@ -156,7 +156,7 @@ fn fate_of_job(
 mod tests {
     use super::*;
 
-    fn told(holder: Holder, mode: Mode) -> String {
+    fn recorded(holder: Holder, mode: Mode) -> String {
         consequences(&Holding {
             semaphore: "batch/db".to_owned(),
             consul: "http://127.0.0.1:8500".to_owned(),
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_becomes_of_a_running_job_is_up_to_the_spec() {
-        let of = |on_slot_lost| told(job(Phase::Running, on_slot_lost), Mode::Semaphore);
+        let of = |on_slot_lost| recorded(job(Phase::Running, on_slot_lost), Mode::Semaphore);
         let delete = "kubectl delete job migrate-1 -n batch";
         says(
             &of(OnSlotLost::Reacquire),
@@ -202,7 +202,7 @@ mod tests {
     fn one_that_does_not_run_is_told_apart() {
         let done = Phase::Finished { at_rest: true };
         says(
-            &told(job(done, OnSlotLost::Suspend), Mode::Semaphore),
+            &recorded(job(done, OnSlotLost::Suspend), Mode::Semaphore),
             &["is done", "cools"],
         );
         for (phase, words) in [
@@ -221,7 +221,7 @@ mod tests {
             (Phase::Idle, "is suspended and has no pods"),
         ] {
             says(
-                &told(job(phase, OnSlotLost::Suspend), Mode::Semaphore),
+                &recorded(job(phase, OnSlotLost::Suspend), Mode::Semaphore),
                 &[words],
             );
         }
@@ -234,16 +234,16 @@ mod tests {
             job: "batch/x".to_owned(),
         };
         says(
-            &told(elsewhere, Mode::Mutex),
+            &recorded(elsewhere, Mode::Mutex),
             &["another cluster", "Pods of it may run", "Consul's own rule"],
         );
         let process = Holder::Process {
             host: "ci-7".to_owned(),
             command: "deploy".to_owned(),
         };
-        says(&told(process, Mode::Semaphore), &["ci-7", "79"]);
+        says(&recorded(process, Mode::Semaphore), &["ci-7", "79"]);
         says(
-            &told(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore),
+            &recorded(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore),
             &["lock on web-1"],
         );
     }

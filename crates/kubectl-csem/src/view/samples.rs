@@ -6,7 +6,7 @@ use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::told::Told;
+use super::recorded::RecordedEvent;
 
 /// When the tests are: half an hour after the objects were made.
 pub(super) fn now() -> Timestamp {
@@ -71,9 +71,15 @@ pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
 }
 
 /// An event of this second after half past.
-pub(super) fn told(second: i64, kind: &str, name: &str, uid: &str, reason: &str) -> Told {
+pub(super) fn recorded(
+    second: i64,
+    kind: &str,
+    name: &str,
+    uid: &str,
+    reason: &str,
+) -> RecordedEvent {
     let normal = ["SlotWaiting", "SlotGranted", "SlotReleased"];
-    Told {
+    RecordedEvent {
         time: Timestamp::from_second(now().as_second() - 60 + second).unwrap(),
         warning: !normal.contains(&reason),
         reason: reason.to_owned(),

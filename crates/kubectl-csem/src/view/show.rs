@@ -11,11 +11,11 @@ use super::{
     age::{age, until},
     holder::Who,
     item::{condition, count, outdated, phase, status},
-    line::{Line as Queue, Outside, Place},
     list::limit,
+    queue::{Outside, Place, Queue},
+    recorded::RecordedEvent,
     table::Table,
     text::{Line, Span, Text, Tone},
-    told::Told,
 };
 
 /// All that is shown of a semaphore.
@@ -23,7 +23,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) semaphore: &'a ConsulSemaphore,
     pub(crate) queue: &'a Queue,
     /// The last events, oldest first.
-    pub(crate) events: &'a [&'a Told],
+    pub(crate) events: &'a [&'a RecordedEvent],
     /// What can't be shown, and why.
     pub(crate) gaps: &'a [String],
 }
@@ -46,7 +46,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
     holders(&mut text, semaphore, now);
     waiting(&mut text, queue, now);
     outside(&mut text, queue);
-    told(&mut text, events, now);
+    recorded(&mut text, events, now);
     text
 }
 
@@ -254,7 +254,7 @@ fn outside(text: &mut Text, queue: &Queue) {
     more(text, queue.more_outside);
 }
 
-fn told(text: &mut Text, events: &[&Told], now: Timestamp) {
+fn recorded(text: &mut Text, events: &[&RecordedEvent], now: Timestamp) {
     text.heading("EVENTS");
     if events.is_empty() {
         text.push(dim("none"));
@@ -292,8 +292,8 @@ mod tests {
 
     use super::*;
     use crate::view::{
-        line::line,
-        samples::{now, semaphore, told, workload},
+        queue::queue_of,
+        samples::{now, recorded, semaphore, workload},
     };
 
     #[test]
@@ -312,11 +312,11 @@ mod tests {
             workload("later", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
         let events = [
-            told(1, "Job", "urgent", "uid-urgent", "SlotWaiting"),
-            told(30, "Job", "migrate-3", "uid-migrate-3", "StartRefused"),
+            recorded(1, "Job", "urgent", "uid-urgent", "SlotWaiting"),
+            recorded(30, "Job", "migrate-3", "uid-migrate-3", "StartRefused"),
         ];
-        let queue = line(&semaphore, &workloads, &events, 99);
-        let events: Vec<&Told> = events.iter().collect();
+        let queue = queue_of(&semaphore, &workloads, &events, 99);
+        let events: Vec<&RecordedEvent> = events.iter().collect();
         let shown = Shown {
             semaphore: &semaphore,
             queue: &queue,
@@ -345,7 +345,7 @@ mod tests {
             ],
         }));
         semaphore.metadata.generation = Some(4);
-        let queue = line(&semaphore, &[], &[], 99);
+        let queue = queue_of(&semaphore, &[], &[], 99);
         let gaps = ["the Jobs are not shown: you may not list them".to_owned()];
         let shown = Shown {
             semaphore: &semaphore,

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     item::status,
-    told::{Told, last_words},
+    recorded::{RecordedEvent, last_words},
 };
 
 /// A Job in line.
@@ -40,24 +40,24 @@ pub(crate) struct Outside {
 
 /// All who want a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct Queue {
     pub(crate) places: Vec<Place>,
     /// How many wait behind these.
     pub(crate) more: usize,
     pub(crate) outside: Vec<Outside>,
-    /// How many beside these are not in line.
+    /// How many beside these are not in the queue.
     pub(crate) more_outside: usize,
 }
 
-/// The line of a semaphore, of whose Jobs these are known: its head as the status has it, and, as far as
+/// The queue of a semaphore, of whose Jobs these are known: its head as the status has it, and, as far as
 /// that is cut off, what the Jobs themselves say. At most so many of each.
-pub(crate) fn line(
+pub(crate) fn queue_of(
     semaphore: &ConsulSemaphore,
     workloads: &[TrackedWorkload],
-    told: &[Told],
+    recorded: &[RecordedEvent],
     most: usize,
-) -> Line {
-    let words = last_words(told);
+) -> Queue {
+    let words = last_words(recorded);
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
     let mut line = waiting::Line::of(semaphore);
@@ -128,7 +128,7 @@ pub(crate) fn line(
     outside.sort_by(|a, b| a.job.cmp(&b.job));
     let more_outside = outside.len().saturating_sub(most);
     outside.truncate(most);
-    Line {
+    Queue {
         more: waiting.max(status.queue.len()).saturating_sub(places.len()),
         places,
         outside,
@@ -141,9 +141,9 @@ fn why<'a>(
     line: &mut waiting::Line<'a>,
     job: &'a str,
     key: Option<&'a str>,
-    word: Option<&Told>,
+    word: Option<&RecordedEvent>,
 ) -> (String, String) {
-    let refused = word.filter(|told| told.reason == "StartRefused");
+    let refused = word.filter(|recorded| recorded.reason == "StartRefused");
     if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
         return (refused.reason.clone(), refused.message.clone());
     }
@@ -152,7 +152,11 @@ fn why<'a>(
 }
 
 /// Why a Job is not in line; `None` for one that has begun, or is done.
-fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Option<Outside> {
+fn outsider(
+    workload: &TrackedWorkload,
+    keyed: bool,
+    word: Option<&RecordedEvent>,
+) -> Option<Outside> {
     let stopping = match workload.workload.phase {
         Phase::Idle => false,
         Phase::Stopping => true,
@@ -163,7 +167,7 @@ fn outsider(workload: &TrackedWorkload, keyed: bool, word: Option<&Told>) -> Opt
     } else if workload.workload.hold {
         let message = format!("the annotation {HOLD} is true");
         ("OnHold".to_owned(), message)
-    } else if let Some(warning) = word.filter(|told| told.warning) {
+    } else if let Some(warning) = word.filter(|recorded| recorded.warning) {
         (warning.reason.clone(), warning.message.clone())
     } else if stopping {
         let message = "its last pods are not gone yet, or its status does not say so";
@@ -185,9 +189,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::view::samples::{semaphore, told, workload};
+    use crate::view::samples::{recorded, semaphore, workload};
 
-    fn reasons(line: &Line) -> Vec<(&str, &str, &str)> {
+    fn reasons(line: &Queue) -> Vec<(&str, &str, &str)> {
         let places = line.places.iter();
         places
             .map(|place| (&*place.job, &*place.reason, &*place.message))
@@ -205,7 +209,7 @@ mod tests {
             "b",
             &json!({ "consul-semaphore.io/priority": "7" }),
         )];
-        let line = line(&semaphore, &workloads, &[], 99);
+        let line = queue_of(&semaphore, &workloads, &[], 99);
         let held = "2 of 2 slots are held";
         let expected = [
             ("a", "AllSlotsHeld", held),
@@ -225,7 +229,7 @@ mod tests {
             "type": "Ready", "status": "False", "reason": "Paused", "message": "spec.paused is true",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]);
-        let line = line(&semaphore(&status), &[], &[], 99);
+        let line = queue_of(&semaphore(&status), &[], &[], 99);
         let paused = |job| (job, "Paused", "spec.paused is true");
         assert_eq!(reasons(&line), [paused("a"), paused("b")]);
     }
@@ -234,8 +238,8 @@ mod tests {
     fn one_that_can_not_be_started_is_in_nobodys_way() {
         let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
         let workloads = ["a", "b", "c"].map(|name| workload(name, &json!({})));
-        let events = [told(1, "Job", "a", "uid-a", "StartRefused")];
-        let line = line(&semaphore, &workloads, &events, 99);
+        let events = [recorded(1, "Job", "a", "uid-a", "StartRefused")];
+        let line = queue_of(&semaphore, &workloads, &events, 99);
         let words: Vec<_> = line.places.iter().map(|place| &*place.reason).collect();
         assert_eq!(words, ["StartRefused", "AllSlotsHeld", "Behind"]);
         assert_eq!(line.places[2].message, "behind b");
@@ -255,8 +259,8 @@ mod tests {
             with("e-high", "9"),
             workload("held", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
-        let all = line(&semaphore, &workloads, &[], 99);
-        let jobs = |line: &Line| -> Vec<String> {
+        let all = queue_of(&semaphore, &workloads, &[], 99);
+        let jobs = |line: &Queue| -> Vec<String> {
             line.places.iter().map(|place| place.job.clone()).collect()
         };
         assert_eq!(jobs(&all), ["a", "b", "e-high", "d", "z-low"]);
@@ -269,9 +273,9 @@ mod tests {
             .collect();
         assert_eq!(outside, [("held", "OnHold")]);
 
-        let few = line(&semaphore, &workloads, &[], 3);
+        let few = queue_of(&semaphore, &workloads, &[], 3);
         assert_eq!((jobs(&few).len(), few.more), (3, 2));
-        let none = line(&semaphore, &[], &[], 99);
+        let none = queue_of(&semaphore, &[], &[], 99);
         assert_eq!((none.places.len(), none.more), (2, 3));
     }
 
@@ -287,8 +291,8 @@ mod tests {
             workload("new", &json!({})),
             workload("stray", &json!({})),
         ];
-        let events = [told(1, "Job", "stray", "uid-stray", "NoSemaphore")];
-        let line = line(&semaphore, &workloads, &events, 99);
+        let events = [recorded(1, "Job", "stray", "uid-stray", "NoSemaphore")];
+        let line = queue_of(&semaphore, &workloads, &events, 99);
         let words: Vec<_> = line
             .outside
             .iter()
@@ -304,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_keyed_one_each_key_has_a_line() {
+    fn of_a_keyed_one_each_key_has_a_queue() {
         let mut semaphore = semaphore(&json!({
             "waiting": 3, "held": 2,
             "holders": [{ "session": "s", "key": "k1" }, { "session": "t", "key": "k1" }],
             "queue": [{ "job": "a", "key": "k1" }, { "job": "b", "key": "k2" }, { "job": "c", "key": "k1" }],
         }));
         semaphore.spec.keyed = true;
-        let line = line(&semaphore, &[], &[], 99);
+        let line = queue_of(&semaphore, &[], &[], 99);
         let words: Vec<_> = reasons(&line)
             .into_iter()
             .map(|(job, reason, _)| (job, reason))
@@ -328,7 +332,7 @@ mod tests {
     fn without_an_operator_nobody_knows() {
         let mut semaphore = semaphore(&json!({ "waiting": 0 }));
         semaphore.status = None;
-        let line = line(&semaphore, &[workload("a", &json!({}))], &[], 99);
+        let line = queue_of(&semaphore, &[workload("a", &json!({}))], &[], 99);
         assert_eq!(line.outside[0].reason, "Unseen");
     }
 }

@@ -37,7 +37,7 @@ impl Answer {
 
 /// What a write says, as far as it concerns a semaphore.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct CallFacts {
     /// The `.lock`s that it writes to.
     pub(crate) prefixes: BTreeSet<String>,
     /// Session, prefix and Job of the contenders that it writes.
@@ -50,29 +50,29 @@ pub(crate) struct Told {
     pub(crate) session: Option<String>,
 }
 
-impl Told {
+impl CallFacts {
     pub(crate) fn by(call: &Call) -> Self {
-        let mut told = Self::default();
+        let mut facts = Self::default();
         if call.path == "/v1/txn" {
             for (verb, key, value) in call.operations() {
-                told.take(&verb, &key, &value);
+                facts.take(&verb, &key, &value);
             }
         } else if call.path == "/v1/session/create" {
             let name = call.json()["Name"].as_str().unwrap_or_default().to_owned();
-            told.session = Some(name);
+            facts.session = Some(name);
         } else if let Some(key) = call.path.strip_prefix("/v1/kv/") {
             if let Some(prefix) = prefix_of(key) {
-                told.prefixes.insert(prefix.to_owned());
+                facts.prefixes.insert(prefix.to_owned());
             } else if let Some((prefix, session)) = key.rsplit_once('/')
                 && call
                     .query
                     .split('&')
                     .any(|part| part.strip_prefix("acquire=") == Some(session))
             {
-                told.waiting.push((session.into(), prefix.into(), None));
+                facts.waiting.push((session.into(), prefix.into(), None));
             }
         }
-        told
+        facts
     }
 
     fn take(&mut self, verb: &str, key: &str, value: &str) {
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_transaction_tells_whom_it_grants_to_and_who_is_dead() {
         let body = BASE64_STANDARD.encode(r#"{"uid":"u"}"#);
-        let told = Told::by(&put(
+        let facts = CallFacts::by(&put(
             "/v1/txn?dc=dc1",
             &json!([
                 { "KV": { "Verb": "lock", "Key": "p/q/new", "Session": "new", "Value": body } },
@@ -150,10 +150,10 @@ mod tests {
                 { "KV": { "Verb": "cas", "Key": "p/q/.lock", "Index": 7 } },
             ]),
         ));
-        assert_eq!(told.prefixes, ["p/q".to_owned()].into());
-        assert_eq!(told.dead, ["old".to_owned()].into());
+        assert_eq!(facts.prefixes, ["p/q".to_owned()].into());
+        assert_eq!(facts.dead, ["old".to_owned()].into());
         let contender = ("new".to_owned(), "p/q".to_owned(), "u".to_owned());
-        assert_eq!(told.contenders, [contender]);
+        assert_eq!(facts.contenders, [contender]);
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         let value = BASE64_STANDARD.encode(body.to_string());
         let lock =
             json!([{ "KV": { "Verb": "lock", "Key": "p/s", "Session": "s", "Value": value } }]);
-        let told = Told::by(&put("/v1/txn", &lock));
+        let facts = CallFacts::by(&put("/v1/txn", &lock));
         let place = Place {
             lost: Reverse(false),
             priority: Reverse(3),
@@ -171,19 +171,19 @@ mod tests {
             name: "n".into(),
             uid: "u".into(),
         };
-        assert_eq!(told.waiting, [("s".into(), "p".into(), Some(place))]);
-        assert_eq!(told.contenders, [], "it is no Job");
+        assert_eq!(facts.waiting, [("s".into(), "p".into(), Some(place))]);
+        assert_eq!(facts.contenders, [], "it is no Job");
         let path = "/v1/kv/p/s?acquire=s&flags=7";
-        let told = Told::by(&put(path, &json!({})));
-        assert_eq!(told.waiting, [("s".into(), "p".into(), None)]);
+        let facts = CallFacts::by(&put(path, &json!({})));
+        assert_eq!(facts.waiting, [("s".into(), "p".into(), None)]);
         let path = "/v1/kv/p/other?acquire=s";
-        let told = Told::by(&put(path, &json!({})));
-        assert_eq!(told.waiting, []);
+        let facts = CallFacts::by(&put(path, &json!({})));
+        assert_eq!(facts.waiting, []);
     }
 
     #[test]
     fn only_what_may_change_a_lock_waits_for_its_turn() {
-        let prefixes = |path| Told::by(&put(path, &json!({}))).prefixes;
+        let prefixes = |path| CallFacts::by(&put(path, &json!({}))).prefixes;
         assert_eq!(prefixes("/v1/kv/p/.lock?cas=1"), ["p".to_owned()].into());
         assert_eq!(prefixes("/v1/kv/p/session?acquire=session"), [].into());
         assert_eq!(prefixes("/v1/session/renew/p"), [].into());

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
 
 /// As whom the operator writes events.
-pub(crate) const TELLER: &str = GROUP;
+pub(crate) const REPORTER: &str = GROUP;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct RecordedEvent {
     /// When it was told last.
     pub(crate) time: Timestamp,
     pub(crate) warning: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Told {
     pub(crate) count: i32,
 }
 
-impl Told {
+impl RecordedEvent {
     /// Reads an event; `None` for one that says not when it happened, or of what.
     pub(crate) fn read(event: &Event) -> Option<Self> {
         let series = event.series.as_ref();
@@ -58,9 +58,9 @@ impl Told {
 }
 
 /// What was told last of each Job. One that was made anew under the same name has another uid.
-pub(crate) fn last_words(told: &[Told]) -> HashMap<(&str, &str), &Told> {
-    let mut last: HashMap<(&str, &str), &Told> = HashMap::new();
-    for event in told.iter().filter(|event| event.kind == KIND) {
+pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &RecordedEvent> {
+    let mut last: HashMap<(&str, &str), &RecordedEvent> = HashMap::new();
+    for event in recorded.iter().filter(|event| event.kind == KIND) {
         let Some(uid) = event.uid.as_deref() else {
             continue;
         };
@@ -74,17 +74,17 @@ pub(crate) fn last_words(told: &[Told]) -> HashMap<(&str, &str), &Told> {
 
 /// The last events, oldest first, of a semaphore and of these Jobs.
 pub(crate) fn recent<'a>(
-    told: &'a [Told],
+    recorded: &'a [RecordedEvent],
     semaphore: &str,
     jobs: &HashSet<String>,
     most: usize,
-) -> Vec<&'a Told> {
-    let is_ours = |event: &&Told| match event.kind.as_str() {
+) -> Vec<&'a RecordedEvent> {
+    let is_ours = |event: &&RecordedEvent| match event.kind.as_str() {
         "ConsulSemaphore" => event.name == semaphore,
         KIND => jobs.contains(&event.name),
         _ => false,
     };
-    let mut ours: Vec<&Told> = told.iter().filter(is_ours).collect();
+    let mut ours: Vec<&RecordedEvent> = recorded.iter().filter(is_ours).collect();
     ours.sort_by(|a, b| (a.time, &a.name, &a.reason).cmp(&(b.time, &b.name, &b.reason)));
     ours.split_off(ours.len().saturating_sub(most))
 }
@@ -94,7 +94,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::view::samples::told;
+    use crate::view::samples::recorded;
 
     #[test]
     fn an_event_is_as_old_as_its_last_time() {
@@ -107,7 +107,7 @@ mod tests {
             for (name, value) in more.as_object().unwrap() {
                 event[name] = value.clone();
             }
-            Told::read(&serde_json::from_value(event).unwrap())
+            RecordedEvent::read(&serde_json::from_value(event).unwrap())
         };
         let time = |more| event(more).unwrap().time.to_string();
         assert_eq!(time(json!({})), "2026-01-01T00:00:00Z");
@@ -126,9 +126,9 @@ mod tests {
     #[test]
     fn the_last_word_on_a_job_counts_and_not_on_its_namesake() {
         let all = [
-            told(9, "Job", "a", "u1", "StartRefused"),
-            told(5, "Job", "a", "u1", "SlotWaiting"),
-            told(1, "Job", "a", "u2", "NoSemaphore"),
+            recorded(9, "Job", "a", "u1", "StartRefused"),
+            recorded(5, "Job", "a", "u1", "SlotWaiting"),
+            recorded(1, "Job", "a", "u2", "NoSemaphore"),
         ];
         let last = last_words(&all);
         assert_eq!(last[&("a", "u1")].reason, "StartRefused");
@@ -138,16 +138,19 @@ mod tests {
     #[test]
     fn the_last_of_ours_are_shown_the_newest_at_the_end() {
         let all = [
-            told(3, "Job", "a", "u", "SlotGranted"),
-            told(1, "Job", "a", "u", "SlotWaiting"),
-            told(2, "ConsulSemaphore", "db", "s", "ShortTtl"),
-            told(4, "Job", "another", "u", "SlotWaiting"),
-            told(5, "ConsulSemaphore", "other", "s", "ShortTtl"),
+            recorded(3, "Job", "a", "u", "SlotGranted"),
+            recorded(1, "Job", "a", "u", "SlotWaiting"),
+            recorded(2, "ConsulSemaphore", "db", "s", "ShortTtl"),
+            recorded(4, "Job", "another", "u", "SlotWaiting"),
+            recorded(5, "ConsulSemaphore", "other", "s", "ShortTtl"),
         ];
         let jobs = HashSet::from(["a".to_owned()]);
         let reasons = |most| -> Vec<&str> {
             let recent = recent(&all, "db", &jobs, most);
-            recent.iter().map(|told| told.reason.as_str()).collect()
+            recent
+                .iter()
+                .map(|recorded| recorded.reason.as_str())
+                .collect()
         };
         assert_eq!(reasons(9), ["SlotWaiting", "ShortTtl", "SlotGranted"]);
         assert_eq!(reasons(2), ["ShortTtl", "SlotGranted"]);
