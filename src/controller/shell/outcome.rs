@@ -61,12 +61,7 @@ impl Emitter<'_> {
                 tracing::warn!(workload = %workload.name, %semaphore, why, "a write is to be repeated");
             }
             Outcome::PodsRemain { identity, pods } => {
-                let note = format!(
-                    "the slot of {} is workload because pods of this Job have not ended: {}. If a node \
-                     is lost for good, delete its Node object or force the deletion of the pod",
-                    semaphore.title(),
-                    pods.join(", ")
-                );
+                let note = pods_remain(&semaphore.title(), &pods);
                 tracing::warn!(workload = %identity.workload, %semaphore, "{note}");
                 self.emit_event(&identity.workload, &identity.uid, Reason::PodsRemain, note);
             }
@@ -360,6 +355,15 @@ impl Emitter<'_> {
     }
 }
 
+/// The slot of a workload is still held, because these pods have not ended.
+fn pods_remain(semaphore: &str, pods: &[String]) -> String {
+    format!(
+        "the slot of {semaphore} is kept because pods of this Job have not ended: {}. If a node \
+         is lost for good, delete its Node object or force the deletion of the pod",
+        pods.join(", ")
+    )
+}
+
 /// Why a workload is not to wait.
 fn explain(semaphore: &str, why: &Skipped) -> String {
     match why {
@@ -444,5 +448,12 @@ mod tests {
     fn a_note_says_how_late_a_workload_comes() {
         let note = explain("db", &Skipped::Late(Duration::from_secs(90)));
         assert!(note.contains("comes 90 s after"), "{note}");
+    }
+
+    #[test]
+    fn a_note_says_which_pods_keep_the_slot() {
+        let note = pods_remain("db", &["a-1 on n1".into(), "a-2 on n2".into()]);
+        let expected = "the slot of db is kept because pods of this Job have not ended: a-1 on n1, a-2 on n2. If";
+        assert!(note.starts_with(expected), "{note}");
     }
 }
