@@ -1,5 +1,5 @@
-//! Questions to the API server, each with a bound on its time. Answers are plain JSON: little of them is
-//! looked at, and a server of another version may say more or less.
+//! Requests to the API server, each with a timeout. Answers are plain JSON: only a few fields are read, and a server of
+//! another version may have more or fewer.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use consul_client::text::one_line;
 
-/// How much of the words of others is repeated.
+/// How much of a message from others is repeated.
 const LONGEST: usize = 300;
 
 /// Why there is no answer.
@@ -19,7 +19,7 @@ pub(super) enum Refusal {
     /// There is no such object, or no such kind.
     #[error("it is not there")]
     NotThere,
-    /// Whoever asks has no right to.
+    /// The user may not do that.
     #[error("{0}")]
     Forbidden(String),
     /// Anything else.
@@ -41,13 +41,13 @@ impl Refusal {
     }
 }
 
-/// What was answered.
+/// An answer, or why there is none.
 pub(super) type Answer<T = Value> = Result<T, Refusal>;
 
 /// The API server, asked by one user.
 #[derive(Clone)]
 pub(super) struct ApiServer {
-    /// For what is read as its own type.
+    /// A typed client.
     pub(super) client: Client,
     /// How long an answer may take.
     pub(super) patience: Duration,
@@ -62,7 +62,7 @@ impl ApiServer {
         self.ask(Request::get(path), Vec::new()).await
     }
 
-    /// Has a review made: the API server answers it, and keeps nothing.
+    /// Creates a review: the API server answers it, and stores nothing.
     pub(super) async fn review(&self, path: &str, review: &Value) -> Answer {
         let request = Request::post(path).header(CONTENT_TYPE, "application/json");
         self.ask(request, review.to_string().into_bytes()).await

@@ -1,7 +1,7 @@
-//! What is read of Consul, and what its token may do: each step of the operator's is tried.
+//! Reads Consul, and tries each step of the operator's with its token.
 //!
-//! A scratch key is there within a transaction only: the one that makes it deletes it, too. The scratch
-//! session is ended also when this program is interrupted; should that fail, its TTL ends it.
+//! A scratch key exists only within one transaction, which also deletes it. The scratch session is destroyed even when
+//! this program is interrupted; if that fails, it expires.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use super::{Operator, Settings};
 use crate::leader;
 use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status, clock};
 
-/// The TTL that is tried first: the shortest that Consul takes by default, and that a spec can ask for.
+/// The TTL that is tried first: the shortest that Consul accepts by default, and that a spec can have.
 const SHORTEST: Duration = Duration::from_secs(10);
 
-/// All that was read of a Consul that can be asked.
+/// Everything that was read of a Consul that could be asked.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) status: Result<Status, Error>,
@@ -24,7 +24,7 @@ pub(super) struct Seen {
     pub(super) ahead: Option<SignedDuration>,
     /// `None` where there was no answer before.
     pub(super) version: Option<Result<String, Error>>,
-    /// What was tried; `None` where there is nobody who could answer.
+    /// What was tried; `None` if Consul does not answer.
     pub(super) tried: Option<Tried>,
     /// What was tried for an election in Consul, if there is to be one.
     pub(super) election: Option<Tried>,
@@ -49,7 +49,7 @@ pub(super) enum Step {
     End,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was done.
@@ -65,12 +65,12 @@ pub(super) enum Outcome {
 pub(super) struct Tried {
     /// On which external node.
     pub(super) node: Option<String>,
-    /// Whether that was there before; `None` where nobody can tell.
+    /// Whether the node existed before; `None` if unknown.
     pub(super) known: Option<bool>,
-    /// Below which keys, and what a rule would name to allow it.
+    /// Below which keys, and the prefix that an ACL rule for it would have.
     pub(super) keys: Keys,
     pub(super) steps: Vec<(Step, Outcome)>,
-    /// The shortest TTL that Consul takes.
+    /// The shortest TTL that Consul accepts.
     pub(super) shortest: Option<Duration>,
 }
 
@@ -79,11 +79,11 @@ pub(super) struct Tried {
 pub(super) struct Keys {
     /// The folder of the scratch key, with the slash at its end.
     pub(super) folder: String,
-    /// What a rule of Consul's ACL names: that folder, or one above it.
+    /// The prefix in a rule of Consul's ACL: that folder, or one above it.
     pub(super) rule: String,
 }
 
-/// The scratch sessions that may still be there.
+/// The scratch sessions that may still exist.
 #[derive(Default)]
 pub(super) struct Scratch(Mutex<Vec<Session>>);
 
@@ -95,7 +95,7 @@ struct Session {
 }
 
 impl Scratch {
-    /// Ends those that may have been left, also those of which no answer said that they were made.
+    /// Destroys those that may be left, even if the answer to their creation was lost.
     pub(super) async fn end(&self) {
         let left = std::mem::take(&mut *self.0.lock());
         for Session { client, node, name } in left {
@@ -107,13 +107,13 @@ impl Scratch {
         }
     }
 
-    /// One of this name is not there, or not any more.
+    /// The session of this name does not exist, or no longer.
     fn forget(&self, name: &str) {
         self.0.lock().retain(|session| session.name != name);
     }
 }
 
-/// Looks at Consul with the operator's own token.
+/// Reads and tries Consul with the operator's own token.
 pub(super) async fn look(
     settings: &Settings,
     client: &Client,
@@ -153,12 +153,12 @@ fn elections(cluster: &str) -> Keys {
     }
 }
 
-/// Asks what everybody may ask, and what time it is there.
+/// Asks what everybody may ask, and reads Consul's clock.
 async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuration>) {
     let asked = clock::time();
     let status = client.status().await;
     let took = clock::time().duration_since(asked);
-    // The answer was made on the way, and its time has no fraction: half a second is left out of it.
+    // The answer was made in between, and its time has no fraction: add half a second on average.
     let theirs = status.as_ref().ok().and_then(|status| status.time);
     let ahead = theirs
         .map(|theirs| theirs.duration_since(asked) + SignedDuration::from_millis(500) - took / 2);
@@ -225,12 +225,12 @@ async fn try_keys(client: &Client, keys: Keys) -> Tried {
     tried
 }
 
-/// A name that nobody else has.
+/// A unique name.
 fn scratch_name() -> String {
     format!("check-{:016x}", fastrand::u64(..))
 }
 
-/// What the session of this scratch name is called in Consul.
+/// The name in Consul of the session with this scratch name.
 fn session_name(name: &str) -> String {
     format!("consul-semaphore-operator {name}")
 }
@@ -244,7 +244,7 @@ impl Tried {
         self.steps.push((step, outcome));
     }
 
-    /// A session on the node, which is registered before, and renewed.
+    /// Registers the node, and makes a session there that is renewed.
     async fn begin(
         &mut self,
         client: &Client,
@@ -284,7 +284,7 @@ impl Tried {
         session
     }
 
-    /// Makes a session that lives as short as can be.
+    /// Makes a session with the shortest possible TTL.
     async fn make(&mut self, client: &Client, node: &str, name: &str) -> Result<SessionId, Error> {
         let mut request = NewSession {
             name: session_name(name),
@@ -303,7 +303,7 @@ impl Tried {
     }
 }
 
-/// A key is made on the condition that it is not there, written, and deleted: all at once.
+/// Creates a key if it does not exist, writes and deletes it: all in one transaction.
 fn writes(key: &str) -> [Op; 3] {
     let key = || key.to_owned();
     [
@@ -322,7 +322,7 @@ fn writes(key: &str) -> [Op; 3] {
     ]
 }
 
-/// A key is locked, unlocked and deleted: all at once.
+/// Locks, unlocks and deletes a key: all in one transaction.
 fn locks(key: &str, session: &SessionId) -> [Op; 3] {
     let key = || key.to_owned();
     [
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use consul_client::Config;
 
-    /// A semaphore with a token of its own has a scratch session of its own.
+    /// A semaphore with its own token has its own scratch session.
     #[test]
     fn each_scratch_session_is_ended_for_itself() {
         let client = Client::new(Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! From what was read to what is told. No IO: the same facts give the same lines.
+//! Turns the facts that were read into lines of the report. No IO: the same facts give the same lines.
 
 pub(super) mod consul;
 pub(super) mod definition;
@@ -13,12 +13,12 @@ use consul_semaphore::{Reading, plan::Taker};
 const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
                                 app.kubernetes.io/name=consul-semaphore-operator";
 
-/// Who a session is, as far as its contender says so.
+/// Who a session belongs to, as far as its contender says so.
 fn holder(reading: &Reading, session: &SessionId) -> String {
     Taker::new(session, reading.contender(session)).describe(None)
 }
 
-/// Names as people list them, no more than a line can hold.
+/// Names as a list for people, no longer than a line.
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 5;
     let more = names.len().saturating_sub(NAMED);
@@ -33,7 +33,7 @@ fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn of_many_names_some_are_told() {
+    fn of_many_names_some_are_reported() {
         assert_eq!(super::named(["a", "b"].iter()), "a, b");
         assert_eq!(super::named([""; 0].iter()), "");
         let many = (0..7).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! What is read of Kubernetes: its version, the definition of our resource, rights, policies.
+//! Reads Kubernetes: its version, the definition of our resource, rights, policies.
 
 use futures::{StreamExt as _, stream};
 pub(super) use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition as Definition;
@@ -22,26 +22,26 @@ const AT_ONCE: usize = 8;
 /// How `system:serviceaccount:<namespace>:<name>` begins.
 const ACCOUNT: &str = "system:serviceaccount:";
 
-/// A cluster, before anything was asked of it.
+/// A cluster that has not been asked anything yet.
 pub(super) struct Cluster {
-    /// As whoever the kubeconfig says.
+    /// As the user of the kubeconfig.
     pub(super) server: ApiServer,
-    /// As whom the rights are asked for.
+    /// The user whose rights are checked.
     asker: ApiServer,
     /// The Lease of the election, if there is one.
     lease: Option<Lease>,
-    /// The namespace where nothing is said.
+    /// The default namespace.
     pub(super) namespace: String,
-    /// What the API server is reached at.
+    /// The address of the API server.
     url: String,
 }
 
-/// All that was read.
+/// Everything that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) url: String,
     pub(super) version: Answer<String>,
-    /// What was read beside that, if there was an answer.
+    /// What else was read, if there was an answer.
     pub(super) rest: Option<Rest>,
 }
 
@@ -53,20 +53,20 @@ pub(super) struct Rest {
     /// The plurals of the kinds in our version of our group.
     pub(super) served: Answer<Vec<String>>,
     pub(super) definition: Answer<Definition>,
-    /// Whose rights were asked for.
+    /// Whose rights were checked.
     pub(super) asker: Answer<String>,
     pub(super) rights: Vec<Right>,
-    /// How the admission policies stand.
+    /// The state of the admission policies.
     pub(super) policies: Vec<Finding>,
 }
 
-/// What was answered to a question.
+/// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Right {
     pub(super) question: Question,
     /// The verbs that are refused.
     pub(super) denied: Vec<&'static str>,
-    /// Why some of it is not known.
+    /// Why some of it is unknown.
     pub(super) unknown: Option<Refusal>,
 }
 
@@ -82,7 +82,7 @@ impl Cluster {
     /// The cluster of the kubeconfig, or the one that this process runs in.
     pub(super) async fn find(settings: &Settings) -> Result<Self, String> {
         let mut config = Config::infer().await.map_err(|error| error.to_string())?;
-        // What fails is told at once.
+        // Report failures at once, without retries.
         config.default_retry = false;
         config.connect_timeout = Some(settings.timeout);
         let patience = settings.timeout;
@@ -121,7 +121,7 @@ impl Cluster {
         let version = self.server.get("/version").await;
         let version = version.map(|info| text(&info["gitVersion"]));
         let rest = match version {
-            // Where nothing answers, each question would take its time.
+            // If nothing answers, each question would run into its timeout.
             Err(Refusal::Failed(_)) => None,
             _ => Some(self.look_closer(settings).await),
         };
@@ -141,7 +141,7 @@ impl Cluster {
             resources.map(|kind| text(&kind["name"])).collect()
         };
         let asker = self.who_asks().await;
-        // The guard has to know the operator, and nobody else.
+        // The guard must know the operator, which is a service account; no other user matters.
         let operator = asker.as_deref().ok().filter(|user| is_account(user));
         let policies = admission::look(&server.client, operator, server.patience).await;
         Rest {
@@ -162,7 +162,7 @@ impl Cluster {
         serde_json::from_value(definition).map_err(|error| Refusal::Failed(error.to_string()))
     }
 
-    /// Everybody may ask who he is.
+    /// Every user may ask who it is.
     async fn who_asks(&self) -> Answer<String> {
         let review =
             json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
@@ -197,7 +197,7 @@ impl Cluster {
         }
     }
 
-    /// Whether whoever asks may do that.
+    /// Whether the user may do that.
     pub(super) async fn may(&self, question: &Question, verb: &str) -> Answer<bool> {
         let rule = question.rule;
         let (resource, subresource) = rule.resource.split_once('/').unwrap_or((rule.resource, ""));
@@ -220,8 +220,8 @@ impl Cluster {
     }
 }
 
-/// The Lease by which the operator is elected: in the namespace that is named, in that of the account
-/// that is asked for, or where the operator would look for it.
+/// The Lease by which the operator is elected: in the namespace of the flag, or of the account that is checked, or
+/// where the operator would look for it.
 fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Option<Lease> {
     if election.mode != leader::Mode::Kubernetes {
         return None;
@@ -230,7 +230,7 @@ fn lease(election: &leader::Settings, as_user: Option<&str>, config: &Config) ->
     let namespace = named
         .or_else(|| account_namespace(as_user?))
         .unwrap_or_else(|| {
-            // That of the pod, in one.
+            // Inside a pod: the pod's namespace.
             config.default_namespace.clone()
         });
     Some(Lease {

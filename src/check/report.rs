@@ -1,4 +1,4 @@
-//! What is told: lines, each with an outcome, and what to do about it.
+//! The report: lines, each with an outcome, and what to do about it.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -6,18 +6,18 @@ use serde::Serialize;
 
 use consul_client::text::one_line;
 
-/// How long a message and a piece of advice can be, in characters: they may repeat the words of others.
+/// How long a message and a piece of advice can be, in characters: they may repeat messages of others.
 const LONGEST: usize = 1000;
 
-/// How something stands.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// As it should be.
     Ok,
-    /// It can't be told.
+    /// It is unknown.
     Unknown,
-    /// It works, and somebody should look at it.
+    /// It works, but somebody should know.
     Warning,
     /// It does not work.
     Failed,
@@ -35,7 +35,7 @@ impl Outcome {
         }
     }
 
-    /// The colour of it on a terminal, as ANSI has it.
+    /// Its ANSI colour on a terminal.
     const fn colour(self) -> &'static str {
         match self {
             Self::Ok => "32",
@@ -68,18 +68,18 @@ impl Area {
     }
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// What it belongs to.
     pub area: Area,
-    /// What was looked at.
+    /// What was checked.
     pub what: String,
-    /// How it stands.
+    /// The outcome.
     pub outcome: Outcome,
     /// What was seen.
     pub message: String,
-    /// What to do, where there is something to do.
+    /// What to do, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub todo: Option<String>,
 }
@@ -147,7 +147,7 @@ impl Report {
                 widest,
                 coloured,
             };
-            // To a string: that cannot fail.
+            // Writing to a String cannot fail.
             let _ = writeln!(text, "{shown}");
         }
         let counts = Outcome::ALL.map(|of| format!("{} {}", self.count(of), of.word()));

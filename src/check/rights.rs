@@ -13,7 +13,7 @@ pub(super) struct Rule {
     pub(super) place: Place,
     /// What does not work without it.
     pub(super) without: &'static str,
-    /// Whether slots are granted and given back without it all the same.
+    /// Whether slots are still granted and given back without it.
     pub(super) optional: bool,
 }
 
@@ -140,7 +140,7 @@ pub(super) const RULES: &[Rule] = &[
     policy("validatingadmissionpolicybindings", admission::REFUSE),
 ];
 
-/// What takes a rule of its own: the token that a `ConsulSemaphore` brings.
+/// What needs an extra rule: the token of a `ConsulSemaphore`.
 pub(super) static SECRET: Rule = rule(
     "",
     "secrets",
@@ -166,8 +166,7 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
-/// What is to be asked for an operator that works in these namespaces, and is elected by this Lease if
-/// by any.
+/// The rights to check for an operator that works in these namespaces, and is elected by this Lease, if by any.
 pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Question> {
     let of = |rule: &'static Rule| -> Vec<Question> {
         let question = |namespace: Option<String>, name: Option<String>| Question {
@@ -184,7 +183,7 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 .collect(),
             (Place::Namespaces, Namespaces::Only(names), _) => names
                 .iter()
-                // Not what a Role there gives: that goes with it.
+                // A Role in the namespace does not count: it is deleted with it.
                 .map(|namespace| question(None, Some(namespace.clone())))
                 .collect(),
             (Place::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
@@ -195,8 +194,8 @@ pub(super) fn questions(namespaces: &Namespaces, lease: Option<&Lease>) -> Vec<Q
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            // Who may list in the whole cluster sees where nothing is left, and operators of some namespaces do
-            // without the policies'.
+            // A user that may list in the whole cluster needs no extra right to see that a namespace is gone, and
+            // operators of single namespaces work without the policies' rights.
             (Place::Namespaces, Namespaces::All, _)
             | (Place::Election | Place::Lease, _, None)
             | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),

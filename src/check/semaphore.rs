@@ -1,4 +1,4 @@
-//! What is read of one semaphore: the object, the Jobs of its namespace, its prefix and its sessions.
+//! Reads one semaphore: the object, the Jobs of its namespace, its prefix and its sessions.
 
 use kube::Api;
 use tokio::time::timeout;
@@ -22,10 +22,10 @@ use consul_semaphore as algorithm;
 use consul_semaphore_api::{ConsulSemaphore, TokenSecretRef};
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How the operator goes to Consul.
+/// How the operator uses Consul.
 pub(super) struct Way {
     pub(super) operator: Operator,
-    /// With its own token; `None` if there is nobody who could answer.
+    /// With its own token; `None` if Consul does not answer.
     pub(super) consul: Option<Client>,
 }
 
@@ -36,19 +36,19 @@ pub(super) struct Seen {
     pub(super) in_scope: bool,
     /// What it asks for.
     pub(super) settings: algorithm::Settings,
-    /// Why the operator's own token may not be used for it.
+    /// Why the operator's own token must not be used for it.
     pub(super) barred: Option<String>,
-    /// The token that it brings.
+    /// Its own token.
     pub(super) token: Option<Token>,
     pub(super) jobs: Answer<Vec<TrackedWorkload>>,
     /// What was read in Consul, if it was asked.
     pub(super) prefix: Option<Prefix>,
 }
 
-/// The token that a semaphore brings.
+/// The token of a semaphore's Secret.
 pub(super) struct Token {
     pub(super) from: TokenSecretRef,
-    /// Why it can't be had.
+    /// Why it can't be read.
     pub(super) problem: Option<String>,
     /// Whether the operator may read it.
     pub(super) allowed: Answer<bool>,
@@ -57,17 +57,17 @@ pub(super) struct Token {
 /// What was read in Consul.
 pub(super) struct Prefix {
     pub(super) listing: Result<Listing, Error>,
-    /// Those of the node that owns its sessions, by which its own contenders are known.
+    /// The sessions on its node, which identify its own contenders.
     pub(super) sessions: Result<Vec<Session>, Unknown>,
     pub(super) tried: Tried,
     /// How many operations a transaction may have.
     pub(super) operations: usize,
-    /// When all of it had been read, for intervals and for people.
+    /// When everything had been read, as a clock for intervals and as the time for people.
     pub(super) now: Moment,
     pub(super) time: jiff::Timestamp,
 }
 
-/// Why it is not known which contenders are the operator's own.
+/// Why it is unknown which contenders are the operator's own.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("the cluster's id is not known")]
@@ -87,7 +87,7 @@ pub(super) async fn look(
     let server = &cluster.server;
     let semaphores: Api<ConsulSemaphore> = Api::namespaced(server.client.clone(), &name.namespace);
     let semaphore = server.within(semaphores.get(&name.name)).await?;
-    // Before the prefix: what Consul said before a Job was seen proves nothing against it.
+    // Before the prefix: an older listing of Consul proves nothing about a Job.
     let jobs = jobs(server, &name.namespace).await;
     let asked = settings_of(&way.operator.cluster, settings.operator.fair, &semaphore);
     let reference = semaphore.spec.consul.as_ref();
@@ -161,10 +161,9 @@ async fn look_at_prefix(
         rule: folder.clone(),
         folder,
     };
-    // First, for what is read shall be read at one time. Keys that are no contenders, and not `.lock`,
-    // mean nothing there.
+    // First, so that everything is read at about the same time. Only contenders and `.lock` matter there.
     let tried = try_all(consul, node.as_deref(), keys, scratch).await;
-    // A session names its cluster: without the id, none could be told from those of others.
+    // A session's name has the cluster's id: without the id, our sessions can't be distinguished from others.
     let node = node.filter(|_| !asked.cluster.id.is_empty());
     let sessions = match node.ok_or(Unknown::Cluster) {
         Ok(node) => consul.node_sessions(&node).await.map_err(Unknown::from),

@@ -1,4 +1,4 @@
-//! What is to be said of Consul.
+//! The lines about Consul.
 
 use std::time::Duration;
 
@@ -17,19 +17,19 @@ use consul_semaphore_api::Ttl;
 /// The oldest Consul that the calls are tested with: its minor version.
 const OLDEST: (u32, u32) = (1, 8);
 
-/// How far clocks may be apart before somebody should know.
+/// How far clocks may differ without a warning.
 const APART: SignedDuration = SignedDuration::from_secs(5);
 
 /// Where the rules are explained.
 const RULES: &str = "docs/consul-acl.md has all rules";
 
-/// Settings by which no Consul can be asked.
+/// Settings with which no Consul can be asked.
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
     line("settings", Outcome::Failed, error.to_string())
         .todo("correct the flag or the environment variable that is named")
 }
 
-/// All that was seen of the Consul at these addresses.
+/// The lines about the Consul at these addresses.
 pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
     let status = match &seen.status {
         Ok(status) => status,
@@ -142,7 +142,7 @@ fn shortest_ttl(shortest: Duration) -> Line {
     ))
 }
 
-/// What came of the steps that were tried with a token, which is whose.
+/// The lines about the steps that were tried with a token; `whose` says which token it is.
 pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
     let steps = tried.steps.iter();
     steps
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// What is not ok, with its todo.
+    /// A line about a problem, with what to do.
     fn bad(seen: &Seen) -> Vec<(String, Outcome, String, String)> {
         let lines = lines("http://consul:8500", seen).into_iter();
         lines
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_denied_is_told_with_the_rule_that_allows_it() {
+    fn what_is_denied_is_reported_with_the_rule_that_allows_it() {
         let denied = consul::Outcome::Refused(Error::Denied("Permission denied".to_owned()));
         let seen = Seen {
             tried: Some(tried(&denied)),

@@ -1,4 +1,4 @@
-//! Whether the definition of the resource that is installed is this program's.
+//! Whether the installed definition of the resource is this program's.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition as Definition, CustomResourceDefinitionSpec as Spec,
@@ -12,11 +12,11 @@ pub(super) enum Difference {
     Version,
     /// It has not this property: the API server drops what is written there.
     Property(String),
-    /// Something else: what this program has in a line of its YAML, and what stands there instead.
+    /// Something else: what this program has in a line of its YAML, and what is there instead.
     Line { ours: String, theirs: String },
 }
 
-/// The first difference that matters most.
+/// The first of the most important differences.
 pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Difference> {
     let [version] = &ours.spec.versions[..] else {
         return Some(Difference::Version);
@@ -36,7 +36,7 @@ pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Diffe
     let (ours, theirs) = (yaml(ours, version), yaml(ours, installed));
     let mut lines = ours.lines().zip(theirs.lines());
     let differ = lines.find(|(ours, theirs)| ours != theirs);
-    // The one may go on where the other ends.
+    // One may be longer than the other.
     let differ = differ.or_else(|| (ours != theirs).then_some(("", "")));
     differ.map(|(ours, theirs)| Difference::Line {
         ours: ours.trim().to_owned(),
@@ -48,7 +48,7 @@ fn schema(version: &Version) -> Option<&Schema> {
     version.schema.as_ref()?.open_api_v3_schema.as_ref()
 }
 
-/// The path of a property of ours that is not there.
+/// The path of a property of ours that is missing.
 fn missing(ours: &Schema, theirs: &Schema) -> Option<String> {
     for (name, ours) in ours.properties.iter().flatten() {
         let Some(theirs) = theirs.properties.as_ref().and_then(|all| all.get(name)) else {
@@ -69,7 +69,7 @@ fn items(schema: &Schema) -> Option<&Schema> {
     }
 }
 
-/// A version as `crd` writes it: what the API server adds beside the versions says nothing.
+/// A version as `crd` writes it: what the API server adds to it does not matter.
 fn yaml(of: &Definition, version: &Version) -> String {
     let definition = Definition {
         spec: Spec {

@@ -1,4 +1,4 @@
-//! What is to be said of Kubernetes.
+//! The lines about Kubernetes.
 
 use kube::CustomResourceExt as _;
 
@@ -19,14 +19,14 @@ use crate::{
 };
 use consul_semaphore_api::ConsulSemaphore;
 
-/// The oldest Kubernetes in which a Job is Complete or Failed only once its pods have ended, which is what
-/// gives its slot back.
+/// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. That is when its slot
+/// is given back.
 const OLDEST: (u32, u32) = (1, 31);
 
 const INSTALL: &str =
     "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
 
-/// All that was seen; or why no cluster is known.
+/// The lines about what was read; or why no cluster is known.
 pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
@@ -63,7 +63,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Kubernetes, what, outcome, message)
 }
 
-/// The operator is right without them.
+/// The operator is correct without them.
 fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
@@ -112,7 +112,7 @@ fn cluster(id: &Answer<String>) -> Line {
     }
 }
 
-/// Whether the `ConsulSemaphore` is there, and is this program's.
+/// Whether the definition of `ConsulSemaphore` exists, and is this program's.
 fn resource(rest: &Rest) -> Vec<Line> {
     let of = |outcome, message: String| line("ConsulSemaphore", outcome, message);
     match &rest.served {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kubernetes_is_told() {
+    fn an_old_kubernetes_is_reported() {
         for (version, outcome) in [
             ("v1.30.9", Outcome::Failed),
             ("v1.31.0-eks-1", Outcome::Ok),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_that_is_not_there_or_another_one_is_told() {
+    fn a_definition_that_is_not_there_or_another_one_is_reported() {
         let missing = Rest {
             served: Err(Refusal::NotThere),
             ..rest()
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_told_with_what_does_not_work() {
+    fn a_missing_right_is_reported_with_what_does_not_work() {
         let without = |resource: &str, verb| {
             let mut rest = rest();
             let right = rest.rights.iter_mut();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_rights_they_are_is_told() {
+    fn the_report_says_whose_rights_they_are() {
         let admin = Rest {
             asker: Ok("kubernetes-admin".to_owned()),
             ..rest()

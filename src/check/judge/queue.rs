@@ -1,7 +1,7 @@
-//! Why the first workload in line does not run: what the operator's own decision would be, in words.
+//! Why the first workload in the queue does not run: what the operator would decide, in words.
 //!
-//! Nothing is judged here twice: the facts go to [`decide`](consul_semaphore::decide()), as the operator's
-//! do, and the plan that comes back is never carried out.
+//! Nothing is decided twice: the facts go to [`decide`](consul_semaphore::decide()), as in the operator, and the
+//! resulting plan is never carried out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,20 +18,20 @@ use consul_semaphore::{
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
-/// One lock key, and all that is known of it.
+/// One lock key, and everything that is known of it.
 pub(super) struct Place {
     pub(super) settings: Settings,
     pub(super) reading: Reading,
-    /// The workloads in line, in order.
-    pub(super) line: Vec<Arc<Workload>>,
+    /// The queued workloads, in order.
+    pub(super) waiting: Vec<Arc<Workload>>,
     /// The limits that are ours.
     applied: Vec<u32>,
     defence: Defence,
     /// Our live contenders.
     ours: Vec<OwnContender>,
-    /// The workloads that run in its slots, or have.
+    /// The workloads that run in its slots, or did.
     bound: Vec<Arc<Workload>>,
-    /// A session for each slot that a workload in line asks for.
+    /// A session for each slot that a queued workload asks for.
     sessions: BTreeMap<SlotId, SessionId>,
 }
 
@@ -49,11 +49,11 @@ impl Place {
         let workloads = || workloads.iter().map(|workload| &workload.workload);
         let lock_key = settings.prefix.lock_key();
         let asks = |workload: &&Arc<Workload>| settings.request(workload).is_some();
-        let mut line: Vec<Arc<Workload>> = workloads()
+        let mut waiting: Vec<Arc<Workload>> = workloads()
             .filter(|workload| workload.is_queued() && asks(workload))
             .cloned()
             .collect();
-        line.sort_by_key(|workload| workload.place());
+        waiting.sort_by_key(|workload| workload.place());
         let over = |workload: &Workload| matches!(workload.phase, Phase::Finished { .. });
         let bound = workloads().filter(|workload| {
             workload.started_at(&lock_key) && !workload.is_queued() && !over(workload)
@@ -63,8 +63,8 @@ impl Place {
             .map(|workload| (&workload.uid, workload))
             .collect();
 
-        // Stands for the session that the operator would make for a workload.
-        let unmade = line.iter().flat_map(|workload| {
+        // Represents the session that the operator would make for a workload.
+        let unmade = waiting.iter().flat_map(|workload| {
             let request = settings.request(workload);
             let slots = request.map_or(1, |request| request.slots.get());
             (0..slots).map(|ordinal| {
@@ -102,13 +102,13 @@ impl Place {
             ours,
             bound,
             sessions: ahead,
-            line,
+            waiting,
             settings,
             reading,
         }
     }
 
-    /// What the operator would do now, if it knew no more than this.
+    /// What the operator would do now, if it knew only this.
     pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
         let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
         let mut turns = Turns::new(self.settings.fair);
@@ -133,7 +133,7 @@ impl Place {
             evidence: &Evidence::default(),
             ours: &self.ours,
             bound: &self.bound,
-            queue: &self.line,
+            queue: &self.waiting,
             sessions: &self.sessions,
             busy: &none,
             barred: &none,
@@ -152,7 +152,8 @@ impl Place {
     }
 }
 
-/// Why the first workload in line does not run yet, and what to do. `all_known`: whose each contender is.
+/// Why the first workload in the queue does not run yet, and what to do. `all_known`: it is known whose each contender
+/// is.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,

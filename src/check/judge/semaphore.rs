@@ -1,4 +1,4 @@
-//! What is to be said of one semaphore.
+//! The lines about one semaphore.
 
 use std::collections::BTreeSet;
 
@@ -25,10 +25,10 @@ use consul_semaphore_api::{
 };
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many keys of a keyed semaphore are looked at.
+/// How many keys of a keyed semaphore are checked.
 const KEYS: usize = 20;
 
-/// All that was read of the semaphore of this name.
+/// The lines about the semaphore of this name.
 pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
     let Name { namespace, name } = name;
     let seen = match seen {
@@ -82,7 +82,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Semaphore, what, outcome, message)
 }
 
-/// Whether an operator knows it as it is.
+/// Whether an operator has processed its current version.
 fn object(seen: &Seen) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
@@ -113,7 +113,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let meant = [Reason::Paused, Reason::Terminating].map(Reason::as_str);
         let outcome = match condition.status.as_str() {
             "True" => Outcome::Ok,
-            // That slots are held is what they are for.
+            // Held slots are normal.
             "False" if condition.reason == Reason::AllSlotsHeld.as_str() => Outcome::Ok,
             "False" if meant.contains(&condition.reason.as_str()) => Outcome::Warning,
             "False" => Outcome::Failed,
@@ -160,7 +160,7 @@ fn of_token(token: &Token) -> Vec<Line> {
     [allowed].into_iter().chain(read).collect()
 }
 
-/// Whether Consul gives sessions the TTL that is asked for.
+/// Whether Consul accepts the requested TTL.
 fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     let (asked, shortest) = (settings.ttl?, prefix.tried.shortest?);
     (asked < shortest).then(|| {
@@ -173,7 +173,7 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     })
 }
 
-/// The Jobs that name it and are not in its line.
+/// The Jobs that name it and are not in its queue.
 fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
     let jobs = match &seen.jobs {
         Ok(jobs) => jobs,
@@ -212,7 +212,7 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
     lines
 }
 
-/// What is to be said of each lock key.
+/// The lines about each lock key.
 fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     let listing = match &prefix.listing {
         Ok(listing) => listing,
@@ -250,7 +250,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     lines
 }
 
-/// The keys that Jobs name, and those of which something is in Consul.
+/// The keys that Jobs name, and those that exist in Consul.
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
     let named_so = jobs.iter().map(|workload| &workload.workload);
     let queued = named_so.filter(|workload| workload.is_queued());
@@ -380,7 +380,7 @@ fn dead(place: &Place) -> Option<Line> {
     Some(line("dead holders", Outcome::Warning, message).todo(todo))
 }
 
-/// Those who wait elsewhere.
+/// The contenders of others that wait.
 fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     let waiting: Vec<String> = place
         .others()
@@ -408,13 +408,13 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     Some(line("contenders of others", Outcome::Unknown, message).todo(todo))
 }
 
-/// The Jobs in line, and why the first of them does not run.
+/// The queued Jobs, and why the first of them does not run.
 fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
-    let Some(first) = place.line.first() else {
+    let Some(first) = place.waiting.first() else {
         return vec![line("waiting Jobs", Outcome::Ok, "there are none")];
     };
-    let names = named(place.line.iter().map(|job| &job.name));
-    let count = place.line.len();
+    let names = named(place.waiting.iter().map(|job| &job.name));
+    let count = place.waiting.len();
     let all_known = prefix.sessions.is_ok();
     let (outcome, why, todo) = queue::why_it_waits(place, plan, first, all_known);
     let why = line(&format!("first: {}", first.name), outcome, why);

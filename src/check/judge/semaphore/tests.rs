@@ -30,7 +30,7 @@ fn where_all_is_well_nothing_is_to_be_done() {
 }
 
 #[test]
-fn one_that_is_not_there_is_told() {
+fn one_that_is_not_there_is_reported() {
     for (refusal, outcome, words) in [
         (
             Refusal::NotThere,
@@ -58,7 +58,7 @@ fn one_that_is_not_there_is_told() {
 }
 
 #[test]
-fn one_that_no_operator_knows_is_told() {
+fn one_that_no_operator_knows_is_reported() {
     let mut elsewhere = Facts::new();
     elsewhere.in_scope = false;
     elsewhere.assert("object", Outcome::Warning, &["--semaphore-selector"]);
@@ -130,7 +130,7 @@ fn a_token_of_its_own_must_be_there_and_readable() {
 }
 
 #[test]
-fn a_ttl_that_consul_refuses_is_told() {
+fn a_ttl_that_consul_refuses_is_reported() {
     let mut facts = Facts::new();
     facts.shortest = 180;
     facts.assert(
@@ -152,13 +152,13 @@ fn limits_that_differ_are_a_conflict_for_all() {
         &["limit is 5", "spec.limit is 2", "limitPolicy"],
     );
     facts.assert("first: a", Outcome::Ok, &["the limits don't agree"]);
-    // One that is ours to move.
+    // A limit of ours, which may be moved.
     facts.object["status"]["appliedLimits"] = json!([2, 5]);
     facts.assert("lock", Outcome::Warning, &["to write the limit 2"]);
 }
 
 #[test]
-fn a_lock_that_cannot_be_used_is_told() {
+fn a_lock_that_cannot_be_used_is_reported() {
     let mut facts = Facts::new();
     facts
         .job("a", json!({}))
@@ -172,7 +172,7 @@ fn a_lock_that_cannot_be_used_is_told() {
 }
 
 #[test]
-fn a_list_of_holders_is_told() {
+fn a_list_of_holders_is_reported() {
     let body = r#"{"Limit":2,"Holders":[]}"#;
     let mut facts = Facts::new();
     facts.entry("semaphores/batch/db/.lock", None, body);
@@ -219,7 +219,7 @@ fn what_is_no_session_takes_a_slot_and_is_not_repeated() {
 }
 
 #[test]
-fn whose_turn_it_is_is_told() {
+fn the_report_says_whose_turn_it_is() {
     let mut facts = Facts::new();
     facts.job("late", json!({}));
     facts.job("first", json!({ "consul-semaphore.io/priority": "5" }));
@@ -303,7 +303,7 @@ fn what_the_spec_says_keeps_a_job_waiting() {
 }
 
 #[test]
-fn jobs_that_are_in_no_line_are_told() {
+fn jobs_that_are_in_no_line_are_reported() {
     let mut facts = Facts::new();
     facts.job("bad", json!({ "consul-semaphore.io/priority": "high" }));
     facts.job("held", json!({ "consul-semaphore.io/hold": "true" }));
@@ -352,7 +352,7 @@ fn a_mutex_is_held_by_who_has_locked_it() {
 }
 
 #[test]
-fn a_prefix_that_cannot_be_read_is_told() {
+fn a_prefix_that_cannot_be_read_is_reported() {
     let mut facts = Facts::new();
     facts.unreadable = Some(Error::Denied("lacks 'key:read'".to_owned()));
     facts.assert(

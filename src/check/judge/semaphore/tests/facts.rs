@@ -1,4 +1,4 @@
-//! What was read, for tests to change.
+//! Facts for tests to change.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::{
 use consul_client::{Entry, Error, Session, clock::Moment};
 use consul_semaphore::{Cluster, lock::SEMAPHORE_FLAGS, turns::WINDOW};
 
-/// What was read: a semaphore of two slots that agrees with Consul, and that nobody uses. Each test
-/// changes what it is about.
+/// The facts about a semaphore of two slots that agrees with Consul, and that nobody uses. Each test changes what it is
+/// about.
 pub(super) struct Facts {
     pub(super) object: Value,
     pub(super) jobs: Vec<Value>,
