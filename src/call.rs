@@ -10,7 +10,7 @@ use consul_client::clock::Moment;
 /// How long a call may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How objects are changed: under a name that `metadata.managedFields` shows, for tools and people that go by
+/// How objects are changed: under a name that `metadata.managedFields` shows, for tools and people that need to know
 /// who wrote what. Without one the API server calls the writer `unknown`.
 pub(crate) fn patch_params() -> PatchParams {
     PatchParams {
@@ -25,7 +25,7 @@ pub(crate) enum CallError {
     /// With an answer, or without a connection.
     #[error(transparent)]
     Failed(#[from] Box<kube::Error>),
-    /// Nothing was heard in time; it may have been done.
+    /// There was no answer in time; it may have been done.
     #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
 }
@@ -42,8 +42,8 @@ impl CallError {
         }
     }
 
-    /// Whether the API server will say the same again: a refusal that is neither about another
-    /// version of the object nor about too many requests.
+    /// Whether the API server will refuse it again: the refusal is neither a conflict with another version of the
+    /// object nor about too many requests.
     pub(crate) fn is_refused_for_good(&self) -> bool {
         let code = self.refusal().map(|(code, _)| code);
         code.is_some_and(|code| (400..500).contains(&code) && code != 409 && code != 429)
@@ -55,8 +55,8 @@ pub(crate) async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Resu
     call_until(Moment::now() + CALL_TIMEOUT, call).await
 }
 
-/// Makes a call of which nothing is sent, or sent again, from `end` on: also if this process slept
-/// before, or between any two steps of the call. A timer alone would be looked at too late.
+/// Makes a call that sends nothing, retries included, from `end` on: even if this process slept before, or between any
+/// two steps of the call. A timer alone would fire too late.
 pub(crate) async fn call_until<T>(
     end: Moment,
     call: impl Future<Output = kube::Result<T>>,

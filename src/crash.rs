@@ -1,9 +1,9 @@
-//! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test
-//! has the operator killed or frozen. (After a finalizer is taken off, or a Job that is not to wait is
-//! deleted, there is none: nothing is left that could be done.)
+//! Crash points: named places, one after each kind of write to Consul or Kubernetes, at which a test has the operator
+//! killed or frozen. (There is none after a finalizer is removed, or a Job that must not wait is deleted: nothing is
+//! left to do then.)
 //!
-//! A normal build knows their names nowhere and does nothing at them. With the cargo feature
-//! `crash-points` the environment variable `CRASH_POINTS` arms some:
+//! A normal build does not have their names and does nothing at them. With the cargo feature `crash-points` the
+//! environment variable `CRASH_POINTS` arms some:
 //! ```text
 //! CRASH_POINTS="kill granted@team-a released@team-b#2"
 //! ```
@@ -56,7 +56,7 @@ points! {
     Granted = "granted",
     /// The evidence for the slot was found good; the PATCH that starts the Job is not sent yet.
     StartAllowed = "start-allowed",
-    /// The Job is started; nobody has been told.
+    /// The Job is started; there is no event yet.
     Started = "started",
     /// An event is written.
     EventWritten = "event-written",
@@ -68,11 +68,11 @@ points! {
     Suspended = "suspended",
     /// A Job that no grant started is suspended.
     Stopped = "stopped",
-    /// A Job is told that it gives its slot back; the slot is still held.
+    /// A Job has the record that it gives its slot back; the slot is still held.
     GivenBack = "given-back",
-    /// The Job is done, and until when its slot cools is written; nobody has been told.
+    /// The Job is done, and the end of its slot's cooldown is written; there is no event yet.
     Cooling = "cooling",
-    /// The slot is free and the contender gone; its session lives, and nobody has been told.
+    /// The slot is free and the contender gone; its session lives, and there is no event yet.
     Released = "released",
     /// The session of a slot that was given back is destroyed. Of no namespace.
     SessionDestroyed = "session-destroyed",
@@ -86,7 +86,7 @@ points! {
     LockRemoved = "lock-removed",
 }
 
-/// Gets to a point in the work for something of this namespace.
+/// Reaches a point in the work for this namespace.
 #[cfg(not(feature = "crash-points"))]
 #[inline]
 pub(crate) fn reach(_: Point, _: &str) -> std::future::Ready<()> {

@@ -91,7 +91,7 @@ pub struct Election {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// Where it is told who leads.
+    /// Where the election is reported.
     pub telemetry: Telemetry,
 }
 

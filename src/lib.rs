@@ -21,8 +21,8 @@
 //! [`consul_semaphore_workload`], which alone knows what a `batch/v1` Job is. `command_line` is what the program
 //! `consul-semaphore` uses as well.
 //!
-//! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the
-//! process up (`run.rs`, `report.rs`) and hears when it is to end (`shutdown.rs`).
+//! The program itself is beside this library: `main.rs` reads the command line (`cli.rs`), sets the process up
+//! (`run.rs`, `report.rs`) and listens for the signals to end (`shutdown.rs`).
 //!
 //! Everything points one way: [`check`] uses the [`controller`], and no module uses [`check`];
 //! [`controller`] uses the others but [`web`]. Text from outside is parsed once, at the edge, into

@@ -1,4 +1,4 @@
-//! The program: reads the command line, does what it says, and tells why when it cannot.
+//! The program: reads the command line, runs the command, and prints why it failed.
 mod cli;
 mod report;
 mod run;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     done.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
 }
 
-/// Writes to stdout. A reader that went away, as `head` does, is no failure.
+/// Writes to stdout. It is no failure if the reader has closed it, as `head` does.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -38,7 +38,8 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Tells why the program ends. Many libraries' errors say their causes already, so a cause is told only once.
+/// Prints why the program ends. Many libraries' errors contain their causes already, so each cause is printed only
+/// once.
 fn failed(error: &anyhow::Error) -> ExitCode {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -50,7 +51,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             };
         }
     }
-    // Nobody is left to tell when this cannot be written.
+    // If this can't be written, there is no other place for it.
     let _ = writeln!(io::stderr(), "error: {text}");
     ExitCode::FAILURE
 }

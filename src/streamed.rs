@@ -1,5 +1,5 @@
-//! Watches that take the list they begin with as a stream of objects: whoever makes large objects does not
-//! decide how much memory a list takes.
+//! Watches that receive their first list as a stream of objects, so that large objects of others don't decide how much
+//! memory a list takes.
 
 use futures::{Stream, StreamExt as _, future};
 use kube::{

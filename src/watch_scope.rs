@@ -51,8 +51,8 @@ impl WatchScope {
         }
     }
 
-    /// The events of a watch of a kind. With a namespace go the rights that were given in it, so the watch is refused
-    /// and does not tell that nothing is left: it is told here.
+    /// The events of a watch of a kind. A deleted namespace takes the rights in it along, so the watch is refused and
+    /// does not report that nothing is left: this reports it.
     pub(crate) fn watch<K>(
         &self,
         client: &Client,
@@ -68,7 +68,7 @@ impl WatchScope {
     {
         let (reach, client) = (self.clone(), client.clone());
         let events = streamed::watch(reach.api::<K>(client.clone()), config);
-        let told = events.then(move |event| {
+        let events = events.then(move |event| {
             let (reach, client) = (reach.clone(), client.clone());
             async move {
                 match event {
@@ -79,7 +79,7 @@ impl WatchScope {
                 }
             }
         });
-        told.flat_map(stream::iter).boxed()
+        events.flat_map(stream::iter).boxed()
     }
 
     /// Whether it reaches into a namespace.
@@ -90,8 +90,7 @@ impl WatchScope {
         }
     }
 
-    /// Whether the one namespace that this reaches into is not there. Of one that may not be asked about, or could not
-    /// be, that is not known, and it counts as there.
+    /// Whether the one namespace of this scope is gone. If it may not be read, or could not be, it counts as existing.
     async fn is_gone(&self, client: &Client) -> bool {
         match self {
             Self::Cluster => false,

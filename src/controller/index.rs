@@ -1,8 +1,8 @@
 //! The workloads that concern the operator, by the queue that they are in: a semaphore's, or one of a keyed
 //! semaphore's, which has one for each key.
 //!
-//! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs
-//! O(log n), and nothing ever looks through all workloads but a change of the semaphores themselves.
+//! Watch events go in; the queues that they concern are marked, and a pass takes out their slice. An event costs O(log
+//! n); only a change of the semaphores themselves goes through all workloads.
 
 mod contenders;
 mod lists;
@@ -28,7 +28,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many that are not to wait are looked at behind the head of a queue.
+/// How many workloads that must not wait a slice has from behind the head of a queue.
 const SKIPPABLE: usize = 64;
 
 /// Who is in a queue now.
@@ -79,7 +79,7 @@ struct Semaphore {
 #[derive(Default)]
 struct IndexedQueue {
     waiting: BTreeMap<Place, Uid>,
-    /// Those of them that are not to wait: they are judged wherever they stand.
+    /// Those of them that must not wait: a pass decides about them at any place in the queue.
     skippable: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
     /// Workloads that were queued since this was last asked.
@@ -167,7 +167,7 @@ impl Index {
         self.answered(uid, now, asked);
     }
 
-    /// One that is gone since does not come back by an answer.
+    /// A late answer does not bring back a deleted workload.
     fn answered(&self, uid: &Uid, now: Option<TrackedWorkload>, asked: Option<Moment>) {
         let Some(now) = now else {
             return self.remove(uid);
@@ -193,8 +193,8 @@ impl Index {
         }
     }
 
-    /// A pod of a workload has ended, or is gone. While the workload runs that proves nothing: its end is told by
-    /// the workload itself.
+    /// A pod of a workload has ended, or is gone. While the workload runs that proves nothing: the workload itself
+    /// shows its end.
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
@@ -215,13 +215,13 @@ impl Index {
         wake.notified().await;
     }
 
-    /// The queues that are due a pass, of which nobody has been told yet.
+    /// Takes the queues that are due a pass.
     pub(super) fn take_marked(&self) -> BTreeSet<QueueRef> {
         self.state().marks.take()
     }
 
-    /// What says that more is known of a session of a queue than that it was renewed once more, which makes a pass due. A
-    /// session may be renewed for longer than this index is needed, and does not keep it.
+    /// A callback for changes of a session of a queue, other than one more renewal: it makes a pass due. A session may
+    /// be renewed for longer than this index exists, so the callback does not own the index.
     pub(super) fn on_session_change(&self, queue: QueueRef) -> impl Fn() + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
         move || {
@@ -291,7 +291,7 @@ impl Index {
         })
     }
 
-    /// A queue is at work from now on: it is marked when something happens that concerns it.
+    /// Opens a queue: from now on it is marked when something happens that concerns it.
     pub(super) fn open(&self, queue: &QueueRef) {
         let mut state = self.state();
         if let Some(semaphore) = state.semaphores.get_mut(&queue.semaphore) {
@@ -328,14 +328,14 @@ impl Index {
         self.rearrange(state, &reference.namespace);
     }
 
-    /// Finds the places of a namespace's workloads anew, and tells those who look after the others.
+    /// Finds the places of a namespace's workloads anew, and notifies those that handle workloads without a queue.
     fn rearrange(&self, mut state: MutexGuard<'_, State>, namespace: &str) {
         state.rearrange(namespace);
         drop(state);
         self.places_changed();
     }
 
-    /// Who has no place, or had none, may have changed.
+    /// Which workloads are unclaimed or ungranted may have changed.
     fn places_changed(&self) {
         self.0.unclaimed_changed.notify_one();
         self.0.ungranted_changed.notify_one();

@@ -15,7 +15,7 @@ enum Act {
     Loses,
 }
 
-/// A candidate that does as it was told, and then waits for ever.
+/// A candidate that follows a script, and then waits for ever.
 struct Puppet {
     acts: VecDeque<Act>,
     log: Rc<RefCell<Vec<&'static str>>>,

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_be_known_is_told_beside() {
+    fn a_remark_is_reported_beside_readiness() {
         let health = Health::new();
         let (election, jobs) = (health.part("leader election"), health.part("jobs"));
         election.ready_and("a leads, b stands by");

@@ -1,5 +1,5 @@
-//! Which queues have a contender of which workload. A workload that has changed its key since it was granted a
-//! slot is looked after by the queue of the new one; that of the old one must hear of it, too.
+//! Which queues have a contender of which workload. A workload that has changed its key since it was granted a slot is
+//! looked after by the queue of the new one; the queue of the old one must be marked, too.
 
 use std::{
     collections::{BTreeSet, HashMap},

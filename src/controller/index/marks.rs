@@ -1,4 +1,4 @@
-//! The queues that are due a pass, until the engine is told so.
+//! The queues that are due a pass, until the engine takes them.
 
 use std::{collections::BTreeSet, sync::Arc};
 

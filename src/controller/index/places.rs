@@ -60,8 +60,8 @@ impl State {
         }
     }
 
-    /// Gives a workload its place; `announce` if it is to be told that it waits. Those of other operators
-    /// have none here.
+    /// Gives a workload its place; `announce` if an event is to say that it waits. Those of other operators have none
+    /// here.
     fn arrange(&mut self, tracked: &TrackedWorkload, announce: bool) {
         self.mark_concerned(tracked);
         if self.belongs_to_others(tracked) {
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// Puts a workload into a queue; `announce` if it is to be told so.
+    /// Puts a workload into a queue; `announce` if an event is to say so.
     fn enqueue(&mut self, workload: &Workload, reference: &QueueRef, announce: bool) {
         let (place, uid) = (workload.place(), &workload.uid);
         if let Some(semaphore) = self.semaphores.get_mut(&reference.semaphore) {
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Marks whoever looks after a workload, and all who may hold a slot or have a contender for it.
+    /// Marks the queue of a workload, and all queues that may have a slot or a contender for it.
     fn mark_concerned(&mut self, tracked: &TrackedWorkload) {
         for reference in self.concerned(tracked) {
             if let Some(queue) = self.queue_mut(&reference) {
@@ -116,7 +116,7 @@ impl State {
         }
     }
 
-    /// There is another version of a workload that says nothing else: who writes to it next is to name that one.
+    /// A new version of a workload has no other change: the next write must name that version.
     fn note_started(&mut self, tracked: &TrackedWorkload) {
         if tracked.workload.granted.is_none() {
             return;

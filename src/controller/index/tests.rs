@@ -140,7 +140,7 @@ fn what_means_nothing_to_a_slot_marks_nothing_and_its_version_is_known() {
 #[test]
 fn what_has_changed_is_returned_once_and_at_first_anything_may_have() {
     let index = with_db();
-    let told = || {
+    let take_changes = || {
         let changes = index.changes(&queue("db"))?;
         let workloads: Vec<_> = changes.workloads.iter().map(ToString::to_string).collect();
         Some((workloads, changes.sessions))
@@ -154,22 +154,26 @@ fn what_has_changed_is_returned_once_and_at_first_anything_may_have() {
             workload(tracked).granted = Some(Granted::by("db/s", "s"));
         })
     };
-    assert_eq!(told(), None);
-    assert_eq!(told(), nothing);
+    assert_eq!(take_changes(), None);
+    assert_eq!(take_changes(), nothing);
     put(&index, runs("10"));
     assert!(marked(&index));
-    assert_eq!(told(), changed);
+    assert_eq!(take_changes(), changed);
     put(&index, runs("11"));
     assert!(!marked(&index), "it says the same");
-    assert_eq!(told(), changed, "whoever writes to it names this version");
-    assert_eq!(told(), nothing);
+    assert_eq!(
+        take_changes(),
+        changed,
+        "whoever writes to it names this version"
+    );
+    assert_eq!(take_changes(), nothing);
     index.on_session_change(queue("db"))();
     assert!(marked(&index));
-    assert_eq!(told(), Some((Vec::new(), true)));
+    assert_eq!(take_changes(), Some((Vec::new(), true)));
     index.remove(&"a".into());
-    assert_eq!(told(), changed);
+    assert_eq!(take_changes(), changed);
     add(&index, "db", "db", false);
-    assert_eq!(told(), None, "its Jobs have other places");
+    assert_eq!(take_changes(), None, "its Jobs have other places");
 }
 
 #[test]

@@ -91,7 +91,7 @@ async fn a_page_hears_all_and_then_what_changes() {
     assert_eq!(next(&mut events).await.1["gone"], json!(["batch/s-00"]));
 }
 
-/// What it did not take in time it never hears of.
+/// It never receives what it did not take in time.
 #[tokio::test]
 async fn a_slow_page_hears_only_of_how_things_are() {
     let (picture, mut events) = look().await;

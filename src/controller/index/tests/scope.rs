@@ -110,8 +110,8 @@ fn a_semaphore_changes_hands_with_all_its_workloads() {
         (vec!["waits"], vec!["started"])
     );
     assert_eq!(names_of(&ungranted(&index)), ["runs"]);
-    assert!(changed(), "whoever suspends them hears of it");
-    // The other operator has told them that they wait.
+    assert!(changed(), "a workload that must be suspended is notified");
+    // The other operator has emitted the event that they wait.
     assert!(index.newcomers(&queue("db")).is_empty());
 
     add_others(&index, "db", "db", false);
