@@ -37,18 +37,18 @@ use crate::{
 const PROGRESS: Duration = Duration::from_secs(15);
 const JUDGE: Duration = Duration::from_mins(1);
 
-/// How late a watch may be, in seconds: what is younger is judged the next time.
+/// How late a watch may be, in seconds: younger records are judged the next time.
 const LATE: f64 = 15.0;
 
-/// After so many faults that hit everything there is so much time without one: what must come about
-/// can be demanded only where nothing is in the way.
+/// After so many faults that hit everything there is so much time without one: liveness can be checked only while
+/// nothing is down.
 const QUIET_EVERY: usize = 10;
 const QUIET: Duration = Duration::from_secs(40);
 
 /// How far, in the plan, other faults may be ahead of those that hit everything.
 const AHEAD: usize = 12;
 
-/// How long everything may take to come to rest at the end.
+/// How long everything may take to settle at the end.
 const REST: Duration = Duration::from_mins(3);
 
 /// Runs a campaign, or the rest of one, and returns the verdict on all of it.
@@ -179,7 +179,7 @@ async fn strike_all(
 ) -> Result<()> {
     let total = rest.len();
     let done = Arc::new(AtomicUsize::new(0));
-    // Those that hit everything are the slowest: the others don't leave them behind.
+    // Faults that hit everything are the slowest: the others wait for them.
     let pace = watch::Sender::new(0);
     let mut lanes: Vec<Vec<Planned>> = vec![Vec::new(); SEMAPHORES.len() + 1];
     for fault in rest {
@@ -257,7 +257,7 @@ async fn tell_progress(
     }
 }
 
-/// Waits until no Job is left and no slot is held. What is left after that is told, not waited for.
+/// Waits until no Job is left and no slot is held. What is left after that is reported, and no longer waited for.
 async fn come_to_rest(world: &World) -> Result<()> {
     let start = Instant::now();
     loop {
@@ -292,12 +292,12 @@ async fn come_to_rest(world: &World) -> Result<()> {
     }
 }
 
-/// Sessions of the operator, and contender keys. A session that never expires and lost its contender
-/// to somebody's hand is ended ten minutes later: it is not waited for.
+/// Sessions of the operator, and contender keys. A session that never expires and whose contender somebody deleted is
+/// destroyed ten minutes later: do not wait for it.
 async fn left_in_consul(world: &World) -> Result<(usize, usize)> {
     let keys = world.consul.reader.json("kv/semaphores/?recurse").await?;
     let keys = keys.as_array().into_iter().flatten();
-    // A key that no session has locked takes part in nothing: somebody freed it.
+    // A key that no session has locked is no contender: somebody freed it.
     let contenders: BTreeSet<_> = keys.filter_map(|key| key["Session"].as_str()).collect();
     let sessions = world.consul.reader.json("session/list").await?;
     let sessions = sessions.as_array().into_iter().flatten();

@@ -10,7 +10,7 @@ use anyhow::Result;
 use testbed::{Certificates, ServerCertificate};
 use tokio::{sync::Mutex, time::sleep};
 
-/// After which time it is certain that changed files have been looked at.
+/// After this time changed files have certainly been read.
 const NOTICED: Duration = Duration::from_secs(3);
 
 /// The files that the operator is given, and the variables that name them.
@@ -27,7 +27,7 @@ const VARIABLES: [(&str, &str); 3] = [
 pub(crate) struct Mutual {
     folder: PathBuf,
     server: ServerCertificate,
-    /// The ones that are used, and how many have been made.
+    /// The current ones, and how many have been made.
     current: Mutex<(Certificates, usize)>,
 }
 
@@ -63,8 +63,7 @@ impl Mutual {
         VARIABLES.map(|(name, file)| (name, self.folder.join(file).display().to_string()))
     }
 
-    /// Exchanges all of them, as people do who want nobody to notice: who is to be trusted comes
-    /// first. Each file is half written for a while.
+    /// Replaces all of them without an interruption: the trusted CAs come first. Each file is half written for a while.
     pub(crate) async fn exchange(&self) -> Result<()> {
         let mut current = self.current.lock().await;
         let (old, made) = &mut *current;
@@ -89,7 +88,7 @@ impl Mutual {
         Ok(())
     }
 
-    /// Half of it stands there for a while.
+    /// Half of it is there for a while.
     async fn write_slowly(&self, name: &str, from: &Path) -> Result<()> {
         let content = fs::read(from)?;
         let file = self.folder.join(name);

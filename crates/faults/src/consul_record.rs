@@ -24,7 +24,7 @@ use crate::{
     timeline::Timeline,
 };
 
-/// How often a `.lock` is asked for before it is given up, and the pause between.
+/// How often a `.lock` is read before giving up, and the pause between.
 const TRIES: u32 = 600;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,8 +58,8 @@ pub(crate) struct Closed {
     before: Vec<u64>,
 }
 
-/// Whether all who write wait so many seconds for an answer. Who has given up may have read what he
-/// wrote, and act on it, before it is answered: the operator does before a running Job is to be suspended.
+/// Whether all writers wait so many seconds for an answer. A writer that has given up may have read its own write, and
+/// act on it, before the answer comes: the operator does so before a running Job must be suspended.
 fn is_awaited(seconds: f64) -> bool {
     seconds < 0.4
 }
@@ -110,10 +110,10 @@ impl LockBook {
             return Ok(answer);
         }
         let _open = self.0.open.read().await;
-        // Before its turn: the writer knows nothing that is newer.
+        // Before its turn: the writer knows nothing newer.
         let before = self.revisions().await?;
         let mut guards = Vec::new();
-        // In the order of their names, so that two who want the same ones don't wait for each other.
+        // In the order of their names, so that two writers of the same ones don't deadlock.
         for prefix in std::mem::take(&mut facts.prefixes) {
             guards.push((self.guard(&prefix).await, prefix));
         }
@@ -199,8 +199,8 @@ impl LockBook {
         try_join_all(revisions).await.context("etcd")
     }
 
-    /// Has all who write to a `.lock` wait, once what is under way is written down: also to one that
-    /// nobody has written to before.
+    /// Blocks all writers of a `.lock` once the writes under way are recorded, also of one that nobody has written to
+    /// before.
     pub(crate) async fn close(&self) -> Result<Closed> {
         let nobody = self.0.open.clone().write_owned().await;
         Ok(Closed {
@@ -235,7 +235,7 @@ impl LockBook {
         lock.lock_owned().await
     }
 
-    /// Reads a `.lock`, as often as it takes: what a write has done must be known before the next.
+    /// Reads a `.lock`, as often as needed: the result of a write must be known before the next.
     async fn read(&self, prefix: &str) -> Body {
         for _ in 0..TRIES {
             match self.0.consul.lock(prefix, None).await {

@@ -49,7 +49,7 @@ pub(crate) fn to_consul(
     })
 }
 
-/// To the API server, for the operator, which is shown other versions than there are.
+/// To the API server, for the operator, which sees other resource versions than the real ones.
 pub(crate) fn to_kubernetes(url: &str, timeline: &Timeline, versions: &Versions) -> ProxyBuilder {
     let (timeline, versions) = (timeline.clone(), versions.clone());
     Proxy::before([url]).carried_by(move |call, next| {
@@ -85,7 +85,7 @@ async fn write(call: Call, next: Next) -> Result<Answer> {
         .context("a server's answer")?
 }
 
-/// A write that is to be written down.
+/// A write to be recorded.
 struct Note {
     start: Instant,
     renews: bool,
@@ -108,7 +108,7 @@ impl Note {
     }
 
     fn end(self, timeline: &Timeline, answer: &Result<Answer>) {
-        // Renewals are most of all writes, and write nothing.
+        // Most writes are renewals, and they write no keys.
         if self.renews && !self.lost && answer.is_ok() {
             return;
         }
@@ -124,7 +124,7 @@ impl Note {
     }
 }
 
-/// The same bytes, cut after ends of lines only.
+/// The same bytes, split only after line ends.
 fn lines(
     chunks: impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send + 'static {
@@ -142,7 +142,7 @@ fn lines(
     })
 }
 
-/// What the API server says to who watches from a version that is not there any more.
+/// The API server's answer to a watch from a version that is too old.
 fn expired() -> Response {
     let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -1,5 +1,5 @@
-//! What a write to Consul says before it is sent: which `.lock`s it may change, and who is to have a
-//! slot or waits for one. And what a server answers.
+//! The facts in a write to Consul before it is sent: which `.lock`s it may change, and who gets a slot or waits for
+//! one. And the facts in a server's answer.
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
@@ -13,7 +13,7 @@ use testbed::Call;
 
 use crate::record::Place;
 
-/// What a server said to a write.
+/// A server's answer to a write.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) head: Parts,
@@ -35,7 +35,7 @@ impl Answer {
     }
 }
 
-/// What a write says, as far as it concerns a semaphore.
+/// The facts in a write that concern a semaphore.
 #[derive(Default)]
 pub(crate) struct CallFacts {
     /// The `.lock`s that it writes to.
@@ -44,7 +44,7 @@ pub(crate) struct CallFacts {
     pub(crate) contenders: Vec<(String, String, String)>,
     /// Session, prefix and place of the contenders that wait.
     pub(crate) waiting: Vec<(String, String, Option<Place>)>,
-    /// The sessions of whose contenders it checks that they are gone, or free.
+    /// The sessions whose contenders it checks to be gone, or free.
     pub(crate) dead: BTreeSet<String>,
     /// The name of the session that it makes.
     pub(crate) session: Option<String>,
@@ -93,7 +93,7 @@ impl CallFacts {
                     let place = Some(place(&body));
                     self.waiting.push((session.into(), prefix.into(), place));
                 }
-                // A process is no Job: it has no pods to be judged.
+                // A process is not a Job: it has no pods to judge.
                 if let Some(uid) = body["uid"].as_str()
                     && body["kind"] != "Process"
                 {
@@ -109,7 +109,7 @@ impl CallFacts {
     }
 }
 
-/// What a contender's body says of its place in the line.
+/// The place in the queue, from a contender's body.
 fn place(body: &Value) -> Place {
     let waiting = &body["waiting"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

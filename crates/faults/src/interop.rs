@@ -32,13 +32,13 @@ const NAMESPACE: &str = "interop";
 const SEMAPHORE: &str = "shared";
 const LIMIT: u32 = 3;
 
-/// How many Jobs each cluster has in line and at work.
+/// How many Jobs each cluster has queued and running.
 const LINE: usize = 8;
 
 /// How long a program, or a Job, holds its slot.
 const HOLD: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether more Jobs are to be made.
+/// How often to check whether to create more Jobs.
 const LOOK: Duration = Duration::from_millis(300);
 
 /// The longest time without a single hand-over: then something is stuck.
@@ -49,21 +49,21 @@ const STUCK: Duration = Duration::from_mins(2);
 pub struct Options {
     /// How many hand-overs.
     pub hand_overs: usize,
-    /// How long a program that has had a slot waits before it asks again: Consul's own take no heed of
-    /// anybody, so without a rest those that are fast enough leave nothing to others.
+    /// How long a program that has had a slot waits before it asks again: Consul's own programs ignore the queue, so
+    /// without a pause the fast ones would starve the others.
     pub rest: Duration,
     /// Where the timeline goes.
     pub folder: PathBuf,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the judge says of each cluster's timeline, by the cluster's name.
+    /// The verdict on each cluster's timeline, by the cluster's name.
     pub verdicts: Vec<(&'static str, Verdict)>,
     /// How long each kind of contender waited, and who overtook it.
     pub turns: BTreeMap<String, Turns>,
-    /// What programs of others said that is neither a grant nor a release.
+    /// Other output of foreign programs than grants and releases.
     pub errors: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ struct Cluster {
     team: Namespace,
     operator: Operator,
     timeline: Timeline,
-    /// The operator's, to Consul.
+    /// The operator's door to Consul.
     _door: Proxy,
 }
 
@@ -161,7 +161,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
     let mut clocks = Vec::new();
     for (name, bed) in [("west", &west), ("east", &east)] {
         let path = options.folder.join(format!("{name}.jsonl"));
-        // What an earlier run has left is not to be gone on with.
+        // Do not continue an earlier run.
         let _none = fs::remove_file(&path);
         let timeline = Timeline::open(&path)?;
         begin(&timeline, &prefix);
@@ -195,7 +195,7 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         ended = try_join_all(load) => bail!("the load ended: {ended:?}"),
         done = hand_overs(timeline, options.hand_overs) => done?,
     }
-    // Nobody is judged by what he does at the end of it all.
+    // The shutdown at the end is not judged.
     drop(observers);
     let mut errors: Vec<_> = programs.iter().flat_map(Taker::errors).collect();
     for ended in join_all(programs.iter().map(Taker::try_stop)).await {
@@ -248,7 +248,7 @@ impl Cluster {
         })
     }
 
-    /// Keeps its line as long as it is to be.
+    /// Keeps its queue at the wanted length.
     async fn load(&self, timelines: &[&Timeline]) -> Result<()> {
         let jobs = self.team.api::<v1::Job>();
         let label = json!({ "spec": { "template": { "metadata": { "labels": { POD_LABEL: SEMAPHORE } } } } });
@@ -286,7 +286,7 @@ impl Cluster {
     }
 }
 
-/// Where a new Job stands in the line.
+/// The place of a new Job in the queue.
 fn place(job: &v1::Job) -> Place {
     let created = job.metadata.creation_timestamp.as_ref();
     Place {
@@ -308,14 +308,14 @@ fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<T
     all.map(|program| program.times(0).try_start()).collect()
 }
 
-/// Waits for so many hand-overs, and says now and then how far it is.
+/// Waits for so many hand-overs, and prints its progress now and then.
 async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
     let (mut last, mut facts) = (0, 0);
     let mut since = timeline.now();
     loop {
         sleep(LOOK).await;
         let seen = timeline.look(|view| view.hand_overs);
-        // The slowest kind has its turn, too, unless it has none at all.
+        // Also wait for the slowest kind, unless it does not take part at all.
         if seen >= wanted && (seen >= 20 * wanted || all_had_one(timeline)) {
             return Ok(());
         }

@@ -23,7 +23,7 @@ pub use gaps::GAPS;
 /// What was found in a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// What must never be and was, in the order of time.
+    /// The violations, in the order of time.
     pub violations: Vec<Violation>,
     /// How often a fault of each kind was there, and how often there was nothing that it could hit.
     pub faults: BTreeMap<String, (usize, usize)>,
@@ -61,7 +61,7 @@ impl Verdict {
     }
 }
 
-/// What must never be.
+/// A violation.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// When, in seconds since the campaign began.

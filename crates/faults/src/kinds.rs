@@ -4,13 +4,13 @@
 //! A fault declares with [`Strike::away`] what it takes away, so that the judge knows what could not
 //! be done meanwhile. What it does not declare is expected to go on.
 
+mod connection;
 mod consul;
 mod deletions;
 pub(crate) mod jobs;
 mod kubernetes;
 mod locks;
 mod operator;
-mod way;
 
 use std::{future::ready, sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ use futures::future::BoxFuture;
 use testbed::until;
 use tokio::time::sleep;
 
-use self::way::To;
+use self::connection::To;
 use crate::{
     load::{Kept, Load, SEMAPHORES},
     record::{Part, Phase, What},
     world::{PATIENCE, World},
 };
 
-/// How often a fault that finds nothing to hit looks again, and after which pause.
+/// How often a fault that finds nothing to hit tries again, and after which pause.
 const TRIES: u32 = 12;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
@@ -136,43 +136,43 @@ pub(crate) static KINDS: [Kind; 64] = [
         Box::pin(consul::all_killed(s, 14))
     }),
     kind("Consul cut off", 1, Reach::All, |s| {
-        Box::pin(way::cut(s, To::Consul, 4))
+        Box::pin(connection::cut(s, To::Consul, 4))
     }),
     rare("Consul cut off for longer than the TTL", |s| {
-        Box::pin(way::cut(s, To::Consul, 22))
+        Box::pin(connection::cut(s, To::Consul, 22))
     }),
     kind("Consul slow", 1, Reach::All, |s| {
-        Box::pin(way::slow(s, To::Consul))
+        Box::pin(connection::slow(s, To::Consul))
     }),
     kind("answers of transactions lost", 2, Reach::All, |s| {
-        Box::pin(way::answers_lost(s, To::Consul))
+        Box::pin(connection::answers_lost(s, To::Consul))
     }),
     kind("transactions late", 1, Reach::All, |s| {
-        Box::pin(way::late(s, To::Consul))
+        Box::pin(connection::late(s, To::Consul))
     }),
     kind(
         "Consul's commits late, and renewals not",
         1,
         Reach::All,
-        |s| Box::pin(way::commits_late(s, 5)),
+        |s| Box::pin(connection::commits_late(s, 5)),
     ),
     rare("Consul's commits late for longer than the TTL", |s| {
-        Box::pin(way::commits_late(s, 20))
+        Box::pin(connection::commits_late(s, 20))
     }),
     kind("a datacenter that hangs", 1, Reach::All, |s| {
-        Box::pin(way::datacenter_hangs(s, 4))
+        Box::pin(connection::datacenter_hangs(s, 4))
     }),
     rare("a datacenter that hangs for longer than the TTL", |s| {
-        Box::pin(way::datacenter_hangs(s, 22))
+        Box::pin(connection::datacenter_hangs(s, 22))
     }),
     kind("Consul's certificates exchanged", 1, Reach::All, |s| {
-        Box::pin(way::certificates_exchanged(s))
+        Box::pin(connection::certificates_exchanged(s))
     }),
     kind("429 from Consul", 1, Reach::All, |s| {
-        Box::pin(way::refuses(s, To::Consul, 429))
+        Box::pin(connection::refuses(s, To::Consul, 429))
     }),
     kind("500 from Consul", 1, Reach::All, |s| {
-        Box::pin(way::refuses(s, To::Consul, 500))
+        Box::pin(connection::refuses(s, To::Consul, 500))
     }),
     rare("no leader in Consul for a minute", |s| {
         Box::pin(consul::leaderless(s, 60))
@@ -197,34 +197,34 @@ pub(crate) static KINDS: [Kind; 64] = [
         Box::pin(kubernetes::killed(s, 60))
     }),
     kind("API server cut off", 1, Reach::All, |s| {
-        Box::pin(way::cut(s, To::Api, 4))
+        Box::pin(connection::cut(s, To::Api, 4))
     }),
     rare("API server cut off for longer than the TTL", |s| {
-        Box::pin(way::cut(s, To::Api, 15))
+        Box::pin(connection::cut(s, To::Api, 15))
     }),
     kind("API server slow", 1, Reach::All, |s| {
-        Box::pin(way::slow(s, To::Api))
+        Box::pin(connection::slow(s, To::Api))
     }),
     kind("answers of PATCHes lost", 2, Reach::All, |s| {
-        Box::pin(way::answers_lost(s, To::Api))
+        Box::pin(connection::answers_lost(s, To::Api))
     }),
     kind("PATCHes late", 2, Reach::All, |s| {
-        Box::pin(way::late(s, To::Api))
+        Box::pin(connection::late(s, To::Api))
     }),
     kind("429 from the API server", 1, Reach::All, |s| {
-        Box::pin(way::refuses(s, To::Api, 429))
+        Box::pin(connection::refuses(s, To::Api, 429))
     }),
     kind("500 from the API server", 1, Reach::All, |s| {
-        Box::pin(way::refuses(s, To::Api, 500))
+        Box::pin(connection::refuses(s, To::Api, 500))
     }),
     kind("conflicts for each PATCH", 1, Reach::All, |s| {
-        Box::pin(way::conflicts(s))
+        Box::pin(connection::conflicts(s))
     }),
     kind("LISTs of pods hang", 1, Reach::All, |s| {
-        Box::pin(way::pod_lists_hang(s, 6))
+        Box::pin(connection::pod_lists_hang(s, 6))
     }),
     rare("LISTs of pods hang for a minute", |s| {
-        Box::pin(way::pod_lists_hang(s, 60))
+        Box::pin(connection::pod_lists_hang(s, 60))
     }),
     rare("etcd restored from a backup", |s| {
         Box::pin(kubernetes::restored(s))
@@ -300,7 +300,7 @@ pub(crate) struct Planned {
     pub(crate) kind: &'static Kind,
     /// The semaphore that it hits; none if it hits all.
     pub(crate) semaphore: Option<usize>,
-    /// For what is left to chance in it.
+    /// For its random choices.
     pub(crate) seed: u64,
 }
 
@@ -338,12 +338,12 @@ impl Strike {
             Ok(Hit::Yes) => (Phase::Ends, String::new()),
             Ok(Hit::Nothing) => (Phase::Misses, String::new()),
             Err(error) if self.begun => (Phase::Ends, format!("{error:#}")),
-            // What it needs was hit by another fault.
+            // Another fault has hit what it needs.
             Err(error) => (Phase::Misses, format!("{error:#}")),
         };
         self.tell(phase, note);
         match hit {
-            // What one semaphore or Job still lacks is seen at the end.
+            // A problem of one semaphore or Job shows at the end.
             Err(error) if self.begun && self.planned.kind.reach == Reach::All => {
                 Err(error.context(self.planned.kind.name))
             }
@@ -411,7 +411,7 @@ impl Drop for Away {
     }
 }
 
-/// Heals something, as often as it takes: another fault may be in the way for a while.
+/// Heals something, with as many tries as needed: another fault may be in the way for a while.
 async fn until_done<F>(what: &str, mut heal: impl FnMut() -> F) -> Result<()>
 where
     F: Future<Output = Result<bool>>,

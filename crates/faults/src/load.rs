@@ -1,7 +1,6 @@
 //! The load: a steady come and go of Jobs on several semaphores, and other programs on some of them.
 //!
-//! Jobs come in waves, so that each semaphore is full with a line before it, and now and then has room
-//! for others.
+//! Jobs come in waves, so that each semaphore is full with a queue, and now and then has room for others.
 
 use std::{
     collections::BTreeMap,
@@ -263,7 +262,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
         });
         if unfinished <= rng.usize(0..4) {
             for _ in 0..kept.limit + 2 {
-                // One that can't be made is missed by nobody.
+                // A Job that can't be created does not matter.
                 let life = Life::random(&mut rng);
                 let _refused = create_job(&world, &load, NAMESPACE, kept.name, &life).await;
             }
@@ -272,7 +271,7 @@ async fn waves(world: Arc<World>, load: Arc<Load>, kept: &Kept, mut rng: Rng) {
     }
 }
 
-/// How a Job's life goes.
+/// The course of a Job's life.
 pub(crate) struct Life {
     pub(crate) runs_ms: u32,
     pub(crate) terminates_ms: u32,

@@ -1,5 +1,5 @@
-//! What the API server and Consul say, past the proxy. It shares no code with the operator: it knows
-//! Jobs by their annotation, pods by the Job controller's label, and semaphores by their manifests.
+//! What the API server and Consul show without the proxy. It shares no code with the operator: it knows Jobs by their
+//! annotation, pods by the Job controller's label, and semaphores by their manifests.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -201,7 +201,7 @@ fn pod(pod: &Pod, there: bool) -> Option<What> {
         prefix: prefix_of(pod.metadata.namespace.as_deref()?, semaphore),
         uid: uid.clone(),
         rv: version(&pod.metadata),
-        // One that terminates still works; one that is still to be started will.
+        // A terminating pod still runs; a pending one will run.
         alive: there && !matches!(phase, Some("Succeeded" | "Failed")),
         grace: f64::from(i32::try_from(grace.unwrap_or(30)).unwrap_or(30)),
     })
@@ -223,7 +223,7 @@ async fn follow_lock(consul: ConsulReader, prefix: String, timeline: Timeline) {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        // An index that goes back says nothing: read at once.
+        // An index that went back means nothing: read at once.
         index = if at < index { 0 } else { at.max(1) };
         let now = body.index();
         if let Some(now) = now.filter(|now| seen != Some(*now)) {

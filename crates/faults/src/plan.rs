@@ -15,7 +15,7 @@ const RARE: usize = 40;
 /// One in so many of the others hits everything at once.
 const ALL: usize = 4;
 
-/// What is asked of a campaign.
+/// The settings of a campaign.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How many faults.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Parser;
 use faults::soak::{Options, run};
 
-/// Puts a steady load on the operator, and says whether what it takes stays as it is.
+/// Puts a steady load on the operator, and reports whether its use of resources stays constant.
 #[derive(Parser)]
 struct Args {
     /// How many minutes.

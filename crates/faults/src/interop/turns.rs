@@ -1,7 +1,7 @@
 //! How long each kind waits, and who overtakes whom: a pure function of a timeline, as the judge is.
 //!
-//! The rule is that of docs/protocol.md, for those who keep it: whoever is granted a slot left one to each
-//! who comes before it and waits where that could be seen, unless a window has passed over it.
+//! The rule is that of docs/protocol.md, for those that follow it: a contender that takes a slot leaves one to each
+//! visible contender that comes before it and waits, unless a window has passed for that one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,13 +10,13 @@ use crate::record::{Place, Record, What};
 /// What the names of this project's sessions begin with.
 const OURS: &str = "consul-semaphore-operator/";
 
-/// For how long a free slot is left to whoever comes first, in seconds; less what a record may be late.
+/// For how long a free slot is left to the first contender, in seconds, minus the possible delay of a record.
 const WINDOW: f64 = 2.0 - 0.7;
 
-/// What became of one kind.
+/// The result for one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// How long each grant was waited for, in seconds.
+    /// The waiting time of each grant, in seconds.
     pub waits: Vec<f64>,
     /// The longest time over which one of them waited while slots were handed to others, in seconds: also
     /// one that waits to the end.
@@ -30,12 +30,12 @@ pub struct Turns {
     pub overtaken: Vec<(f64, String)>,
 }
 
-/// Somebody who waits, or has a slot.
+/// A contender that waits, or has a slot.
 #[derive(Clone, Debug, Default)]
 struct Contender {
     kind: String,
     since: f64,
-    /// Its place in the line, if it has one.
+    /// Its place in the queue, if it has one.
     place: Option<Place>,
     /// Its contender key, once it waits with one.
     shown: Option<Shown>,
@@ -50,18 +50,18 @@ struct Shown {
     there: f64,
     /// How many revisions of `.lock` there were by then.
     revision: usize,
-    /// When a slot was first free for it. Who reads `.lock` may miss that it was taken meanwhile, so a
-    /// window may have begun then.
+    /// When a slot was first free for it. A reader of `.lock` may miss that it was taken meanwhile, so a window may
+    /// have begun then.
     free: Option<f64>,
 }
 
-/// All of it, as time goes by.
+/// The state as time goes by.
 #[derive(Default)]
 struct Line {
     kinds: BTreeMap<String, Turns>,
     /// Those who wait: Jobs and processes by their uids, programs of others by their sessions.
     waiting: BTreeMap<String, Contender>,
-    /// Whom a session is for, and their kind.
+    /// The owner of each session, and its kind.
     sessions: BTreeMap<String, (String, String)>,
     holders: BTreeSet<String>,
     limit: usize,
@@ -189,8 +189,8 @@ impl Line {
         turns.waited(granted);
     }
 
-    /// Those who come before this one, and who are left no slot, by the rule; and whether a window has
-    /// passed over them. A program that says nothing of its place takes no heed, so it is not asked.
+    /// The contenders that come before this one, and to which it left no slot, by the rule; and whether a window has
+    /// passed for them. A program without a place does not follow the rule, so it is not checked.
     fn overtaken_by(&self, t: f64, granted: &Contender) -> Vec<(String, bool)> {
         let Some(place) = &granted.place else {
             return Vec::new();
@@ -231,7 +231,7 @@ impl Line {
 }
 
 impl Turns {
-    /// Takes note of how long one of them waited while others were handed slots.
+    /// Records how long one of them waited while others got slots.
     fn waited(&mut self, contender: &Contender) {
         if let Some((last, count)) = contender.others {
             self.starved = self.starved.max(last - contender.since);

@@ -3,28 +3,28 @@
 use super::spans::{Outages, Spans};
 use crate::record::{Part, Semaphore};
 
-/// What a machine that does ten things at once may add to any time, in seconds.
+/// What a busy machine may add to any time, in seconds.
 const SLACK: f64 = 5.0;
 
 /// How long any call to the API server may take (`controller::call::CALL_TIMEOUT`).
 const CALL: f64 = 10.0;
 
-/// What the operator's times are fractions of where sessions have no TTL.
+/// The base of the operator's intervals where sessions have no TTL.
 const UNTIMED: f64 = 300.0;
 
 /// Why pods run without a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Consul, or somebody's hand, took the slot away.
+    /// Consul or a person took the slot away.
     Lost,
-    /// Somebody's hand made the Job run.
+    /// A person started the Job.
     ByHand,
 }
 
 /// An allowed gap.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// How long it may be.
     pub bound: &'static str,
@@ -72,11 +72,11 @@ pub const GAPS: [Gap; 6] = [
 /// Measures gaps against what is allowed.
 pub(super) struct Measure<'a> {
     semaphore: &'a Semaphore,
-    /// The operator can do nothing to Jobs.
+    /// When the operator can't write to Jobs.
     idle: Spans,
-    /// The operator is started anew at the end of each.
+    /// Each ends with a restart of the operator.
     restarts: Spans,
-    /// The operator can't read what Consul says.
+    /// When the operator can't read Consul.
     unread: Spans,
 }
 

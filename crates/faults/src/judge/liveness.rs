@@ -1,4 +1,4 @@
-//! What must come about: slots of Jobs that are gone are free again, and free slots are used.
+//! Liveness: slots of deleted Jobs become free again, and free slots are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use crate::{
     timeline::View,
 };
 
-/// How long a slot may still be held after its Job is gone, with all that is needed there, in
-/// seconds, beside the lock-delay: many times what it takes.
+/// How long a slot may still be held after its Job is gone while everything works, in seconds, beside the lock-delay:
+/// many times what it takes.
 const RELEASE: f64 = 15.0;
 
-/// How long a Job may wait beside a free slot, with all that is needed there, in seconds.
+/// How long a Job may wait beside a free slot while everything works, in seconds.
 const GRANT: f64 = 30.0;
 
 pub(super) fn judge(bed: &[Record], outages: &Outages, verdict: &mut Verdict) {
@@ -49,7 +49,7 @@ struct Watch<'a> {
     view: View,
     /// Since when a Job waits beside a free slot.
     unused: Option<f64>,
-    /// Since when a session holds a slot for a Job that is gone, and whether that was told.
+    /// Since when a session holds a slot for a Job that is gone, and whether that was reported.
     idle: BTreeMap<String, (f64, bool)>,
 }
 
@@ -162,7 +162,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What is still there after everything had the time to come to rest.
+/// What is left after everything had time to settle.
 fn at_rest(bed: &[Record], verdict: &mut Verdict) {
     let mut view = View::default();
     let rest = bed.iter().find_map(|record| {

@@ -1,4 +1,4 @@
-//! Limits, and pods without a slot: what must be true at every revision of etcd and of each `.lock`.
+//! Safety: the limits, and no pods without a slot, at every revision of etcd and of each `.lock`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ enum Turn {
 }
 
 impl Turn {
-    /// Within one revision, what Kubernetes did comes before what was asked because of it.
+    /// Within one revision, what Kubernetes did comes before the reaction to it.
     fn class(&self) -> u8 {
         u8::from(matches!(self, Self::Granted | Self::Lost | Self::Released))
     }
@@ -80,7 +80,7 @@ fn pods(bed: &[Record], turns: &mut BTreeMap<(String, String), Turns>) {
                 grace,
             } => {
                 let known = last.entry(pod).or_default();
-                // One that a new listing no longer has ended after it was last seen.
+                // A pod that a new listing no longer has ended after it was last seen.
                 let rv = if *rv == 0 { *known } else { *rv };
                 *known = rv;
                 let pod = pod.clone();

@@ -8,7 +8,7 @@ use crate::record::{Body, Job, JobState, Part, Semaphore, Writer};
 
 const PREFIX: &str = "semaphores/faults/db";
 
-/// A timeline that is told record by record.
+/// A timeline that is written record by record.
 #[derive(Clone)]
 struct Story {
     records: Vec<Record>,
@@ -409,7 +409,7 @@ fn a_revision_that_the_proxy_does_not_know_makes_the_observer_doubtful() {
         index,
     };
     story.holds(&["a"]).push(seen(1));
-    // The proxy is not that far yet.
+    // The proxy has not recorded it yet.
     story.push(seen(2));
     assert_eq!(story.rules(), []);
     let mut known = story.clone();

@@ -1,4 +1,4 @@
-//! Consul itself is away, or not what it was.
+//! Consul itself is down, or has lost data.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) async fn follower_killed(strike: &mut Strike) -> Result<Hit> {
 pub(super) async fn leader_frozen(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let [leader, ..] = world.consul.leader_first().await?;
-    // Whoever has a connection to it waits as long as it sleeps.
+    // All clients that are connected to it wait as long as it sleeps.
     let away = strike.away(Part::Consul);
     strike.begins("SIGSTOP");
     leader.signal("STOP")?;

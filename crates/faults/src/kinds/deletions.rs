@@ -1,4 +1,4 @@
-//! What the operator works on is deleted under it.
+//! Objects are deleted while the operator works on them.
 
 use anyhow::Result;
 use k8s_openapi::{
@@ -23,8 +23,8 @@ use crate::{
 
 const DEFINITION: &str = "consulsemaphores.consul-semaphore.io";
 
-/// All `ConsulSemaphores` go with their definition, once their running Jobs are done; then somebody
-/// makes all of them again.
+/// All `ConsulSemaphores` are deleted with their definition, once their running Jobs are done; then all are created
+/// again.
 pub(super) async fn definition(strike: &mut Strike) -> Result<Hit> {
     let world = strike.world.clone();
     let _alone = world.semaphores.write().await;
@@ -110,7 +110,7 @@ pub(super) async fn namespace(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Whether something was made, or had been made before.
+/// Whether something was created, or existed before.
 fn is_there<K>(made: kube::Result<K>) -> Result<bool> {
     match made {
         Ok(_) => Ok(true),

@@ -1,4 +1,4 @@
-//! Users do with Jobs and semaphores what users do.
+//! Users change Jobs and semaphores.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub(super) async fn suspended(strike: &mut Strike) -> Result<Hit> {
     Ok(Hit::Yes)
 }
 
-/// Takes the hold off a Job; says whether it needs none of that any more.
+/// Removes the hold from a Job; returns whether nothing is left to do.
 pub(crate) async fn release(world: &crate::world::World, job: &Job) -> Result<bool> {
     let state = world
         .timeline

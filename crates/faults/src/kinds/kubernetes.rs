@@ -1,4 +1,4 @@
-//! The API server itself is away, or not what it was.
+//! The API server itself is down, or restored.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{Hit, Strike, until_done, way};
+use super::{Hit, Strike, connection, until_done};
 use crate::{record::Part, world::CALL};
 
-/// What gives the operator its rights.
+/// The binding that gives the operator its rights.
 const BINDING: &str = "consul-semaphore-operator";
 
 pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
@@ -29,13 +29,13 @@ pub(super) async fn killed(strike: &mut Strike, seconds: u64) -> Result<Hit> {
 /// Watches that are broken off now can't go on from where they were.
 pub(super) async fn compacted(strike: &mut Strike) -> Result<Hit> {
     strike.world.kubernetes.etcd()?.compact().await?;
-    way::cut(strike, way::To::Api, 1).await
+    connection::cut(strike, connection::To::Api, 1).await
 }
 
 /// Versions of objects are lower than those that were known, as after etcd was restored from a backup.
 pub(super) async fn restored(strike: &mut Strike) -> Result<Hit> {
     strike.world.kubernetes.versions.go_back();
-    way::cut(strike, way::To::Api, 1).await
+    connection::cut(strike, connection::To::Api, 1).await
 }
 
 /// The operator may do nothing.

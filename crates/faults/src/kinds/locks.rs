@@ -1,4 +1,4 @@
-//! Somebody meddles with a semaphore's keys in Consul.
+//! Somebody changes a semaphore's keys in Consul.
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value, json};
@@ -145,8 +145,8 @@ async fn limit_is_right(world: &World, kept: &Kept) -> Result<()> {
     .await
 }
 
-/// Makes a semaphore again that was deleted, and waits until its limit is right: what was changed just
-/// before the deletion was its own, and can't be told from a conflict any more.
+/// Makes a semaphore again that was deleted, and waits until its limit is right: a limit that was changed just before
+/// the deletion looks like a conflict afterwards.
 pub(super) async fn is_made_again(world: &World, kept: &Kept) -> Result<()> {
     until_done("the semaphore is there again", || async {
         match kept.create(world, NAMESPACE).await {

@@ -1,4 +1,4 @@
-//! The operator dies, sleeps, or is there twice.
+//! The operator dies, sleeps, or runs twice.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The way from the operator to Consul or to the API server is cut, or strange.
+//! The connection from the operator to Consul or to the API server is cut, or disturbed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     world::World,
 };
 
-/// How long each request waits on a slow way.
+/// How long each request waits on a slow connection.
 const SLOW: Duration = Duration::from_millis(1500);
 
 /// How late a late write is.
@@ -26,10 +26,10 @@ const COMMIT: Duration = Duration::from_secs(1);
 /// How long nobody can connect to a server that is started again.
 const RESTART: Duration = Duration::from_millis(300);
 
-/// What is said to those who are refused.
+/// The answer to refused requests.
 const REFUSAL: &str = "the door of the fault campaign says no";
 
-/// Where the way leads.
+/// The destination of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum To {
     Consul,
@@ -51,7 +51,7 @@ impl To {
         }
     }
 
-    /// The writes there that decide who runs.
+    /// The writes there that decide which Jobs run.
     fn writes(self) -> Which {
         match self {
             Self::Consul => Which::Transactions,
@@ -110,7 +110,7 @@ pub(super) async fn answers_lost(strike: &mut Strike, to: To) -> Result<Hit> {
 pub(super) async fn late(strike: &mut Strike, to: To) -> Result<Hit> {
     let away = strike.away(to.part());
     let hit = away_during(strike, to, Weather::Met(to.writes(), Fault::Late(LATE)), 3).await;
-    // What was kept last is still on its way.
+    // The last delayed write is still under way.
     sleep(LATE).await;
     drop(away);
     hit
@@ -139,8 +139,7 @@ pub(super) async fn conflicts(strike: &mut Strike) -> Result<Hit> {
     .await
 }
 
-/// Jobs that run are deleted, and nobody says whether pods of them are left: their slots are kept, and nothing
-/// else waits.
+/// Running Jobs are deleted, and pods can't be listed: their slots stay held, and nothing else waits.
 pub(super) async fn pod_lists_hang(strike: &mut Strike, seconds: u64) -> Result<Hit> {
     let world = strike.world.clone();
     let away = strike.away(Part::Proofs);
