@@ -283,7 +283,7 @@ mod tests {
     proptest! {
         /// Any answer is an error that can be shown.
         #[test]
-        fn any_answer_is_told_in_one_line(status in 100..600_u16, body in hostile::bytes(), what in hostile::text()) {
+        fn any_answer_is_shown_in_one_line(status in 100..600_u16, body in hostile::bytes(), what in hostile::text()) {
             let refusal = serde_json::json!({ "Errors": [{ "OpIndex": 0, "What": what }] });
             for body in [body, refusal.to_string().into_bytes()] {
                 let error = Error::from_answer(status, &body).to_string();

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_that_is_too_short_is_told_with_the_shortest() {
+    fn a_ttl_that_is_too_short_is_reported_with_the_shortest() {
         let refused = |message: &str| Error::Unexpected {
             status: 500,
             message: message.to_owned(),

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_right_is_told_with_the_role_that_gives_it() {
+    fn a_missing_right_is_reported_with_the_role_that_gives_it() {
         let cases = [
             (
                 right("list", What::Semaphores, Some("batch")),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_told_from_what_is_not_there() {
+    fn what_is_not_installed_is_distinguished_from_what_does_not_exist() {
         let right = right("get", What::Semaphores, Some("batch"));
         let failure = refused(&right, 404, "404 page not found");
         assert_eq!(failure.code(), 66);

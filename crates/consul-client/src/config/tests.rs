@@ -164,7 +164,7 @@ fn enterprise_places() {
 }
 
 #[test]
-fn an_agent_on_this_machine_is_told_from_a_server_elsewhere() {
+fn an_agent_on_this_machine_is_distinguished_from_a_server_elsewhere() {
     let is_local = |address: &str| address.parse::<Address>().unwrap().is_local();
     for here in [
         "127.0.0.1:8500",

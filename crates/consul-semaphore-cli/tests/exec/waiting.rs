@@ -127,7 +127,7 @@ async fn a_slot_that_has_cooled_is_given_back_also_after_a_wait_for_nothing() {
 }
 
 #[tokio::test]
-async fn who_does_not_wait_is_told_who_holds_the_slot() {
+async fn a_command_that_does_not_wait_says_who_holds_the_slot() {
     let stage = Stage::new().await;
     let mut holder = stage.exec("--name ci-7", "note holds; wait_for end");
     stage.noted("holds").await;

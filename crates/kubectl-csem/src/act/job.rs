@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_something_else_manages_is_told() {
+    fn one_that_something_else_manages_is_reported() {
         let spec = json!({ "suspend": true, "managedBy": "example.com/queue", "template": {} });
         let (.., done) = written(&job(&json!({}), &spec, &json!([])), Change::Hold);
         assert!(done.contains("example.com/queue"), "{done}");

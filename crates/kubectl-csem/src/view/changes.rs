@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_of_what_stays() {
+    fn what_stays_the_same_is_not_reported() {
         let one = seen(&json!({}), &[]);
         assert_eq!(one.since(&one, true), Vec::<String>::new());
     }

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_in_line_is_told_with_the_reason() {
+    fn a_job_outside_the_queue_is_shown_with_the_reason() {
         let semaphore = semaphore(&json!({ "waiting": 0 }));
         let workloads = [
             workload("held", &json!({ "consul-semaphore.io/hold": "true" })),

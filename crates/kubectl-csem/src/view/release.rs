@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_run_is_told_apart() {
+    fn one_that_does_not_run_is_distinguished() {
         let done = Phase::Finished { at_rest: true };
         says(
             &recorded(job(done, OnSlotLost::Suspend), Mode::Semaphore),

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_it_should_be_is_told() {
+    fn what_is_not_as_it_should_be_is_reported() {
         let mut semaphore = semaphore(&json!({
             "observedGeneration": 3, "limit": 3, "held": 23, "heldHere": 0,
             "holders": [
