@@ -17,9 +17,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     figures::{Goal, Row},
-    line::{Seen, Sight, create, follow},
     load::each,
     process, raw,
+    timeline::{Seen, Sight, create, follow},
 };
 
 /// How many Jobs wait.

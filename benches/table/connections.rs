@@ -16,9 +16,9 @@ use tokio::{sync::mpsc, task::AbortHandle, time::interval};
 
 use crate::{
     figures::{Goal, Row},
-    line::{Sight, follow},
     load::{self, Taken, scaled},
     process::{Process, kubernetes_rests},
+    timeline::{Sight, follow},
 };
 
 /// How many semaphores there are, with a Job that waits for each.

@@ -1,6 +1,6 @@
 //! A hand-over: a Job ends, the next one is started.
 //!
-//! `ours`: from a Job's Complete event to the event that shows the next Job of the line started, as a
+//! `ours`: from a Job's Complete event to the event that shows the next Job of the queue started, as a
 //! watch of this program's own sees both. The floor: the same for Jobs that this program hands over
 //! itself, with one raw transaction and one raw PATCH. Batches of both take turns.
 
@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
-    line::{Line, Seen, create, follow},
     raw::Raw,
+    timeline::{Seen, Timeline, create, follow},
 };
 
 /// How many hold a slot at once.
@@ -50,8 +50,8 @@ pub(crate) async fn batch(team: &Namespace, db: &Semaphore, prefix: &str) -> Tim
     .await;
     db.shows(serde_json::json!({ "waiting": BATCH })).await;
     db.resume().await;
-    let line = Line::until_complete(&mut events, prefix, BATCH).await;
-    Times::of(line.hand_overs(SLOTS))
+    let timeline = Timeline::until_complete(&mut events, prefix, BATCH).await;
+    Times::of(timeline.hand_overs(SLOTS))
 }
 
 /// Hands over a batch of Jobs by the least that it takes, while so many others hold slots beside them:
@@ -69,15 +69,15 @@ pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
         raw.hand_over(&slots, None, number).await;
         raw.start(name, number).await;
     }
-    let mut line = Line::default();
+    let mut timeline = Timeline::default();
     let numbers: HashMap<&str, usize> = names
         .iter()
         .enumerate()
         .map(|(number, name)| (name.as_str(), number))
         .collect();
-    while line.completed.len() < BATCH {
+    while timeline.completed.len() < BATCH {
         let (name, seen, at) = events.recv().await.expect("an event");
-        line.note(seen, at);
+        timeline.note(seen, at);
         if seen == Seen::Complete
             && let Some((number, next)) = waiting.next()
         {
@@ -90,5 +90,5 @@ pub(crate) async fn floor_batch(bed: &Bed, others: usize) -> Times {
         }
     }
     starts.join_all().await;
-    Times::of(line.hand_overs(SLOTS))
+    Times::of(timeline.hand_overs(SLOTS))
 }

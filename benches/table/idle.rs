@@ -7,9 +7,9 @@ use tokio::time::sleep;
 
 use crate::{
     figures::{Goal, Row},
-    line::follow,
     load::{self, scaled},
     process::{Process, kubernetes_rests},
+    timeline::follow,
 };
 
 const RUNNING: usize = 1000;
@@ -53,7 +53,7 @@ pub(crate) async fn rows(runs: usize) -> Vec<Row> {
     db.shows(serde_json::json!({ "waiting": waiting })).await;
     kubernetes_rests(&bed).await;
     process.rests().await;
-    all_is_told(&kubernetes).await;
+    all_events_are_written(&kubernetes).await;
     let kubernetes = Rates::measure(&kubernetes, runs).await;
 
     let mut rows = of_consul(&consul, running);
@@ -110,7 +110,7 @@ fn is_about_something(call: &Call) -> bool {
 
 /// Waits until each Job has its event that it waits: they are written one after another. For five minutes
 /// at the most: what is still asked then is not for what has happened.
-async fn all_is_told(kubernetes: &Proxy) {
+async fn all_events_are_written(kubernetes: &Proxy) {
     let mut silent = 0;
     for _ in 0..300 {
         let before = kubernetes.calls().len();

@@ -11,9 +11,8 @@ use testbed::{Bed, Kueue};
 use crate::{
     burst,
     figures::{Goal, Row, Times, rows_of_times},
-    hand_over,
-    line::{Line, create, follow},
-    process,
+    hand_over, process,
+    timeline::{Timeline, create, follow},
 };
 
 /// How many Jobs it hands over in a run: fewer than ours, because three of them take it a second.
@@ -59,9 +58,9 @@ async fn hand_overs(bed: &Bed, kueue: &Kueue) -> Times {
     .await;
     queue.shows_waiting(BATCH).await;
     queue.open().await;
-    let line = Line::until_complete(&mut events, "job-", BATCH).await;
+    let timeline = Timeline::until_complete(&mut events, "job-", BATCH).await;
     burst::clear(bed, &team).await;
-    Times::of(line.hand_overs(hand_over::SLOTS))
+    Times::of(timeline.hand_overs(hand_over::SLOTS))
 }
 
 /// Has Kueue start a batch of Jobs at once.

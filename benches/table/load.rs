@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testbed::{Consul, Job, Namespace, SEMAPHORE_FLAGS};
 use tokio::sync::mpsc;
 
-use crate::line::{Seen, Sight};
+use crate::timeline::{Seen, Sight};
 
 /// How many objects are created, or looked at, at once.
 const AT_ONCE: usize = 16;

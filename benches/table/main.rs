@@ -19,7 +19,6 @@ mod figures;
 mod hand_over;
 mod idle;
 mod kueue;
-mod line;
 mod load;
 mod many_holders;
 mod memory;
@@ -30,6 +29,7 @@ mod raft;
 mod raw;
 mod scale;
 mod start_up;
+mod timeline;
 
 use std::pin::Pin;
 

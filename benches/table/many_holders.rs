@@ -10,9 +10,9 @@ use testbed::{Bed, Namespace, Semaphore};
 use crate::{
     figures::{Goal, Row, rows_of_times},
     hand_over::{self, SLOTS},
-    line::follow,
     load::{self, scaled},
     process::all_rests,
+    timeline::follow,
 };
 
 const LIMIT: usize = 5000;

@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
     hand_over::{self, RUNS, SLOTS},
-    line::{Line, Seen, create, follow},
     raw,
+    timeline::{Seen, Timeline, create, follow},
 };
 
 /// How many Jobs wait together.
@@ -56,10 +56,10 @@ async fn naive_batch(bed: &Bed) -> Times {
         let naive = naive.clone();
         passes.push(tokio::spawn(async move { naive.run(&name, ended).await }));
     }
-    let mut line = Line::default();
-    while line.completed.len() < BATCH {
+    let mut timeline = Timeline::default();
+    while timeline.completed.len() < BATCH {
         let (name, seen, at) = events.recv().await.expect("an event");
-        line.note(seen, at);
+        timeline.note(seen, at);
         if seen == Seen::Complete {
             let end = ends.remove(&name).expect("a Job that ends once");
             end.send(()).expect("a pass that waits for it");
@@ -68,7 +68,7 @@ async fn naive_batch(bed: &Bed) -> Times {
     for pass in passes {
         pass.await.expect("a pass that ends well");
     }
-    Times::of(line.hand_overs(SLOTS))
+    Times::of(timeline.hand_overs(SLOTS))
 }
 
 /// What all passes of a semaphore have in common.

@@ -11,8 +11,8 @@ use tokio::{sync::mpsc, time::sleep};
 
 use crate::{
     figures::{Goal, Row},
-    line::{Line, Sight, create, follow},
     process,
+    timeline::{Sight, Timeline, create, follow},
 };
 
 /// How long an idle Consul is watched.
@@ -59,14 +59,14 @@ async fn ours_at_once(bed: &Bed, idle: f64, slots: usize, rounds: usize) -> f64 
     let team = bed.namespace("raft").await;
     let entries = Entries::start(bed.consul(), idle).await;
     let mut events = line_up(&team, slots, slots * rounds, "1s").await;
-    let mut line = Line::default();
+    let mut timeline = Timeline::default();
     for round in 1..=rounds {
-        while line.started.len() < slots * round {
-            note(&mut line, &mut events).await;
+        while timeline.started.len() < slots * round {
+            note(&mut timeline, &mut events).await;
         }
         bed.operator().pause().await;
-        while line.completed.len() < slots * round {
-            note(&mut line, &mut events).await;
+        while timeline.completed.len() < slots * round {
+            note(&mut timeline, &mut events).await;
         }
         bed.operator().resume().await;
     }
@@ -100,7 +100,7 @@ fn is_entry(call: &Call) -> bool {
 /// Hands over so many Jobs one by one, and waits until nothing of them is left in Consul.
 async fn hand_over(bed: &Bed, team: &Namespace, jobs: usize) {
     let mut events = line_up(team, 1, jobs, "200ms").await;
-    Line::until_complete(&mut events, "job-", jobs).await;
+    Timeline::until_complete(&mut events, "job-", jobs).await;
     ours_are_gone(bed.consul()).await;
 }
 
@@ -126,9 +126,9 @@ async fn go_semaphore(bed: &Bed, idle: f64, prefix: &str) -> f64 {
     entries.so_far().await / f64::from(GRANTS)
 }
 
-async fn note(line: &mut Line, events: &mut mpsc::Receiver<Sight>) {
+async fn note(timeline: &mut Timeline, events: &mut mpsc::Receiver<Sight>) {
     let (_, seen, at) = events.recv().await.expect("an event");
-    line.note(seen, at);
+    timeline.note(seen, at);
 }
 
 /// Waits until no session of the operator's is left.

@@ -9,9 +9,9 @@ use testbed::{Bed, Consul, Namespace, Semaphore};
 use crate::{
     figures::{Goal, Row, Times, rows_of_times},
     hand_over::{self, RUNS, SLOTS},
-    line::{Line, follow},
     load::{self, Taken, scaled},
     process::kubernetes_rests,
+    timeline::{Timeline, follow},
 };
 
 const GOAL: Goal = Goal::AtMost(1.2);
@@ -146,7 +146,7 @@ impl Keyed {
         for other in others {
             consul.give_back(&prefix, &other).await;
         }
-        let line = Line::until_complete(&mut events, &own, BATCH).await;
+        let line = Timeline::until_complete(&mut events, &own, BATCH).await;
         Times::of(line.hand_overs(SLOTS))
     }
 }

@@ -19,9 +19,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     figures::{Goal, Row},
-    line::{Seen, Sight, follow},
     load::{self, scaled},
     process::all_rests,
+    timeline::{Seen, Sight, follow},
 };
 
 const RUNNING: usize = 1000;

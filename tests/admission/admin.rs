@@ -4,7 +4,7 @@ use std::fs;
 
 use testbed::{
     Bed,
-    proof::{End, HOLD, is_warned, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    proof::{End, HOLD, is_warned, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 use crate::stage::{
@@ -39,7 +39,7 @@ async fn to_act_as_the_operator_has_to_be_meant_and_is_not_for_everybody() {
     let holder = team.job("holder").semaphore("db").runs("1h").create().await;
     runs_in_a_slot(&bed, &db, &holder).await;
     let waits = team.job("waits").semaphore("db").runs("1h").create().await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     let user = {
         Person::user(&bed, &team).await;
         bed.kubeconfig_of(&team, "user").await.display().to_string()
@@ -75,7 +75,7 @@ async fn to_act_as_the_operator_has_to_be_meant_and_is_not_for_everybody() {
     // The operator knows better.
     is_warned(&waits, "RanWithoutSlot", "it ran without a slot of db").await;
     waits.is_waiting().await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     for [job, next] in [[&holder, &waits]] {
         pods_end(&team, job, End::Succeeded).await;
         runs_in_a_slot(&bed, &db, next).await;

@@ -4,10 +4,10 @@ use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
 use testbed::{
     Bed, Namespace, Semaphore,
-    helpers::told,
+    helpers::event_reasons,
     proof::{
-        End, HOLD, PRIORITY, SEMAPHORE, SESSION, all_is_decided, holders_are, is_told, line_is,
-        nothing_is_left, pods_end, runs_in_a_slot,
+        End, HOLD, PRIORITY, SEMAPHORE, SESSION, all_is_decided, gets_event, holders_are,
+        nothing_is_left, pods_end, queue_is, runs_in_a_slot,
     },
 };
 
@@ -56,7 +56,7 @@ async fn only_the_operator_starts_a_job_that_waits() {
     // By its priority: both may be of the same second.
     let lies_behind = team.job("lies-behind").semaphore("db");
     let lies_behind = lies_behind.annotation(PRIORITY, "-1").create().await;
-    line_is(&db, [&waits, &lies_behind]).await;
+    queue_is(&db, [&waits, &lies_behind]).await;
     let people = people(&bed, &team).await;
     for (_, person) in &people {
         is_refused(person.change("waits", unsuspended()).await, STARTS);
@@ -102,18 +102,18 @@ async fn only_the_operator_starts_a_job_that_waits() {
         };
         allowed(suspended()).await;
         allowed(annotated(HOLD, Some("true"))).await;
-        line_is(&db, [&lies_behind]).await;
+        queue_is(&db, [&lies_behind]).await;
         allowed(annotated(HOLD, None)).await;
         allowed(annotated(PRIORITY, Some("-2"))).await;
-        line_is(&db, [&lies_behind, &waits]).await;
+        queue_is(&db, [&lies_behind, &waits]).await;
         allowed(annotated(PRIORITY, Some("1"))).await;
-        line_is(&db, [&waits, &lies_behind]).await;
+        queue_is(&db, [&waits, &lies_behind]).await;
         allowed(annotated(KEY, Some("k"))).await;
         allowed(annotated(KEY, None)).await;
         allowed(annotated(SEMAPHORE, Some("other"))).await;
-        line_is(&db, [&lies_behind]).await;
+        queue_is(&db, [&lies_behind]).await;
         allowed(annotated(SEMAPHORE, Some("db"))).await;
-        line_is(&db, [&waits, &lies_behind]).await;
+        queue_is(&db, [&waits, &lies_behind]).await;
         allowed(json!({ "metadata": { "labels": { "a": who.replace(' ', "-") }, "finalizers": ["example.com/a"] } })).await;
         allowed(json!({ "metadata": { "finalizers": null } })).await;
         allowed(json!({ "spec": { "parallelism": 2, "backoffLimit": 3 } })).await;
@@ -130,9 +130,13 @@ async fn only_the_operator_starts_a_job_that_waits() {
         .expect("it is its user's");
     waits.is_running().await;
     all_is_decided(&team, &db).await;
-    line_is(&db, [&lies_behind]).await;
+    queue_is(&db, [&lies_behind]).await;
     waits.is_running().await;
-    assert!(!told(&waits).await.contains(&"RanWithoutSlot".to_owned()));
+    assert!(
+        !event_reasons(&waits)
+            .await
+            .contains(&"RanWithoutSlot".to_owned())
+    );
     for name in ["lies-behind", "holder"] {
         user.delete(name).await.expect("it is its user's");
     }
@@ -276,7 +280,7 @@ async fn a_job_that_holds_a_slot_stays_with_its_semaphore() {
     }
     pods_end(&team, &holder, End::Failed).await;
     holder.is_on_hold().await;
-    is_told(&holder, "Normal", "PutOnHold", HOLD).await;
+    gets_event(&holder, "Normal", "PutOnHold", HOLD).await;
     is_refused(user.change("holder", unsuspended()).await, STARTS);
     user.change("holder", changes[0].clone())
         .await
@@ -313,7 +317,7 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
         is_refused(person.change("stranger", named.clone()).await, RUNS);
     }
     stranger.is_running().await;
-    assert_eq!(told(&stranger).await, Vec::<String>::new());
+    assert_eq!(event_reasons(&stranger).await, Vec::<String>::new());
     let in_the_same_change = together(named, &suspended());
     user.change("stranger", in_the_same_change)
         .await
@@ -321,7 +325,11 @@ async fn a_job_that_runs_is_suspended_when_it_is_annotated() {
     runs_in_a_slot(&bed, &db, &stranger).await;
     pods_end(&team, &stranger, End::Succeeded).await;
     stranger.is_complete().await;
-    assert!(!told(&stranger).await.contains(&"RanWithoutSlot".to_owned()));
+    assert!(
+        !event_reasons(&stranger)
+            .await
+            .contains(&"RanWithoutSlot".to_owned())
+    );
 
     // Or before, in a change of its own.
     user.create(&unnamed("another")).await.expect("a Job");
@@ -346,7 +354,7 @@ async fn only_a_job_that_was_made_so_is_skipped() {
     let team = bed.namespace("made-to-wait").await;
     let db = taken(&bed, &team).await;
     let waits = team.job("waits").semaphore("db").create().await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     let people = people(&bed, &team).await;
     let [(_, user), _] = &people;
     let asks_for_nothing = stranger("stranger", Some(true));
@@ -368,7 +376,7 @@ async fn only_a_job_that_was_made_so_is_skipped() {
         }
     }
     all_is_decided(&team, &db).await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
 
     // Nobody looks at one that has ended.
     pods_end(&team, &team.job("holder"), End::Succeeded).await;
@@ -387,7 +395,7 @@ async fn a_job_is_skipped_by_what_it_was_made_with() {
     let later = team.semaphore("later").limit(1).paused(true).create().await;
     let skips = team.job("skips").semaphore("later");
     let skips = skips.annotation(ON_CONTENTION, "Skip").create().await;
-    line_is(&later, [&skips]).await;
+    queue_is(&later, [&skips]).await;
     let people = people(&bed, &team).await;
     let [(_, user), _] = &people;
     let mut queued = job("queued", Some(true));
@@ -409,12 +417,12 @@ async fn a_job_is_skipped_by_what_it_was_made_with() {
         let in_line = annotated(HOLD, None);
         person.change("skips", in_line).await.expect("it is not");
     }
-    line_is(&later, [&skips]).await;
+    queue_is(&later, [&skips]).await;
 
     // As the message says.
     let waits = json!({ "metadata": { "annotations": { SEMAPHORE: "db", ON_CONTENTION: null } } });
     user.change("skips", waits).await.expect("it waits");
-    line_is(&db, [&skips]).await;
+    queue_is(&db, [&skips]).await;
     pods_end(&team, &team.job("holder"), End::Succeeded).await;
     skips.is_complete().await;
     nothing_is_left(&bed, &team, &db).await;

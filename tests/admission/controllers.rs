@@ -7,8 +7,8 @@ use kube::{Api, api::DeleteParams};
 use serde_json::json;
 use testbed::{
     Job, Namespace, eventually, eventually_within,
-    helpers::told,
-    proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    helpers::event_reasons,
+    proof::{End, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 use crate::stage::{Person, STARTS, annotated, bed, is_refused, job, suspend, unsuspended};
@@ -40,7 +40,7 @@ async fn the_jobs_of_a_cron_job_wait_for_their_slots() {
     runs_in_a_slot(&bed, &db, &first).await;
     team.kubectl(["create", "job", "by-hand", "--from=cronjob/report"])
         .await;
-    line_is(&db, [&by_hand]).await;
+    queue_is(&db, [&by_hand]).await;
     let stopped = r#"{"spec":{"suspend":true}}"#;
     team.kubectl(["patch", "cronjob", "report", "--patch", stopped])
         .await;
@@ -49,7 +49,11 @@ async fn the_jobs_of_a_cron_job_wait_for_their_slots() {
     pods_end(&team, &by_hand, End::Succeeded).await;
     by_hand.is_complete().await;
     for job in [&first, &by_hand] {
-        assert!(!told(job).await.contains(&"RanWithoutSlot".to_owned()));
+        assert!(
+            !event_reasons(job)
+                .await
+                .contains(&"RanWithoutSlot".to_owned())
+        );
     }
     nothing_is_left(&bed, &team, &db).await;
     assert_eq!((observer.peak_holders(), observer.peak_jobs()), (1, 1));
@@ -79,7 +83,7 @@ async fn a_controller_of_others_does_all_but_start_it() {
     let made = controller.create(&child).await.expect("a Job");
     assert_eq!(suspend(&made), Some(true));
     let child = team.job("child");
-    line_is(&db, [&child]).await;
+    queue_is(&db, [&child]).await;
     for _ in 0..3 {
         is_refused(controller.change("child", unsuspended()).await, STARTS);
     }
@@ -135,12 +139,12 @@ async fn those_of_kubernetes_are_not_hindered() {
     let foreground = job("foreground").create().await;
     runs_in_a_slot(&bed, &db, &foreground).await;
     let waits = job("waits").create().await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     foreground.delete_in_foreground().await;
     foreground.is_gone().await;
     runs_in_a_slot(&bed, &db, &waits).await;
     let orphaned = job("orphaned").create().await;
-    line_is(&db, [&orphaned]).await;
+    queue_is(&db, [&orphaned]).await;
     orphaned.delete_and_orphan_pods().await;
     orphaned.is_gone().await;
     waits.delete().await;
@@ -167,7 +171,7 @@ async fn a_namespace_goes_with_the_jobs_in_it() {
     let runs = job("runs").create().await;
     let grant = runs_in_a_slot(&bed, &db, &runs).await;
     let waits = job("waits").create().await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     let namespaces = Api::<KubeNamespace>::all(bed.client().clone());
     namespaces
         .delete(team.name(), &DeleteParams::default())

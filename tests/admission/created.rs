@@ -6,8 +6,8 @@ use k8s_openapi::api::batch::v1 as batch;
 use serde_json::{Value, json};
 use testbed::{
     Bed,
-    helpers::told,
-    proof::{End, HOLD, PRIORITY, SEMAPHORE, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    helpers::event_reasons,
+    proof::{End, HOLD, PRIORITY, SEMAPHORE, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 use crate::stage::{
@@ -67,7 +67,7 @@ async fn whoever_makes_it_and_however_it_is_made_suspended() {
             "NoSemaphore"
         };
         job.has_event(expected).await;
-        assert_eq!(told(&job).await, [expected], "{name}");
+        assert_eq!(event_reasons(&job).await, [expected], "{name}");
         job.is_waiting().await;
         let events = job.events().await;
         let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
@@ -150,7 +150,7 @@ async fn a_copy_brings_nothing_of_the_operators_with_it() {
     bears_no_report(&made);
 
     let copy = team.job("copy");
-    line_is(&db, [&copy]).await;
+    queue_is(&db, [&copy]).await;
     pods_end(&team, &original, End::Succeeded).await;
     let of_copy = runs_in_a_slot(&bed, &db, &copy).await;
     assert_ne!(of_copy.session, of_original.session);

@@ -18,5 +18,5 @@ mod controllers;
 mod created;
 mod manifests;
 mod refused;
-mod told;
+mod reported;
 mod whole_way;

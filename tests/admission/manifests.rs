@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use testbed::{
     Bed, Namespace,
-    proof::{End, grant_of, is_told, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    proof::{End, gets_event, grant_of, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 use crate::stage::{GUARD, STARTS, bed, job};
@@ -45,7 +45,7 @@ async fn one_that_leaves_suspend_out_may_be_applied_at_any_time() {
         };
         let job = team.job("job");
         again().await;
-        line_is(&db, [&job]).await;
+        queue_is(&db, [&job]).await;
         again().await;
         pods_end(&team, &first, End::Succeeded).await;
         let grant = runs_in_a_slot(&bed, &db, &job).await;
@@ -89,6 +89,6 @@ async fn one_that_gives_it_is_in_the_way() {
     apply(&bed, &team, &[], &suspended)
         .await
         .expect("its user may suspend it");
-    is_told(&job, "Normal", "PutOnHold", "").await;
+    gets_event(&job, "Normal", "PutOnHold", "").await;
     nothing_is_left(&bed, &team, &db).await;
 }

@@ -6,8 +6,8 @@ use kube::api::ListParams;
 use serde_json::json;
 use testbed::{
     Bed, Policy, eventually, eventually_within,
-    helpers::told,
-    proof::{End, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    helpers::event_reasons,
+    proof::{End, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 use crate::{
@@ -41,12 +41,12 @@ async fn what_is_made_running_is_refused() {
     operator.start().await;
     eventually("the operator misses nothing", || async {
         let logs = operator.logs();
-        let told = ["guard", "refuse"].map(|policy| {
+        let refused = ["guard", "refuse"].map(|policy| {
             let words =
                 format!("ValidatingAdmissionPolicy {policy}.consul-semaphore.io is in force");
             logs.contains(&words)
         });
-        if told == [true, true] {
+        if refused == [true, true] {
             Ok(())
         } else {
             Err(logs)
@@ -107,13 +107,17 @@ async fn what_is_made_running_is_refused() {
 
     user.create(&job("job", Some(true))).await.expect("a Job");
     let waiting = team.job("job");
-    line_is(&db, [&waiting]).await;
+    queue_is(&db, [&waiting]).await;
     is_refused(user.change("job", unsuspended()).await, STARTS);
     pods_end(&team, &first, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &waiting).await;
     pods_end(&team, &waiting, End::Succeeded).await;
     for job in [&first, &waiting] {
-        assert!(!told(job).await.contains(&"RanWithoutSlot".to_owned()));
+        assert!(
+            !event_reasons(job)
+                .await
+                .contains(&"RanWithoutSlot".to_owned())
+        );
     }
     nothing_is_left(&bed, &team, &db).await;
     operator.stop().await;

@@ -4,10 +4,10 @@
 use serde_json::json;
 use testbed::{
     Bed, Job, LimitWatch, Namespace, Semaphore, eventually,
-    helpers::told,
+    helpers::event_reasons,
     proof::{
-        End, HOLD, SESSION, grant_of, is_given_back, is_warned, line_is, nothing_is_left, pods_end,
-        running_pods, runs_in_a_slot,
+        End, HOLD, SESSION, grant_of, is_given_back, is_warned, nothing_is_left, pods_end,
+        queue_is, running_pods, runs_in_a_slot,
     },
 };
 
@@ -47,11 +47,11 @@ impl Stage {
         last.is_complete().await;
         nothing_is_left(&self.bed, &self.team, &self.db).await;
         for job in jobs {
-            let told = told(job).await;
+            let reasons = event_reasons(job).await;
             for never in ["RanWithoutSlot", "StartRefused"] {
                 assert!(
-                    !told.contains(&never.to_owned()),
-                    "{}: {told:?}",
+                    !reasons.contains(&never.to_owned()),
+                    "{}: {reasons:?}",
                     job.name()
                 );
             }
@@ -73,7 +73,7 @@ async fn they_wait_run_and_end() {
         stage.job("c").await,
     ];
     let mut last = runs_in_a_slot(bed, db, &a).await;
-    line_is(db, [&b, &c]).await;
+    queue_is(db, [&b, &c]).await;
     for [job, next] in [[&a, &b], [&b, &c]] {
         pods_end(team, job, End::Succeeded).await;
         job.is_complete().await;
@@ -134,7 +134,7 @@ async fn one_is_suspended_by_its_user_and_goes_on_later() {
     let a = stage.job("a").await;
     let grant = runs_in_a_slot(bed, db, &a).await;
     let b = stage.job("b").await;
-    line_is(db, [&b]).await;
+    queue_is(db, [&b]).await;
     a.suspend().await;
     a.is_on_hold().await;
     is_given_back(bed, db, &grant).await;
@@ -146,7 +146,7 @@ async fn one_is_suspended_by_its_user_and_goes_on_later() {
         "{SESSION} reports it still"
     );
     a.annotate(HOLD, None).await;
-    line_is(db, [&a]).await;
+    queue_is(db, [&a]).await;
     pods_end(team, &b, End::Succeeded).await;
     runs_in_a_slot(bed, db, &a).await;
     stage.ends_well(&a, &[&a, &b]).await;

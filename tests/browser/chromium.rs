@@ -46,7 +46,7 @@ pub(crate) struct Chromium {
 struct Pipe {
     write: ChildStdin,
     read: BufReader<ChildStdout>,
-    /// What it has told by itself.
+    /// The events that it has sent.
     events: Vec<Value>,
 }
 
@@ -137,15 +137,15 @@ impl Pipe {
         let written = self.write.write_all(command.as_bytes()).await;
         written.expect("Chromium runs: chromium.log in the folder of this test says more");
         loop {
-            let mut told = Vec::new();
-            let read = self.read.read_until(0, &mut told).await;
+            let mut message = Vec::new();
+            let read = self.read.read_until(0, &mut message).await;
             assert!(read.expect("it is readable") > 0, "Chromium has ended");
-            told.pop();
-            let told: Value = serde_json::from_slice(&told).expect("JSON");
-            if told["id"] == id {
-                return told;
+            message.pop();
+            let message: Value = serde_json::from_slice(&message).expect("JSON");
+            if message["id"] == id {
+                return message;
             }
-            self.events.push(told);
+            self.events.push(message);
         }
     }
 }
@@ -203,7 +203,7 @@ impl Page<'_> {
 
     /// What the browser refused because the page's policy forbids it, and what its scripts threw.
     pub(crate) async fn violations(&self) -> Vec<String> {
-        // All that was told before this is read by then.
+        // All events from before this is read by then.
         self.run("0").await;
         let pipe = self.browser.pipe.lock().await;
         let is_wrong = |event: &&Value| match event["method"].as_str() {

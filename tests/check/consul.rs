@@ -103,7 +103,7 @@ async fn where_all_is_allowed_all_is_known() {
 }
 
 #[tokio::test]
-async fn a_token_that_consul_does_not_know_is_told() {
+async fn a_token_that_consul_does_not_know_is_reported() {
     let consul = Consul::builder().acls(MANAGEMENT).start().await;
     let stranger = consul.with_token("00000000-0000-4000-8000-000000000000");
     let said = Said::of(&NODE, &variables(&stranger)).await;
@@ -188,7 +188,7 @@ async fn the_shortest_ttl_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_consul_without_a_leader_is_told() {
+async fn a_consul_without_a_leader_is_reported() {
     let consul = Consul::start().await;
     let proxy = Proxy::start(consul.address()).await;
     proxy.faults(|call| (call.path == "/v1/status/leader").then_some(Fault::Refused(200, "\"\"")));
@@ -199,7 +199,7 @@ async fn a_consul_without_a_leader_is_told() {
 }
 
 #[tokio::test]
-async fn clocks_that_are_apart_are_told() {
+async fn clocks_that_differ_are_reported() {
     let consul = MockServer::start().await;
     let answer = ResponseTemplate::new(200)
         .set_body_string("\"\"")

@@ -1,5 +1,5 @@
-//! `check` against a real Consul and a real Kubernetes: each thing that does not work is told, with what
-//! to do about it, and nothing is left behind.
+//! `check` against a real Consul and a real Kubernetes: each thing that does not work is reported, with what to do
+//! about it, and nothing is left behind.
 #![allow(
     clippy::expect_used,
     clippy::panic,

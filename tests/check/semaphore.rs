@@ -26,7 +26,7 @@ async fn first_waits(bed: &Bed, team: &Namespace, db: &Semaphore, job: &str, why
 }
 
 #[tokio::test]
-async fn a_semaphore_that_works_is_told() {
+async fn a_semaphore_that_works_is_reported() {
     let bed = Bed::shared().await;
     let team = bed.namespace("check-works").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -88,7 +88,7 @@ async fn a_semaphore_that_works_is_told() {
 }
 
 #[tokio::test]
-async fn one_that_is_not_there_is_told() {
+async fn a_missing_semaphore_is_reported() {
     let bed = Bed::shared().await;
     let team = bed.namespace("check-none").await;
     let said = look(&bed, &team, "db").await;
@@ -102,7 +102,7 @@ async fn one_that_is_not_there_is_told() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way_is_told() {
+async fn obstacles_are_reported() {
     let bed = Bed::shared().await;
     let team = bed.namespace("check-way").await;
     let db = team.semaphore("db").limit(2).create().await;
@@ -164,9 +164,9 @@ async fn what_is_in_the_way_is_told() {
     bed.consul().delete(&lock).await;
 }
 
-/// Nobody works here: what is told is what an operator would do.
+/// No operator runs here: the report says what one would do.
 #[tokio::test]
-async fn without_an_operator_it_is_told_what_it_would_do() {
+async fn without_an_operator_the_report_says_what_it_would_do() {
     let bed = Bed::builder().without_operator().start().await;
     let team = bed.namespace("check-would").await;
     let db = team.semaphore("db").limit(1).create().await;
@@ -212,7 +212,7 @@ async fn without_an_operator_it_is_told_what_it_would_do() {
 /// With the operator's token a semaphore must be in its namespace's folder; with one of its own Consul
 /// decides, if the operator may read it.
 #[tokio::test]
-async fn whose_token_it_is_and_where_it_may_go_is_told() {
+async fn the_report_says_whose_token_it_is_and_where_it_may_be_used() {
     let bed = Bed::shared().await;
     let team = bed.namespace("check-token").await;
     let elsewhere = format!("elsewhere/{}", team.name());

@@ -96,7 +96,7 @@ async fn a_read_outlasts_an_election_and_too_many_requests() {
 }
 
 #[tokio::test]
-async fn what_does_not_end_is_told_with_its_reason() {
+async fn what_does_not_end_is_reported_with_its_reason() {
     for (status, body, reason) in [
         (500, "rpc error making call: No cluster leader", "NoLeader"),
         (429, "Your IP is issuing too many", "TooManyRequests"),

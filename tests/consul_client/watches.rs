@@ -64,7 +64,7 @@ async fn there_is_a_reading_after_every_wait_though_nothing_changes() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_that_consul_is_away_and_that_there_is_one_without_its_data() {
+async fn a_watch_reports_that_consul_is_away_and_that_it_has_lost_its_data() {
     let (one, _) = start().await;
     let folder = Folder::new().unwrap();
     let addresses = format!("{},{}", one.address(), socket(&folder));

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, process::Command};
 use crate::page::{pages, root, text_of};
 
 /// The targets that a text tells to make: in `code`, or at the beginning of a command.
-fn told(text: &str) -> BTreeSet<String> {
+fn targets_of(text: &str) -> BTreeSet<String> {
     let mut targets = BTreeSet::new();
     for line in text.lines() {
         let spans = line.split('`').skip(1).step_by(2);
@@ -24,10 +24,10 @@ fn told(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_they_tell_to_make_can_be_made() {
+fn make_targets_in_the_docs_exist() {
     let targets: BTreeSet<_> = pages()
         .iter()
-        .flat_map(|page| told(&text_of(page)))
+        .flat_map(|page| targets_of(&text_of(page)))
         .collect();
     assert!(targets.len() > 8, "{targets:?}");
     for target in targets {
@@ -47,7 +47,7 @@ fn what_they_tell_to_make_can_be_made() {
 
 #[test]
 fn it_finds_them_in_prose_and_in_commands() {
-    let found = told(
+    let found = targets_of(
         "Run `make a`, or `N=4 make b X=1`, to make sure.\n$ make c-1.8   # c\nmake d\n`make`",
     );
     assert_eq!(found, ["a", "b", "c-1.8", "d"].map(str::to_owned).into());

@@ -43,7 +43,7 @@ fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
 }
 
 /// The words of the first column, of rows that say something in all others but those that may be empty.
-fn told(page: &str, section: &str, may_be_empty: &[usize]) -> BTreeSet<String> {
+fn documented(page: &str, section: &str, may_be_empty: &[usize]) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for row in rows(page, section) {
         for (column, cell) in row.iter().enumerate() {
@@ -67,14 +67,17 @@ fn it_has_every_condition_and_reason() {
     let mut expected = variants("crates/api/src/conditions.rs", "Reason");
     assert!(expected.len() > 20, "{expected:?}");
     expected.extend(variants("crates/api/src/conditions.rs", "ConditionType"));
-    assert_eq!(told(REFERENCE, "Conditions: what to do", &[]), expected);
+    assert_eq!(
+        documented(REFERENCE, "Conditions: what to do", &[]),
+        expected
+    );
 }
 
 #[test]
 fn it_has_every_event() {
     let expected = variants("src/controller/events.rs", "Reason");
     assert!(expected.len() > 15, "{expected:?}");
-    assert_eq!(told(REFERENCE, "Events", &[1]), expected);
+    assert_eq!(documented(REFERENCE, "Events", &[1]), expected);
 }
 
 /// The page of metrics, after everything has happened once.
@@ -116,7 +119,7 @@ fn it_has_every_metric() {
     let made =
         ["make.plain(", "make.seconds(", "Info::new("].map(|call| source.matches(call).count());
     assert_eq!(expected.len(), made.iter().sum::<usize>(), "{expected:?}");
-    assert_eq!(told(REFERENCE, "Metrics", &[1]), expected);
+    assert_eq!(documented(REFERENCE, "Metrics", &[1]), expected);
 }
 
 /// The operator's metrics that a text names.
@@ -160,7 +163,7 @@ fn operations_have_every_alert() {
     let expected: BTreeSet<_> = names.map(str::to_owned).collect();
     assert!(expected.len() > 5, "{expected:?}");
     assert_eq!(
-        told("docs/operations.md", "What to alert on", &[]),
+        documented("docs/operations.md", "What to alert on", &[]),
         expected
     );
 }

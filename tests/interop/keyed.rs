@@ -84,11 +84,11 @@ async fn the_slot_of_each_key_cools_by_itself() {
     let next = job(&team, "next", "one").create().await;
     b.is_running().await;
     a.finish().await;
-    let told = a.has_event("SlotCooling").await;
-    assert!(told.contains("stays held until"), "{told}");
-    let until = told.split("stays held until ").nth(1);
+    let note = a.has_event("SlotCooling").await;
+    assert!(note.contains("stays held until"), "{note}");
+    let until = note.split("stays held until ").nth(1);
     let until = until.and_then(|rest| rest.split([' ', ',', ';']).next());
-    let until: jiff::Timestamp = until.and_then(|time| time.parse().ok()).expect(&told);
+    let until: jiff::Timestamp = until.and_then(|time| time.parse().ok()).expect(&note);
 
     next.is_running().await;
     let session = next.session().await.expect("its session");

@@ -10,7 +10,7 @@ async fn message(semaphore: &Semaphore) -> String {
 }
 
 #[tokio::test]
-async fn another_limit_of_theirs_is_told_and_not_touched() {
+async fn another_limit_of_theirs_is_reported_and_not_touched() {
     let bed = Bed::shared().await;
     let team = bed.namespace("their-limit").await;
     let prefix = team.semaphore("db").lock_prefix();
@@ -39,8 +39,8 @@ async fn another_limit_of_theirs_is_told_and_not_touched() {
     job.is_complete().await;
 }
 
-/// Contenders of others on a semaphore of 2 whose one slot left is taken by a Job, and how a change of
-/// the limit is told.
+/// Contenders of others on a semaphore of 2 whose one slot left is taken by a Job, and how a change of an event reports
+/// the limit.
 async fn refused(semaphore: &Semaphore, change: Value) -> String {
     semaphore.patch(change).await;
     semaphore.has_event("OthersRefused").await
@@ -64,9 +64,9 @@ async fn a_limit_that_moves_says_how_many_of_the_others_will_be_refused() {
     })
     .await;
 
-    let told = refused(&db, json!({ "spec": { "limit": 2 } })).await;
-    assert!(told.contains("from 1 to 2"), "{told}");
-    assert!(told.contains(" of other"), "{told}");
+    let note = refused(&db, json!({ "spec": { "limit": 2 } })).await;
+    assert!(note.contains("from 1 to 2"), "{note}");
+    assert!(note.contains(" of other"), "{note}");
     for waiter in &waiters {
         waiter
             .fails_with("semaphore limit conflict (lock: 2, local: 1)")
@@ -87,9 +87,9 @@ async fn a_limit_that_is_enforced_says_how_many_of_the_others_will_be_refused() 
     db.has_condition("Ready", "False", "LimitConflict").await;
 
     let enforce = json!({ "spec": { "limitPolicy": "Enforce" } });
-    let told = refused(&db, enforce).await;
-    assert!(told.contains("from 5 to 3"), "{told}");
-    assert!(told.contains("1 contender of other"), "{told}");
+    let note = refused(&db, enforce).await;
+    assert!(note.contains("from 5 to 3"), "{note}");
+    assert!(note.contains("1 contender of other"), "{note}");
     db.is_ready().await;
     // Who holds already keeps its slot and gives it back.
     go.stop().await;

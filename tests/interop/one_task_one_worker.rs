@@ -69,23 +69,23 @@ impl Cluster {
         })
         .await;
         if !done {
-            let told = self.skipped(job).await;
+            let note = self.skipped(job).await;
             let holder = format!("{} batch/{} (session ", other.name, job.name());
-            assert!(told.contains(&holder), "{told}");
+            assert!(note.contains(&holder), "{note}");
         }
         done
     }
 
-    /// Waits until a Job is deleted in favour of another, which the Job and its `CronJob` are told with
-    /// the same words, and returns these.
+    /// Waits until a Job is deleted in favour of another, of which the Job and its `CronJob` have an event with the
+    /// same words, and returns these.
     async fn skipped(&self, job: &Job) -> String {
         job.is_gone().await;
-        let told = job.has_event("Skipped").await;
-        let why = told.strip_prefix("deleted, as ").expect(&told).to_owned();
+        let note = job.has_event("Skipped").await;
+        let why = note.strip_prefix("deleted, as ").expect(&note).to_owned();
         assert_eq!(job.pods().await.len(), 0);
         let events: Api<Event> = self.team.api();
         let about = "involvedObject.kind=CronJob,reason=Skipped";
-        eventually("its CronJob is told", || async {
+        eventually("its CronJob has the event", || async {
             let events = events.list(&ListParams::default().fields(about)).await;
             let events = events.map_err(|error| error.to_string())?.items;
             let notes: Vec<_> = events.into_iter().filter_map(|it| it.message).collect();
@@ -144,12 +144,12 @@ async fn one_is_slower(west: &Cluster, east: &Cluster) {
     fast.is_complete().await;
     fast.has_event("SlotCooling").await;
     let slow = east.at("short", hour).await;
-    let told = east.skipped(&slow).await;
+    let note = east.skipped(&slow).await;
     let holder = format!("by west batch/{} (session ", fast.name());
-    assert!(told.contains(&holder), "{told}");
+    assert!(note.contains(&holder), "{note}");
     assert!(
-        told.contains("is done and whose slot cools until"),
-        "{told}"
+        note.contains("is done and whose slot cools until"),
+        "{note}"
     );
     assert!(west.did(&fast, east).await);
 }
@@ -170,15 +170,15 @@ async fn one_was_down_over_the_hour(west: &Cluster, east: &Cluster) {
     late.is_waiting().await;
 
     east.bed.operator().start().await;
-    let told = east.skipped(&still).await;
+    let note = east.skipped(&still).await;
     assert!(
-        told.contains(done.name()) && told.contains("cools until"),
-        "{told}"
+        note.contains(done.name()) && note.contains("cools until"),
+        "{note}"
     );
-    let told = east.skipped(&late).await;
+    let note = east.skipped(&late).await;
     assert!(
-        told.contains("after the time that it was scheduled for"),
-        "{told}"
+        note.contains("after the time that it was scheduled for"),
+        "{note}"
     );
     // What came in time is done.
     let hour = Timestamp::now();
@@ -193,9 +193,9 @@ async fn a_worker_dies(west: &Cluster, east: &Cluster) {
     lost.is_running().await;
     let session = lost.session().await.expect("its session");
     let in_vain = east.at("long", Timestamp::now()).await;
-    let told = east.skipped(&in_vain).await;
+    let note = east.skipped(&in_vain).await;
     let holder = format!("by west batch/{} (session {session})", lost.name());
-    assert!(told.contains(&holder), "{told}");
+    assert!(note.contains(&holder), "{note}");
 
     west.bed.operator().kill().await;
     eventually("its slot is free, and nothing is left of it", || async {

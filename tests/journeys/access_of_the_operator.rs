@@ -274,7 +274,7 @@ async fn the_operator_uses_all_that_it_may_do() {
     holder.is_running().await;
     let skips = job("skips").annotation("consul-semaphore.io/on-contention", "Skip");
     skips.create().await.is_gone().await;
-    // The same is told twice: one event, which counts.
+    // The same event twice is one event with a count.
     let waits = job("waits").create().await;
     for _ in 0..2 {
         waits.is_waiting().await;

@@ -4,7 +4,7 @@ use testbed::{
     Bed, Job,
     proof::{
         End, SEMAPHORE, all_is_decided, grant_of, has_no_session, holders_are, is_given_back,
-        is_warned, line_is, nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+        is_warned, nothing_is_left, pods_end, pods_run, queue_is, runs_in_a_slot, uid_of,
     },
 };
 
@@ -21,11 +21,11 @@ async fn of_a_job_that_waits_moves_it_to_another_line_and_out_of_all_lines() {
     runs_in_a_slot(&bed, &mail, &m).await;
     let b = job("b", "db").create().await;
     let c = job("c", "db").create().await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
 
     b.annotate(SEMAPHORE, Some("mail")).await;
-    line_is(&db, [&c]).await;
-    line_is(&mail, [&b]).await;
+    queue_is(&db, [&c]).await;
+    queue_is(&mail, [&b]).await;
     pods_end(&team, &a, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &c).await;
     b.is_waiting().await;
@@ -35,9 +35,9 @@ async fn of_a_job_that_waits_moves_it_to_another_line_and_out_of_all_lines() {
     // Without the annotation a Job is its user's alone: it stays as it is until he starts it, and
     // then it runs in no slot.
     let d = job("d", "db").create().await;
-    line_is(&db, [&d]).await;
+    queue_is(&db, [&d]).await;
     d.annotate(SEMAPHORE, None).await;
-    line_is(&db, []).await;
+    queue_is(&db, []).await;
     has_no_session(&bed, &uid_of(&d).await).await;
     d.is_suspended().await;
     d.unsuspend().await;
@@ -66,7 +66,7 @@ async fn of_a_job_that_runs_leaves_it_bound_to_its_slot() {
     let of_removed = runs_in_a_slot(&bed, &db, &removed).await;
     let c = job("c").create().await;
     let d = job("d").create().await;
-    line_is(&db, [&c, &d]).await;
+    queue_is(&db, [&c, &d]).await;
 
     changed.annotate(SEMAPHORE, Some("mail")).await;
     removed.annotate(SEMAPHORE, None).await;
@@ -131,7 +131,7 @@ async fn added_to_a_job_that_runs_suspends_it_until_it_has_a_slot() {
     late.annotate(SEMAPHORE, Some("db")).await;
     is_warned(&late, "RanWithoutSlot", "it ran without a slot of db").await;
     late.is_waiting().await;
-    line_is(&db, [&late]).await;
+    queue_is(&db, [&late]).await;
     holders_are(&bed, &db, [&of_a]).await;
     pods_end(&team, &a, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &late).await;

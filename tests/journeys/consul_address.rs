@@ -1,9 +1,9 @@
-//! A wrong address of Consul is told before there is a semaphore to tell it of.
+//! A wrong address of Consul is logged before there is any semaphore.
 
 use testbed::{Bed, eventually, same};
 
 #[tokio::test]
-async fn an_address_at_which_nobody_answers_is_told_at_the_start() {
+async fn an_address_at_which_nobody_answers_is_logged_at_the_start() {
     let bed = Bed::shared().await;
     let args = [
         "--leader-election",
@@ -16,9 +16,9 @@ async fn an_address_at_which_nobody_answers_is_told_at_the_start() {
     let operator = &bed.another_operator("elsewhere", args, nowhere);
     operator.start().await;
     eventually("it says so", || async {
-        let told =
+        let is_warning =
             |line: &&str| line.contains("Consul gives no answer") && line.contains("127.0.0.1:9");
-        same(operator.logs().lines().filter(told).count(), 1)
+        same(operator.logs().lines().filter(is_warning).count(), 1)
     })
     .await;
     assert!(operator.stop().await.success());

@@ -64,9 +64,9 @@ async fn jobs_wait_and_go_on_while_consul_is_away() {
     quick.is_gone().await;
     eventually("it is said what may be left", || async {
         let left = ["get", "events", "--field-selector", "reason=LeftBehind"];
-        let told = team.kubectl(left).await;
+        let output = team.kubectl(left).await;
         let key = format!("{}/.lock", quick.lock_prefix());
-        told.contains(&key).then_some(()).ok_or(told)
+        output.contains(&key).then_some(()).ok_or(output)
     })
     .await;
 

@@ -104,7 +104,7 @@ pub(crate) async fn denied(semaphore: &Semaphore, rule: &str) {
 }
 
 #[tokio::test]
-async fn a_token_that_lacks_something_is_told_and_heals() {
+async fn a_token_that_lacks_something_is_reported_and_heals() {
     let access = Access::start().await;
     let bed = &access.bed;
     let team = bed.namespace("token").await;

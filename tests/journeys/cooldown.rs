@@ -54,9 +54,9 @@ async fn a_slot_stays_taken_until_it_has_cooled() {
     assert_eq!(body["cooldown"], 20);
     assert_eq!(body["name"], "short");
     short.is_complete().await;
-    let told = short.has_event("SlotCooling").await;
-    assert!(told.contains("stays held until"), "{told}");
-    assert!(told.contains(&session), "{told}");
+    let note = short.has_event("SlotCooling").await;
+    assert!(note.contains("stays held until"), "{note}");
+    assert!(note.contains(&session), "{note}");
 
     let granted = granted_at(&bed, &db, &next).await;
     let until = time(&body, "coolsUntil");
@@ -65,9 +65,9 @@ async fn a_slot_stays_taken_until_it_has_cooled() {
     next.finish().await;
     next.has_event("SlotReleased").await;
     db.shows(json!({ "held": 0, "heldHere": 0 })).await;
-    let told = next.events().await;
-    let mut reasons = told.iter().filter_map(|event| event.reason.as_deref());
-    assert!(reasons.all(|reason| reason != "SlotCooling"), "{told:?}");
+    let events = next.events().await;
+    let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
+    assert!(reasons.all(|reason| reason != "SlotCooling"), "{events:?}");
     assert_eq!(observer.peak_holders(), 1);
 }
 

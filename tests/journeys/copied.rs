@@ -3,7 +3,7 @@ use serde_json::json;
 use testbed::{
     Bed, Job, Namespace,
     proof::{
-        End, grant_of, holders_are, is_given_back, is_warned, line_is, nothing_is_left, pods_end,
+        End, grant_of, holders_are, is_given_back, is_warned, nothing_is_left, pods_end, queue_is,
         runs_in_a_slot,
     },
 };
@@ -24,12 +24,12 @@ async fn a_copy_starts_in_line_like_any_other() {
     );
     assert_eq!(grant_of(&suspended).await.as_ref(), Some(&of_original));
     suspended.has_event("SlotWaiting").await;
-    line_is(&db, [&suspended]).await;
+    queue_is(&db, [&suspended]).await;
     // One that runs has no slot for all that it says.
     let running = copy(&team, &original, "q", false).await.create().await;
     is_warned(&running, "RanWithoutSlot", "it ran without a slot of db").await;
     running.is_waiting().await;
-    line_is(&db, [&suspended, &running]).await;
+    queue_is(&db, [&suspended, &running]).await;
     holders_are(&bed, &db, [&of_original]).await;
     original.is_running().await;
 

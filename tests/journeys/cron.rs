@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use testbed::{
     Bed, Job, Namespace, eventually_within,
     proof::{
-        End, SEMAPHORE, all_is_decided, holders_are, is_given_back, is_warned, line_is,
-        nothing_is_left, pods_end, pods_run, runs_in_a_slot, uid_of,
+        End, SEMAPHORE, all_is_decided, holders_are, is_given_back, is_warned, nothing_is_left,
+        pods_end, pods_run, queue_is, runs_in_a_slot, uid_of,
     },
 };
 
@@ -33,7 +33,7 @@ async fn jobs_made_from_a_cron_job_by_hand() {
     create(&b, "runs").await;
     is_warned(&b, "RanWithoutSlot", "it ran without a slot of db").await;
     create(&c, "waits").await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
     for [job, next] in [[&a, &b], [&b, &c]] {
         pods_end(&team, job, End::Succeeded).await;
         job.is_complete().await;
@@ -73,7 +73,7 @@ async fn allow(bed: &Bed, team: &Namespace) {
     let of_first = runs_in_a_slot(bed, &db, &first).await;
     let second = job_of(team, "allow", [&first]).await;
     stop(team, "allow").await;
-    line_is(&db, [&second]).await;
+    queue_is(&db, [&second]).await;
     holders_are(bed, &db, [&of_first]).await;
     pods_end(team, &first, End::Succeeded).await;
     runs_in_a_slot(bed, &db, &second).await;
@@ -97,7 +97,7 @@ async fn forbid(bed: &Bed, team: &Namespace) {
         .await;
     schedule(team, "forbid").await;
     let waits = job_of(team, "forbid", []).await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     eventually_within(SCHEDULE, "the next one is forbidden", || async {
         let about = "involvedObject.kind=CronJob,involvedObject.name=forbid";
         let events = team
@@ -111,7 +111,7 @@ async fn forbid(bed: &Bed, team: &Namespace) {
     })
     .await;
     stop(team, "forbid").await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     holders_are(bed, &db, [&of_other]).await;
     pods_end(team, &other, End::Succeeded).await;
     runs_in_a_slot(bed, &db, &waits).await;
@@ -133,7 +133,7 @@ async fn replace(bed: &Bed, team: &Namespace) {
     stop(team, "replace").await;
     first.is_gone().await;
     all_is_decided(team, &db).await;
-    line_is(&db, [&second]).await;
+    queue_is(&db, [&second]).await;
     holders_are(bed, &db, [&of_first]).await;
     pods_end(team, &first, End::Failed).await;
     let of_second = runs_in_a_slot(bed, &db, &second).await;

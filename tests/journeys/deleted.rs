@@ -3,8 +3,8 @@ use serde_json::{Value, json};
 use testbed::{
     Bed, Job, LimitWatch, Namespace, Semaphore,
     proof::{
-        End, Grant, all_is_decided, grant_of, has_no_session, holders_are, is_given_back, line_is,
-        nothing_is_left, pods_end, runs_in_a_slot, uid_of,
+        End, Grant, all_is_decided, grant_of, has_no_session, holders_are, is_given_back,
+        nothing_is_left, pods_end, queue_is, runs_in_a_slot, uid_of,
     },
 };
 
@@ -16,11 +16,11 @@ async fn while_it_waits() {
     runs_in_a_slot(bed, db, &a).await;
     let b = job("b").create().await;
     let c = job("c").create().await;
-    line_is(db, [&b, &c]).await;
+    queue_is(db, [&b, &c]).await;
     let uid = uid_of(&b).await;
 
     b.delete().await;
-    line_is(db, [&c]).await;
+    queue_is(db, [&c]).await;
     has_no_session(bed, &uid).await;
     pods_end(team, &a, End::Succeeded).await;
     runs_in_a_slot(bed, db, &c).await;
@@ -141,7 +141,7 @@ impl Scene {
         let of_a = runs_in_a_slot(&self.bed, &self.db, &a).await;
         testbed::proof::pods_run(&a, 1).await;
         let b = job("b").create().await;
-        line_is(&self.db, [&b]).await;
+        queue_is(&self.db, [&b]).await;
         (a, b, of_a)
     }
 

@@ -25,7 +25,7 @@ async fn a_deleted_semaphore_goes_when_its_last_job_is_done() {
     assert!(note.contains("db") && note.contains("deleted"), "{note}");
     assert_eq!(bed.consul().holders(&prefix).await, holders);
 
-    // A slot is free, and is granted to nobody; who comes now is told as well.
+    // A slot is free, and is granted to nobody; a Job that comes now gets the event as well.
     a.finish().await;
     a.has_event("SlotReleased").await;
     let late = team.job("d").semaphore("db").create().await;
@@ -88,7 +88,7 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
 /// What the event `LeftBehind` of a semaphore says.
 async fn left_behind(team: &Namespace, semaphore: &Semaphore) -> String {
     let events = team.api::<Event>();
-    eventually("it is told what is left", || async {
+    eventually("an event says what is left", || async {
         let all = events.list(&ListParams::default()).await;
         let all = all.map_err(|error| error.to_string())?.items;
         let event = all.into_iter().find(|event| {

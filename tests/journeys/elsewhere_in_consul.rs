@@ -4,7 +4,7 @@ use serde_json::json;
 use testbed::Bed;
 
 #[tokio::test]
-async fn a_part_of_consul_that_is_not_there_is_told() {
+async fn a_missing_part_of_consul_is_reported() {
     let bed = Bed::shared().await;
     let team = bed.namespace("elsewhere").await;
     let mut all = Vec::new();

@@ -108,10 +108,10 @@ async fn a_session_that_only_waited_gives_nothing_back() {
     holder.finish().await;
     waits.has_event("SlotReleased").await;
     let events = waits.events().await;
-    let told = |event: &&k8s_openapi::api::core::v1::Event| {
+    let matches = |event: &&k8s_openapi::api::core::v1::Event| {
         event.reason.as_deref() == Some("SlotReleased")
     };
-    assert_eq!(events.iter().filter(told).count(), 1);
+    assert_eq!(events.iter().filter(matches).count(), 1);
 }
 
 #[tokio::test]

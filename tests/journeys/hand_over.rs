@@ -3,7 +3,7 @@ use serde_json::json;
 use testbed::{
     Bed,
     proof::{
-        End, grant_of, holders_are, is_given_back, line_is, nothing_is_left, pods_end,
+        End, grant_of, holders_are, is_given_back, nothing_is_left, pods_end, queue_is,
         runs_in_a_slot,
     },
 };
@@ -23,7 +23,7 @@ async fn five_jobs_pass_through_two_slots() {
     let [a, b, c, d, e] = &jobs[..] else {
         unreachable!("five were made")
     };
-    line_is(&db, [a, b, c, d, e]).await;
+    queue_is(&db, [a, b, c, d, e]).await;
     for job in &jobs {
         job.has_event("SlotWaiting").await;
         assert_eq!((job.session().await, grant_of(job).await), (None, None));

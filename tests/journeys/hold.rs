@@ -2,7 +2,7 @@
 use testbed::{
     Bed,
     proof::{
-        End, HOLD, all_is_decided, grant_of, has_no_session, line_is, nothing_is_left, pods_end,
+        End, HOLD, all_is_decided, grant_of, has_no_session, nothing_is_left, pods_end, queue_is,
         runs_in_a_slot, uid_of,
     },
 };
@@ -21,7 +21,7 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
     runs_in_a_slot(&bed, &db, &a).await;
     let b = job("b").create().await;
     let c = job("c").create().await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
     pods_end(&team, &a, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &b).await;
     assert_eq!(grant_of(&held).await, None);
@@ -35,19 +35,19 @@ async fn others_pass_a_job_on_hold_until_the_hold_is_taken_away() {
 
     // Put on hold while it is next, it leaves the line, and so does what was made for it ahead.
     c.annotate(HOLD, Some("true")).await;
-    line_is(&db, []).await;
+    queue_is(&db, []).await;
     has_no_session(&bed, &uid_of(&c).await).await;
 
     // Off hold, it is in line.
     held.annotate(HOLD, None).await;
     held.has_event("SlotWaiting").await;
-    line_is(&db, [&held]).await;
+    queue_is(&db, [&held]).await;
     pods_end(&team, &b, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &held).await;
     c.is_waiting().await;
 
     c.annotate(HOLD, Some("false")).await;
-    line_is(&db, [&c]).await;
+    queue_is(&db, [&c]).await;
     // A hold says nothing to a Job that runs.
     held.annotate(HOLD, Some("true")).await;
     all_is_decided(&team, &db).await;

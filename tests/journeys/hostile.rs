@@ -177,7 +177,7 @@ impl Stage {
         }
     }
 
-    /// Entries that name no session take slots until they are pruned, and nobody is told what they say.
+    /// Entries that name no session take slots until they are pruned, and their content is not shown anywhere.
     async fn only_sessions_are_shown(&self) {
         let Self { bed, team, .. } = self;
         let rests = json!({ "session": { "lockDelay": "60s" } });

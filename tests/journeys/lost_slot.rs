@@ -8,7 +8,7 @@ use testbed::{
     Bed, Job, LimitWatch, Namespace, SEMAPHORE_FLAGS, Semaphore, eventually,
     helpers::metric,
     proof::{
-        End, Grant, all_is_decided, is_told, is_warned, nothing_is_left, pods_end, running_pods,
+        End, Grant, all_is_decided, gets_event, is_warned, nothing_is_left, pods_end, running_pods,
         runs_in_a_slot, sessions,
     },
     same,
@@ -209,7 +209,7 @@ async fn a_job_that_is_to_be_suspended_counts_until_its_pods_are_gone_and_is_fir
         pods_end(team, a, End::Failed).await;
         let second = runs_in_a_slot(&stage.bed, db, a).await;
         assert!(second.fencing_token > stage.grant.fencing_token);
-        is_told(a, "Normal", "SlotGranted", &second.session).await;
+        gets_event(a, "Normal", "SlotGranted", &second.session).await;
         b.is_waiting().await;
         stage.losses_are(1.0).await;
         a.finish().await;
@@ -243,7 +243,7 @@ async fn a_job_whose_slot_was_taken_waits_first_in_line_until_there_is_one() {
     consul.give_back(&db.lock_prefix(), &other).await;
     let again = runs_in_a_slot(&stage.bed, db, a).await;
     // What was lost was not given back.
-    is_told(a, "Normal", "SlotGranted", &again.session).await;
+    gets_event(a, "Normal", "SlotGranted", &again.session).await;
     let events = a.events().await;
     let mut reasons = events.iter().filter_map(|event| event.reason.as_deref());
     assert!(reasons.all(|reason| reason != "SlotReleased"), "{events:?}");

@@ -3,8 +3,8 @@
 use testbed::{
     Bed,
     proof::{
-        End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left,
-        pods_end, pods_run, runs_in_a_slot, uid_of,
+        End, all_is_decided, grant_of, holders_are, is_given_back, nothing_is_left, pods_end,
+        pods_run, queue_is, runs_in_a_slot, uid_of,
     },
 };
 
@@ -25,7 +25,7 @@ async fn while_pods_of_the_one_before_are_still_there() {
     }
     let b = team.job("b").semaphore("db").runs("1h").create().await;
     all_is_decided(&team, &db).await;
-    line_is(&db, [&a, &b]).await;
+    queue_is(&db, [&a, &b]).await;
     holders_are(&bed, &db, [&of_first]).await;
     assert_eq!((a.session().await, grant_of(&a).await), (None, None));
     assert_ne!(uid_of(&a).await, of_first.granted_to);

@@ -1,10 +1,10 @@
-//! Jobs that something else starts and stops are left alone, and told so.
+//! Jobs that something else starts and stops are left alone, and get an event that says so.
 use serde_json::json;
 use testbed::{
     Bed,
     proof::{
-        End, all_is_decided, grant_of, has_no_session, is_warned, line_is, nothing_is_left,
-        pods_end, pods_run, runs_in_a_slot, uid_of,
+        End, all_is_decided, grant_of, has_no_session, is_warned, nothing_is_left, pods_end,
+        pods_run, queue_is, runs_in_a_slot, uid_of,
     },
 };
 
@@ -27,7 +27,7 @@ async fn a_job_of_kueues_is_left_alone_until_the_label_is_removed() {
     let a = job("a").create().await;
     runs_in_a_slot(&bed, &db, &a).await;
     all_is_decided(&team, &db).await;
-    line_is(&db, []).await;
+    queue_is(&db, []).await;
     waits.is_suspended().await;
     pods_run(&runs, 1).await;
     assert_eq!(grant_of(&waits).await, None);
@@ -35,7 +35,7 @@ async fn a_job_of_kueues_is_left_alone_until_the_label_is_removed() {
 
     waits.patch(unqueued.clone()).await;
     waits.has_event("SlotWaiting").await;
-    line_is(&db, [&waits]).await;
+    queue_is(&db, [&waits]).await;
     pods_end(&team, &a, End::Succeeded).await;
     runs_in_a_slot(&bed, &db, &waits).await;
 
@@ -75,7 +75,7 @@ async fn a_job_of_another_controller_is_left_alone() {
         .await;
     runs_in_a_slot(&bed, &db, &a).await;
     all_is_decided(&team, &db).await;
-    line_is(&db, []).await;
+    queue_is(&db, []).await;
     for job in [&others, &unsuspended] {
         assert_eq!((grant_of(job).await, job.session().await), (None, None));
         has_no_session(&bed, &uid_of(job).await).await;

@@ -1,4 +1,4 @@
-//! Annotations that nobody reads: the Job is left alone, and told what is wrong.
+//! Annotations that nobody reads: the Job is left alone, and an event says what is wrong.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
@@ -6,7 +6,7 @@ use serde_json::json;
 use testbed::{Bed, helpers::warning};
 
 #[tokio::test]
-async fn a_job_is_told_of_annotations_that_nobody_reads() {
+async fn annotations_that_nobody_reads_are_reported() {
     let bed = Bed::shared().await;
     let team = bed.namespace("mistaken").await;
     team.semaphore("db").limit(3).create().await;
@@ -30,17 +30,17 @@ async fn a_job_is_told_of_annotations_that_nobody_reads() {
         .create()
         .await;
 
-    let note = warning(&misspelt, "Malformed").await;
+    let warnings = warning(&misspelt, "Malformed").await;
     assert!(
-        note.contains("write consul-semaphore.io/semaphore"),
-        "{note}"
+        warnings.contains("write consul-semaphore.io/semaphore"),
+        "{warnings}"
     );
-    let note = warning(&misplaced, "Malformed").await;
-    assert!(note.contains("on the pod template"), "{note}");
-    let note = warning(&beside, "Malformed").await;
+    let warnings = warning(&misplaced, "Malformed").await;
+    assert!(warnings.contains("on the pod template"), "{warnings}");
+    let warnings = warning(&beside, "Malformed").await;
     assert!(
-        note.contains("write consul-semaphore.io/priority"),
-        "{note}"
+        warnings.contains("write consul-semaphore.io/priority"),
+        "{warnings}"
     );
 
     // They are as they would be without: nobody starts one, stops the other, or keeps the third.
@@ -48,7 +48,7 @@ async fn a_job_is_told_of_annotations_that_nobody_reads() {
     misplaced.is_running().await;
     misspelt.is_waiting().await;
 
-    // Each change of the Jobs is looked at, and nothing is told twice.
+    // Each change of the Jobs is checked, and no event comes twice.
     misspelt.annotate("round", Some("2")).await;
     misspelt
         .annotate("consul-semaphore.io/semaphor", None)
@@ -60,7 +60,7 @@ async fn a_job_is_told_of_annotations_that_nobody_reads() {
     let events = team.api::<Event>().list(&ListParams::default()).await;
     let malformed = |event: &&Event| event.reason.as_deref() == Some("Malformed");
     let events = events.expect("events").items;
-    let told: Vec<_> = events.iter().filter(malformed).collect();
-    assert_eq!(told.len(), 3, "{}", json!(told));
-    assert!(told.iter().all(|event| event.series.is_none()));
+    let warnings: Vec<_> = events.iter().filter(malformed).collect();
+    assert_eq!(warnings.len(), 3, "{}", json!(warnings));
+    assert!(warnings.iter().all(|event| event.series.is_none()));
 }

@@ -6,7 +6,7 @@ use std::{path::PathBuf, time::Duration};
 use serde_json::{Value, json};
 use testbed::{
     Bed, Namespace, Operator, eventually, eventually_within,
-    helpers::{apply_documented, told},
+    helpers::{apply_documented, event_reasons},
     proof::{nothing_is_left, runs_in_a_slot},
     same,
 };
@@ -104,7 +104,12 @@ async fn rights_in_its_namespaces_are_enough_and_others_are_left_alone() {
     runs.is_running().await;
     waits.is_waiting().await;
     for job in [&runs, &waits] {
-        assert_eq!(told(job).await, Vec::<String>::new(), "{}", job.name());
+        assert_eq!(
+            event_reasons(job).await,
+            Vec::<String>::new(),
+            "{}",
+            job.name()
+        );
     }
     let object = theirs.get().await.expect("the semaphore");
     assert_eq!(object["status"], Value::Null);

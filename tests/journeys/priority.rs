@@ -2,7 +2,7 @@
 use futures::future::join_all;
 use testbed::{
     Bed, Job,
-    proof::{End, PRIORITY, grant_of, line_is, nothing_is_left, pods_end, runs_in_a_slot},
+    proof::{End, PRIORITY, grant_of, nothing_is_left, pods_end, queue_is, runs_in_a_slot},
 };
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn the_higher_first_then_the_older_then_by_name() {
         .create()
     }))
     .await;
-    line_is(&db, in_order(&jobs).await.each_ref()).await;
+    queue_is(&db, in_order(&jobs).await.each_ref()).await;
 
     // What is changed while they wait counts at once.
     let [high, low, lowest] = ["high", "low", "lowest"].map(|name| team.job(name));
@@ -45,7 +45,7 @@ async fn the_higher_first_then_the_older_then_by_name() {
     high.annotate(PRIORITY, Some("-1")).await;
     let order = in_order(&jobs).await;
     assert_eq!((order[0].name(), order[8].name()), ("low", "high"));
-    line_is(&db, order.each_ref()).await;
+    queue_is(&db, order.each_ref()).await;
 
     pods_end(&team, &first, End::Succeeded).await;
     let mut tokens = Vec::new();

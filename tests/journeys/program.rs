@@ -6,11 +6,11 @@ use serde_json::json;
 use testbed::{Bed, eventually, helpers::metric};
 
 #[tokio::test]
-async fn the_endpoints_tell_what_was_done() {
+async fn the_endpoints_show_what_was_done() {
     let bed = Bed::shared().await;
     let operator = bed.operator();
     assert_eq!(operator.get("/livez").await.trim(), "ok");
-    // A watch that is begun again is told of until something is heard.
+    // A watch that is restarted is reported until an event arrives.
     eventually("all is well", || async {
         let well = "ok\nleader election: operator (this replica) leads\n";
         testbed::same(operator.get("/readyz").await, well.to_owned())

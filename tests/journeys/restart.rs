@@ -50,7 +50,12 @@ async fn start_again(operator: &Operator) -> usize {
 }
 
 /// The lines about a semaphore in the log of a run, without what comes before the message.
-fn told(operator: &Operator, run: usize, team: &Namespace, what: &str) -> Vec<(usize, String)> {
+fn log_lines(
+    operator: &Operator,
+    run: usize,
+    team: &Namespace,
+    what: &str,
+) -> Vec<(usize, String)> {
     let of_team = format!("{}/", team.name());
     let logs = operator.logs().split_off(run);
     logs.lines()
@@ -62,8 +67,8 @@ fn told(operator: &Operator, run: usize, team: &Namespace, what: &str) -> Vec<(u
 
 /// Checks that a run adopted all these sessions before it granted anything in this namespace.
 fn adopted_first(operator: &Operator, run: usize, team: &Namespace, sessions: &BTreeSet<String>) {
-    let adopted = told(operator, run, team, " adopted");
-    let granted = told(operator, run, team, " granted");
+    let adopted = log_lines(operator, run, team, " adopted");
+    let granted = log_lines(operator, run, team, " granted");
     for session in sessions {
         assert!(
             adopted.iter().any(|(_, line)| line.contains(session)),
@@ -130,7 +135,7 @@ async fn slots_outlive_the_operator(bed: &Bed, end: End) {
     c.finish().await;
     db.shows(json!({ "held": 0, "waiting": 0 })).await;
     // Each once for each time that it leads.
-    let adopted = told(operator, run, &team, " adopted");
+    let adopted = log_lines(operator, run, &team, " adopted");
     let known = |line: &str| holders.iter().any(|session| line.contains(session));
     assert!(adopted.iter().all(|(_, line)| known(line)), "{adopted:?}");
     assert_eq!(observer.peak_holders(), 2);
@@ -153,7 +158,7 @@ async fn a_mutex_outlives_the_operator(bed: &Bed) {
         db.is_ready().await;
         let sessions = [grant.session.clone()].into();
         eventually("it is adopted", || async {
-            !told(bed.operator(), run, &team, " adopted").is_empty()
+            !log_lines(bed.operator(), run, &team, " adopted").is_empty()
         })
         .await;
         adopted_first(bed.operator(), run, &team, &sessions);

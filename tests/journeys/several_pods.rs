@@ -3,8 +3,8 @@ use serde_json::json;
 use testbed::{
     Bed, Job,
     proof::{
-        End, all_is_decided, grant_of, holders_are, is_given_back, line_is, nothing_is_left,
-        pod_ends, pods_end, pods_run, running_pods, runs_in_a_slot,
+        End, all_is_decided, grant_of, holders_are, is_given_back, nothing_is_left, pod_ends,
+        pods_end, pods_run, queue_is, running_pods, runs_in_a_slot,
     },
 };
 
@@ -18,7 +18,7 @@ async fn in_turn_because_the_first_fails() {
     let a = job("a").backoff_limit(1).create().await;
     let of_a = runs_in_a_slot(&bed, &db, &a).await;
     let b = job("b").create().await;
-    line_is(&db, [&b]).await;
+    queue_is(&db, [&b]).await;
 
     pods_end(&team, &a, End::Failed).await;
     a.is("between two pods", |job| {
@@ -55,7 +55,7 @@ async fn side_by_side() {
     let of_a = runs_in_a_slot(&bed, &db, &a).await;
     pods_run(&a, 3).await;
     let b = job("b").create().await;
-    line_is(&db, [&b]).await;
+    queue_is(&db, [&b]).await;
 
     for left in [2, 1] {
         let pods = running_pods(&a).await;

@@ -15,13 +15,13 @@ fn impatient(team: &Namespace, name: &str, semaphore: &str) -> Job {
     job.annotation(ON_CONTENTION, "Skip")
 }
 
-/// Waits until a Job is deleted because it was not to wait, and returns what is told.
+/// Waits until a Job is deleted because it was not to wait, and returns the event's message.
 async fn is_skipped(job: &Job) -> String {
     job.is_gone().await;
-    let told = job.has_event("Skipped").await;
-    assert!(told.starts_with("deleted, as "), "{told}");
+    let note = job.has_event("Skipped").await;
+    assert!(note.starts_with("deleted, as "), "{note}");
     job.has_no_pods().await;
-    told
+    note
 }
 
 #[tokio::test]
@@ -33,10 +33,10 @@ async fn one_that_would_have_to_wait_is_deleted() {
     first.is_running().await;
     let session = first.session().await.expect("its session");
     let second = impatient(&team, "second", "db").create().await;
-    let told = is_skipped(&second).await;
+    let note = is_skipped(&second).await;
     assert!(
-        told.contains(&format!("{}/first (session {session})", team.name())),
-        "{told}"
+        note.contains(&format!("{}/first (session {session})", team.name())),
+        "{note}"
     );
     // One that is to wait does, and the first goes on.
     let waits = team.job("waits").semaphore("db").create().await;
@@ -61,8 +61,8 @@ async fn of_two_for_one_slot_one_runs() {
     db.shows(json!({ "waiting": 2 })).await;
     db.resume().await;
     // They may be of the same second, or not: who comes first is the older one.
-    let told = is_skipped(&b).await;
-    assert!(told.contains("/a (session "), "{told}");
+    let note = is_skipped(&b).await;
+    assert!(note.contains("/a (session "), "{note}");
     a.is_running().await;
 }
 
@@ -74,8 +74,8 @@ async fn another_programs_session_is_named() {
     db.is_ready().await;
     let session = bed.consul().take_slot(&db.lock_prefix(), 1).await;
     let job = impatient(&team, "a", "db").create().await;
-    let told = is_skipped(&job).await;
-    assert!(told.contains(&session), "{told}");
+    let note = is_skipped(&job).await;
+    assert!(note.contains(&session), "{note}");
 }
 
 /// All slots are taken, and yet.
@@ -120,8 +120,8 @@ async fn whatever_else_is_in_the_way_it_waits() {
     paused.resume().await;
     is_skipped(&of_paused).await;
     conflict.set_limit(1).await;
-    let told = is_skipped(&of_conflict).await;
-    assert!(told.contains(&other), "{told}");
+    let note = is_skipped(&of_conflict).await;
+    assert!(note.contains(&other), "{note}");
 }
 
 #[tokio::test]
@@ -143,8 +143,8 @@ async fn while_consul_is_away_it_waits() {
     job.has_event("SlotWaiting").await;
     job.is_waiting().await;
     server.start_again(&[0]).await;
-    let told = is_skipped(&job).await;
-    assert!(told.contains("/holder (session "), "{told}");
+    let note = is_skipped(&job).await;
+    assert!(note.contains("/holder (session "), "{note}");
     holder.is_running().await;
 }
 
@@ -172,12 +172,12 @@ async fn one_task_one_worker() {
     report.is_complete().await;
     report.has_event("SlotCooling").await;
     schedule(&west, "report").await;
-    let told = cron_job_is_told(&west, "report").await;
+    let note = cron_job_event(&west, "report").await;
     stop(&west, "report").await;
-    assert!(told.contains("its Job report-"), "{told}");
+    assert!(note.contains("its Job report-"), "{note}");
     let holder = format!("{}/{}", east.name(), report.name());
-    assert!(told.contains(&holder), "{told}");
-    assert!(told.contains("cools until"), "{told}");
+    assert!(note.contains(&holder), "{note}");
+    assert!(note.contains("cools until"), "{note}");
     assert_eq!(observer.seen().all_holders.len(), 1, "it ran once");
     semaphores[1]
         .shows(json!({ "held": 1, "heldHere": 1 }))
@@ -208,27 +208,27 @@ async fn one_that_comes_too_late_is_deleted() {
         "controller": true,
     }] } });
     let late = made("late", 90).with(owned.clone()).create().await;
-    let told = is_skipped(&late).await;
+    let note = is_skipped(&late).await;
     assert!(
-        told.contains("after the time that it was scheduled for"),
-        "{told}"
+        note.contains("after the time that it was scheduled for"),
+        "{note}"
     );
-    let told = cron_job_is_told(&team, "report").await;
-    assert!(told.contains("its Job late was deleted"), "{told}");
+    let note = cron_job_event(&team, "report").await;
+    assert!(note.contains("its Job late was deleted"), "{note}");
     let timely = made("timely", 30).with(owned).create().await;
     timely.is_complete().await;
     hourly.shows(json!({ "held": 1 })).await;
 }
 
 /// Waits until a `CronJob` has the event that one of its Jobs was deleted, and returns what it says.
-async fn cron_job_is_told(team: &Namespace, name: &str) -> String {
+async fn cron_job_event(team: &Namespace, name: &str) -> String {
     let about = format!("involvedObject.kind=CronJob,involvedObject.name={name},reason=Skipped");
-    eventually("the CronJob is told", || async {
+    eventually("the CronJob has the event", || async {
         let params = ListParams::default().fields(&about);
         let events = team.api::<Event>().list(&params).await;
         let events = events.map_err(|error| error.to_string())?;
-        let told = events.items.into_iter().find_map(|event| event.message);
-        told.ok_or_else(|| "nothing".to_owned())
+        let note = events.items.into_iter().find_map(|event| event.message);
+        note.ok_or_else(|| "nothing".to_owned())
     })
     .await
 }

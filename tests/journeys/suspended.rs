@@ -4,8 +4,8 @@ use serde_json::json;
 use testbed::{
     Bed, Job,
     proof::{
-        End, HOLD, all_is_decided, grant_of, holders_are, is_given_back, is_told, is_warned,
-        line_is, nothing_is_left, pods_end, runs_in_a_slot,
+        End, HOLD, all_is_decided, gets_event, grant_of, holders_are, is_given_back, is_warned,
+        nothing_is_left, pods_end, queue_is, runs_in_a_slot,
     },
 };
 
@@ -35,7 +35,7 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     let first = runs_in_a_slot(&bed, &db, &z).await;
     let a = job("a").create().await;
     let b = job("b").create().await;
-    line_is(&db, [&a, &b]).await;
+    queue_is(&db, [&a, &b]).await;
 
     z.suspend().await;
     z.is("stopping", |job| {
@@ -50,12 +50,12 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
 
     pods_end(&team, &z, End::Failed).await;
     z.is_on_hold().await;
-    is_told(&z, "Normal", "PutOnHold", HOLD).await;
+    gets_event(&z, "Normal", "PutOnHold", HOLD).await;
     z.has_event("SlotReleased").await;
     is_given_back(&bed, &db, &first).await;
     let of_a = runs_in_a_slot(&bed, &db, &a).await;
     holders_are(&bed, &db, [&of_a]).await;
-    line_is(&db, [&b]).await;
+    queue_is(&db, [&b]).await;
     assert_eq!(grant_of(&z).await, None);
 
     // Its next pods end at once: unsuspended, it may have some before it is suspended again.
@@ -67,7 +67,7 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     .await;
     wants_to_run_again(&z).await;
     z.is_waiting().await;
-    line_is(&db, [&b, &z]).await;
+    queue_is(&db, [&b, &z]).await;
     for [job, next] in [[&a, &b], [&b, &z]] {
         pods_end(&team, job, End::Succeeded).await;
         runs_in_a_slot(&bed, &db, next).await;
@@ -76,7 +76,7 @@ async fn journey(namespace: &str, wants_to_run_again: impl AsyncFnOnce(&Job)) {
     assert!(first.fencing_token < second.fencing_token);
     assert_ne!(first.session, second.session);
     for granted in [&first, &second] {
-        is_told(&z, "Normal", "SlotGranted", &granted.session).await;
+        gets_event(&z, "Normal", "SlotGranted", &granted.session).await;
     }
     pods_end(&team, &z, End::Succeeded).await;
     z.is_complete().await;

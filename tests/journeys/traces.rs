@@ -123,7 +123,7 @@ async fn made_at(job: &Job) -> Timestamp {
 }
 
 #[tokio::test]
-async fn the_way_of_a_job_is_a_trace_whoever_tells_it() {
+async fn the_stages_of_a_job_are_one_trace_whichever_replica_emits_it() {
     let (collector, endpoint) = Collector::start().await;
     let bed = tracing_to(&endpoint)
         .operator_env("OTEL_SERVICE_NAME", "semaphores")
@@ -141,7 +141,7 @@ async fn the_way_of_a_job_is_a_trace_whoever_tells_it() {
     b.has_event("SlotWaiting").await;
     let granted = granted_at(&bed, &db, &first.session).await;
 
-    // It is told as soon as it is over.
+    // A span is sent as soon as it is over.
     let waiting = collector.span("waiting", &a, &first.session).await;
     assert_eq!(time(waiting.start_time_unix_nano), made_at(&a).await);
     assert_eq!(time(waiting.end_time_unix_nano), granted);

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use testbed::{
     Bed, Job, Namespace, Operator, Semaphore, eventually,
-    helpers::{apply_documented, cluster_id, told, warning},
+    helpers::{apply_documented, cluster_id, event_reasons, warning},
     proof::nothing_is_left,
     same,
 };
@@ -62,8 +62,8 @@ async fn stays(job: &Job, session: Option<&str>, pods_before: &[String]) {
     job.is_running().await;
     assert_eq!(job.session().await.as_deref(), session, "{}", job.name());
     assert_eq!(pods(job).await, pods_before, "{}", job.name());
-    let told = told(job).await;
-    assert!(!told.contains(&"SlotLost".to_owned()), "{told:?}");
+    let reasons = event_reasons(job).await;
+    assert!(!reasons.contains(&"SlotLost".to_owned()), "{reasons:?}");
 }
 
 #[tokio::test]
@@ -131,7 +131,12 @@ async fn each_looks_after_its_own(stage: &Stage) {
     nobodys.is_waiting().await;
     for job in &theirs {
         job.is_running().await;
-        assert_eq!(told(job).await, Vec::<String>::new(), "{}", job.name());
+        assert_eq!(
+            event_reasons(job).await,
+            Vec::<String>::new(),
+            "{}",
+            job.name()
+        );
     }
     b.start().await;
     let [running, keyless, malformed, managed] = &theirs;
@@ -193,7 +198,7 @@ async fn a_semaphore_changes_hands(stage: &Stage) {
     let next = team.job("next").semaphore(beside.name()).create().await;
     next.is_complete().await;
     assert_eq!(untouched(bed, &db).await, before);
-    assert_eq!(told(&late).await, Vec::<String>::new());
+    assert_eq!(event_reasons(&late).await, Vec::<String>::new());
 
     // Back to where it was: what ended meanwhile gives its slot back, and all goes on.
     let (session, pods_of_z) = (z.session().await, pods(&z).await);
@@ -315,8 +320,8 @@ async fn the_limit_is_kept_however_often_it_changes_hands(stage: &Stage) {
     is_free(bed, &db).await;
     for job in &jobs {
         assert_eq!(pods(job).await.len(), 1, "{} was started once", job.name());
-        let told = told(job).await;
-        assert!(!told.contains(&"SlotLost".to_owned()), "{told:?}");
+        let reasons = event_reasons(job).await;
+        assert!(!reasons.contains(&"SlotLost".to_owned()), "{reasons:?}");
     }
     let of_db = format!("semaphore={}/db", team.name());
     for operator in [a, b] {

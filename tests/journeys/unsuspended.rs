@@ -2,8 +2,8 @@
 use testbed::{
     Bed,
     proof::{
-        End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, line_is,
-        nothing_is_left, pods_end, pods_run, runs_in_a_slot,
+        End, HOLD, SESSION, all_is_decided, holders_are, is_given_back, is_warned, nothing_is_left,
+        pods_end, pods_run, queue_is, runs_in_a_slot,
     },
 };
 
@@ -24,7 +24,7 @@ async fn made_running_they_are_suspended_on_sight_and_run_in_order() {
         waits.is_waiting().await;
         waits.has_event("SlotWaiting").await;
     }
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
     holders_are(&bed, &db, [&last]).await;
 
     for [job, next] in [[&a, &b], [&b, &c]] {
@@ -51,18 +51,18 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
     let of_a = runs_in_a_slot(&bed, &db, &a).await;
     let b = job("b").create().await;
     let c = job("c").create().await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
 
     b.unsuspend().await;
     is_warned(&b, "RanWithoutSlot", "it ran without a slot of db").await;
     b.is_waiting().await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
     holders_are(&bed, &db, [&of_a]).await;
 
     // On hold it is not in line; to unsuspend it is to take the hold away.
     let d = job("d").hold().create().await;
     all_is_decided(&team, &db).await;
-    line_is(&db, [&b, &c]).await;
+    queue_is(&db, [&b, &c]).await;
     d.unsuspend().await;
     is_warned(&d, "RanWithoutSlot", "it ran without a slot of db").await;
     d.is_waiting().await;
@@ -71,7 +71,7 @@ async fn unsuspended_without_a_slot_they_are_suspended_again_and_keep_their_plac
         annotations.is_some_and(|annotations| !annotations.contains_key(HOLD))
     })
     .await;
-    line_is(&db, [&b, &c, &d]).await;
+    queue_is(&db, [&b, &c, &d]).await;
 
     for [job, next] in [[&a, &b], [&b, &c], [&c, &d]] {
         pods_end(&team, job, End::Succeeded).await;

@@ -46,7 +46,7 @@ async fn sessions_are_renewed_while_nobody_can_lead() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_told_also_by_who_has_lost_the_lead() {
+async fn completed_work_has_its_event_even_if_the_lead_was_lost() {
     let bed = Bed::builder().without_operator().start().await;
     let (api, kubeconfig) = bed.proxy_to_kubernetes().await;
     let by_proxy = [("KUBECONFIG", kubeconfig.display().to_string())];

@@ -84,10 +84,10 @@ async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load)
     let logs = leader.logs().split_off(log);
     assert!(logs.contains("lost the lead"), "{logs}");
     // That nothing may be changed any more is no change, whatever words it takes to say so.
-    let told = logs
+    let logged = logs
         .lines()
         .filter(|line| !line.contains("readiness: not ready "));
-    for (line, word) in told.flat_map(|line| {
+    for (line, word) in logged.flat_map(|line| {
         [" granted", " released", " adopted", " suspended"].map(|word| (line, word))
     }) {
         assert!(!line.contains(word), "{line}");

@@ -10,7 +10,7 @@ use testbed::{
 };
 use tokio::time::Instant;
 
-use crate::stage::{Held, LONG, calls, is_told_again, most_calls, times_told};
+use crate::stage::{Held, LONG, calls, is_emitted_again, most_calls, times_emitted};
 
 struct Stage {
     bed: Bed,
@@ -52,10 +52,10 @@ impl Stage {
         reasons: &[&str],
     ) {
         let losses = self.losses().await;
-        let told = [
+        let before = [
             self.reacquires.times_suspended().await,
             self.suspends.times_suspended().await,
-            times_told(&self.goes_on.job, "it goes on").await,
+            times_emitted(&self.goes_on.job, "it goes on").await,
         ];
         let before = self.proxy.calls().len();
         let began = Instant::now();
@@ -63,9 +63,9 @@ impl Stage {
         self.goes_on
             .shows("SlotsAvailable", "False", &["RunningWithoutSlot"])
             .await;
-        self.reacquires.is_suspended(told[0]).await;
-        self.suspends.is_suspended(told[1]).await;
-        is_told_again(&self.goes_on.job, "it goes on", told[2]).await;
+        self.reacquires.is_suspended(before[0]).await;
+        self.suspends.is_suspended(before[1]).await;
+        is_emitted_again(&self.goes_on.job, "it goes on", before[2]).await;
         if !reasons.is_empty() {
             for held in self.all() {
                 held.shows("ConsulReachable", "False", reasons).await;
@@ -217,8 +217,8 @@ async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
     held.is_suspended(0).await;
     eventually("it is told of the call that was cut short", || async {
         let logs = stage.operator.logs();
-        let told = logs.contains("no answer before a running Job must be suspended");
-        told.then_some(()).ok_or(logs)
+        let before = logs.contains("no answer before a running Job must be suspended");
+        before.then_some(()).ok_or(logs)
     })
     .await;
     stage.proxy.heal();

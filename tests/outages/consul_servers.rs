@@ -4,7 +4,7 @@ use serde_json::json;
 use testbed::{
     Bed, Consul, ConsulCluster, Fault, Namespace, Operator, Proxy, SEMAPHORE_FLAGS,
     eventually_within,
-    proof::{is_warned, line_is, nothing_is_left, running_pods},
+    proof::{is_warned, nothing_is_left, queue_is, running_pods},
     same,
 };
 use tokio::time::Instant;
@@ -128,18 +128,18 @@ async fn the_leader_is_lost(stage: &mut Stage) {
 async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     let mut minute = Held::new(&stage.bed, &stage.team, "Reacquire", "60s").await;
     let hangs = [1, 2];
-    let told = stage.short.times_suspended().await;
+    let before = stage.short.times_suspended().await;
     for number in hangs {
         stage.cluster.servers()[number].pause().await;
     }
     let before = stage.asked();
     let began = Instant::now();
-    stage.short.is_suspended(told).await;
+    stage.short.is_suspended(before).await;
     stage.short.shows("Ready", "False", &AWAY).await;
     stage.long.shows("Ready", "False", &AWAY).await;
     let next = stage.team.job("z-next").semaphore(stage.short.db.name());
     let next = next.runs("1h").create().await;
-    line_is(&stage.short.db, [&stage.short.job, &next]).await;
+    queue_is(&stage.short.db, [&stage.short.job, &next]).await;
     minute.is_suspended(0).await;
     // Half a dozen semaphores and their sessions; each try of a call asks up to six times.
     let asked = stage.asked() - before;
@@ -162,11 +162,11 @@ async fn no_server_leads_for_a_minute(stage: &mut Stage) {
 
 /// Others see Consul, and take what the operator can't renew.
 async fn the_operator_alone_is_cut_off(stage: &mut Stage) {
-    let told = stage.short.times_suspended().await;
+    let before = stage.short.times_suspended().await;
     for proxy in &stage.proxies {
         proxy.faults(|_| Some(Fault::Held));
     }
-    stage.short.is_suspended(told).await;
+    stage.short.is_suspended(before).await;
     let (consul, prefix) = (stage.bed.consul(), stage.short.db.lock_prefix());
     eventually_within(LONG, "its session has expired", || async {
         same(consul.contenders(&prefix).await.len(), 0)
@@ -193,11 +193,11 @@ async fn the_operator_alone_is_cut_off(stage: &mut Stage) {
 
 /// All at once, and back with what they knew.
 async fn all_are_killed(stage: &mut Stage) {
-    let told = stage.short.times_suspended().await;
+    let before = stage.short.times_suspended().await;
     for number in 0..3 {
         stage.cluster.kill(number).await;
     }
-    stage.short.is_suspended(told).await;
+    stage.short.is_suspended(before).await;
     stage.long.shows("Ready", "False", &AWAY).await;
     stage.long.goes_on().await;
     stage.cluster.start_again(&[0, 1, 2]).await;
@@ -206,14 +206,14 @@ async fn all_are_killed(stage: &mut Stage) {
 
 /// All at once, and back without anything.
 async fn the_data_is_lost(stage: &mut Stage) {
-    let told = stage.short.times_suspended().await;
+    let before = stage.short.times_suspended().await;
     for number in 0..3 {
         stage.cluster.kill(number).await;
     }
     for number in 0..3 {
         stage.cluster.forget(number).await;
     }
-    stage.short.is_suspended(told).await;
+    stage.short.is_suspended(before).await;
     stage.cluster.start_again(&[0, 1, 2]).await;
     is_warned(&stage.long.job, "SlotLost", "has one again").await;
     // The one whose keys had changed so often that the new Consul's index is far behind.

@@ -30,7 +30,7 @@ use crate::stage::{Held, LONG, calls};
 async fn the_operator_may_do_nothing_and_then_may_again() {
     let bed = Bed::start().await;
     its_rights_are_taken_away(&bed).await;
-    it_is_told_to_come_back_later(&bed).await;
+    it_gets_too_many_requests(&bed).await;
     the_definition_is_deleted_and_made_again(&bed).await;
     a_namespace_is_deleted_with_running_jobs(&bed).await;
 }
@@ -93,7 +93,7 @@ async fn its_rights_are_taken_away(bed: &Bed) {
 
 /// By priority and fairness: one seat for all that the operator asks, and three with its name who
 /// are mostly on it. Most of what it asks is answered with 429.
-async fn it_is_told_to_come_back_later(bed: &Bed) {
+async fn it_gets_too_many_requests(bed: &Bed) {
     let level = json!({
         "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
         "metadata": { "name": "narrow" },

@@ -11,7 +11,7 @@ use testbed::{
 };
 use tokio::time::Instant;
 
-/// What is told of a Job whose slot is lost and that does not go on.
+/// The event of a Job whose slot is lost and that is suspended.
 const SUSPENDED: &str = "suspended, first in line";
 
 /// How long a condition may take while much is away: backoff has grown by then.
@@ -62,12 +62,12 @@ impl Held {
         assert_eq!(running_pods(&self.job).await, self.pods, "it was stopped");
     }
 
-    /// How often it was told up to now that its Job is suspended.
+    /// How often the event that its Job is suspended was emitted up to now.
     pub(crate) async fn times_suspended(&self) -> i32 {
-        times_told(&self.job, SUSPENDED).await
+        times_emitted(&self.job, SUSPENDED).await
     }
 
-    /// Waits until its Job is suspended, which was told so often before, and all its pods are gone.
+    /// Waits until its Job is suspended once more, after `before` events, and all its pods are gone.
     pub(crate) async fn is_suspended(&self, before: i32) {
         eventually_within(LONG, "it is suspended", || async {
             let job = self.job.get().await.and_then(|job| job.spec);
@@ -78,10 +78,10 @@ impl Held {
         self.job.is_waiting().await;
     }
 
-    /// Waits until its Job was suspended, which was told so often before. Where nothing is in its way it may
-    /// run again by then.
+    /// Waits until its Job was suspended once more, after `before` events. Where nothing is in its way it may run again
+    /// by then.
     pub(crate) async fn was_suspended(&self, before: i32) {
-        is_told_again(&self.job, SUSPENDED, before).await;
+        is_emitted_again(&self.job, SUSPENDED, before).await;
     }
 
     /// Waits until its Job runs in a slot, stopped or not in between, and goes by that from now on.
@@ -118,8 +118,8 @@ impl Held {
     }
 }
 
-/// How often a Job was told this of a lost slot, up to now: the same text is one event that is counted.
-pub(crate) async fn times_told(job: &Job, says: &str) -> i32 {
+/// How often this event of a lost slot was emitted on a Job up to now: the same text is one event that is counted.
+pub(crate) async fn times_emitted(job: &Job, says: &str) -> i32 {
     let events = job.events().await;
     let about = events.iter().filter(|event| {
         let message = event.message.as_deref().unwrap_or_default();
@@ -129,10 +129,10 @@ pub(crate) async fn times_told(job: &Job, says: &str) -> i32 {
     counts.map(|count| count.unwrap_or(1)).sum()
 }
 
-/// Waits until a Job was told this of a lost slot more often than so.
-pub(crate) async fn is_told_again(job: &Job, says: &str, before: i32) {
+/// Waits until this event of a lost slot was emitted on a Job more often than `before`.
+pub(crate) async fn is_emitted_again(job: &Job, says: &str, before: i32) {
     eventually(&format!("it is told once more: {says}"), || async {
-        let now = times_told(job, says).await;
+        let now = times_emitted(job, says).await;
         (now > before).then_some(()).ok_or(now)
     })
     .await;

@@ -10,7 +10,7 @@ use testbed::{
 use crate::stage::{Held, calls};
 
 #[tokio::test]
-async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
+async fn a_wall_clock_that_jumps_changes_only_what_is_shown() {
     let bed = Bed::builder().without_operator().start().await;
     let Some(clock) = WallClock::new(bed.folder()).expect("a clock") else {
         assert!(
@@ -27,7 +27,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
     let passing = Held::new(&bed, &team, "Suspend", "120s").await;
     let mut last = (
         passing.job.clone(),
-        told(&bed, &passing, &passing.grant.session).await,
+        granted_at(&bed, &passing, &passing.grant.session).await,
     );
     // As far back as the API server's certificate is old.
     for jump in ["+30d", "-50m", "+0"] {
@@ -40,7 +40,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
         next.has_event("SlotWaiting").await;
         last.0.finish().await;
         let grant = runs_in_a_slot(&bed, &passing.db, &next).await;
-        let now = told(&bed, &passing, &grant.session).await;
+        let now = granted_at(&bed, &passing, &grant.session).await;
         // Weeks ahead, then weeks and an hour back.
         match jump {
             "+30d" => assert!(now > last.1.clone(), "{now} after {}", last.1),
@@ -60,7 +60,7 @@ async fn a_wall_clock_that_jumps_changes_only_what_is_told() {
 }
 
 /// When a slot was granted, as its contender says: RFC 3339 in UTC, which sorts by time.
-async fn told(bed: &Bed, held: &Held, session: &str) -> String {
+async fn granted_at(bed: &Bed, held: &Held, session: &str) -> String {
     let key = format!("{}/{session}", held.db.lock_prefix());
     let contender = bed.consul().kv(&key).await.expect("a contender");
     contender.json()["time"]

@@ -49,7 +49,7 @@ async fn a_hand_over_is_seen_as_it_happens() {
         "{seen:?}"
     );
 
-    let told = reader.seen().complete;
+    let complete = reader.seen().complete;
     a.finish().await;
     reader
         .until("the next one holds", |seen| {
@@ -58,7 +58,7 @@ async fn a_hand_over_is_seen_as_it_happens() {
         .await;
     assert_eq!(
         reader.seen().complete,
-        told,
+        complete,
         "by the connection that was there"
     );
 

@@ -21,9 +21,9 @@ pub(crate) struct Reader {
 pub(crate) struct Seen {
     /// By `namespace/name`.
     pub(crate) semaphores: BTreeMap<String, Value>,
-    /// Since all was told anew.
-    told: Vec<String>,
-    /// How often all was told.
+    /// The semaphores of the list that is being received.
+    listed: Vec<String>,
+    /// How often a complete list was received.
     pub(crate) complete: usize,
     /// The status of the last refusal, and its words; 200 if it came after the answer had begun.
     pub(crate) refusal: Option<(u16, String)>,
@@ -118,14 +118,14 @@ async fn read(mut answer: reqwest::Response, seen: &Mutex<Seen>) {
     while let Ok(Some(part)) = answer.chunk().await {
         text.push_str(&String::from_utf8_lossy(&part));
         while let Some((event, rest)) = text.split_once("\n\n") {
-            seen.lock().hear(event);
+            seen.lock().receive(event);
             text = rest.to_owned();
         }
     }
 }
 
 impl Seen {
-    fn hear(&mut self, event: &str) {
+    fn receive(&mut self, event: &str) {
         let field = |name| event.lines().find_map(|line| line.strip_prefix(name));
         let Some(data) = field("data: ") else {
             return;
@@ -134,7 +134,7 @@ impl Seen {
         match field("event: ").expect("a kind") {
             "begin" => {
                 self.user = data["user"].clone();
-                self.told.clear();
+                self.listed.clear();
             }
             "operator" => self.operator = data,
             "refused" => {
@@ -142,8 +142,8 @@ impl Seen {
                 self.refusal = Some((200, words));
             }
             "complete" => {
-                let told = std::mem::take(&mut self.told);
-                self.semaphores.retain(|id, _| told.contains(id));
+                let listed = std::mem::take(&mut self.listed);
+                self.semaphores.retain(|id, _| listed.contains(id));
                 self.complete += 1;
             }
             "change" => {
@@ -151,7 +151,7 @@ impl Seen {
                     let is = &semaphore["is"];
                     let text = |name: &str| is[name].as_str().expect("a name").to_owned();
                     let id = format!("{}/{}", text("namespace"), text("name"));
-                    self.told.push(id.clone());
+                    self.listed.push(id.clone());
                     self.semaphores.insert(id, semaphore.clone());
                 }
                 for gone in data["gone"].as_array().expect("names") {

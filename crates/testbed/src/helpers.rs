@@ -71,8 +71,8 @@ pub async fn apply_documented(bed: &Bed, file: &str, names: &[(&str, &str)]) {
         .await;
 }
 
-/// The reasons of what the operators have told a Job, in no order.
-pub async fn told(job: &Job) -> Vec<String> {
+/// The reasons of the events that operators have emitted on a Job, in no order.
+pub async fn event_reasons(job: &Job) -> Vec<String> {
     let events = job.events().await.into_iter();
     let ours =
         events.filter(|event| event.reporting_component.as_deref() == Some("consul-semaphore.io"));

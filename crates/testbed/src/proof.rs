@@ -239,11 +239,11 @@ fn phase(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.phase.as_deref()
 }
 
-/// Waits until the operator has decided on all that has happened up to now: only then can what did
-/// not happen be told from what did not happen yet. No slot may be free.
+/// Waits until the operator has decided on all that has happened up to now: only then is it certain that what did not
+/// happen will not happen later. No slot may be free.
 ///
-/// Two Jobs come in line, one after the other has been noticed, so the pass that notices the second
-/// began when all before the first was known. Both go again.
+/// Two Jobs are queued, the second after the first was noticed, so the pass that notices the second began when
+/// everything before the first was known. Both are deleted again.
 pub async fn all_is_decided(team: &Namespace, db: &Semaphore) {
     for _ in 0..2 {
         let name = format!("witness-{}", fresh());
@@ -267,11 +267,11 @@ fn fresh() -> usize {
 
 /// Waits until a Job has a Warning of this reason that says this, and returns all that it says.
 pub async fn is_warned(job: &Job, reason: &str, says: &str) -> String {
-    is_told(job, "Warning", reason, says).await
+    gets_event(job, "Warning", reason, says).await
 }
 
 /// Waits until a Job has an event of this type and reason that says this.
-pub async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String {
+pub async fn gets_event(job: &Job, kind: &str, reason: &str, says: &str) -> String {
     let what = format!(
         "the Job {} has a {kind} {reason} that says {says:?}",
         job.name()
@@ -299,7 +299,7 @@ pub async fn is_told(job: &Job, kind: &str, reason: &str, says: &str) -> String 
 }
 
 /// Waits until the line, in the status, is this.
-pub async fn line_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
+pub async fn queue_is<const N: usize>(db: &Semaphore, jobs: [&Job; N]) {
     let expected: Vec<_> = jobs.iter().map(|job| job.name().to_owned()).collect();
     let what = format!("the line of {}", db.name());
     eventually(&what, || async {

@@ -1,4 +1,4 @@
-//! Jobs in a line, and when they were seen to start and to end.
+//! When Jobs were seen to start and to end.
 
 use std::{
     collections::HashMap,
@@ -73,12 +73,12 @@ fn is_complete(job: &Job) -> bool {
 
 /// The times at which the Jobs of a batch were seen to start and to complete.
 #[derive(Default)]
-pub(crate) struct Line {
+pub(crate) struct Timeline {
     pub(crate) started: Vec<Instant>,
     pub(crate) completed: Vec<Instant>,
 }
 
-impl Line {
+impl Timeline {
     pub(crate) fn note(&mut self, seen: Seen, at: Instant) {
         match seen {
             Seen::Started => self.started.push(at),
@@ -92,14 +92,14 @@ impl Line {
         prefix: &str,
         jobs: usize,
     ) -> Self {
-        let mut line = Self::default();
-        while line.completed.len() < jobs {
+        let mut timeline = Self::default();
+        while timeline.completed.len() < jobs {
             let (name, seen, at) = events.recv().await.expect("an event");
             if name.starts_with(prefix) {
-                line.note(seen, at);
+                timeline.note(seen, at);
             }
         }
-        line
+        timeline
     }
 
     /// Every end makes room for one start, beyond the first ones.

@@ -1,4 +1,4 @@
-//! What the operator says of the policies at its start, and which it then works with: on a bed of its own,
+//! What the operator logs about the policies at its start, and which it then works with: on a bed of its own,
 //! where they come and go.
 
 use std::fs;
@@ -16,12 +16,12 @@ use crate::stage::{
 const SUSPEND: &str = "MutatingAdmissionPolicy suspend.consul-semaphore.io";
 const GUARD: &str = "ValidatingAdmissionPolicy guard.consul-semaphore.io";
 
-/// Starts an operator and waits until it has said one line of each policy, at this level and with this word.
+/// Starts an operator and waits until it has logged one line about each policy, at this level and with this word.
 async fn says(bed: &Bed, name: &str, expected: [(&str, &str, &str); 2]) -> Operator {
     let operator = bed.another_operator(name, [""; 0], []);
     operator.start().await;
     for (policy, level, word) in expected {
-        let what = format!("{name} tells of the {policy}");
+        let what = format!("{name} logs the {policy}");
         eventually(&what, || async {
             let logs = operator.logs();
             let lines: Vec<_> = logs.lines().filter(|line| line.contains(policy)).collect();
