@@ -732,7 +732,7 @@ impl Queue {
             return;
         };
         let error = consul::Error::Unreachable {
-            message: "no answer before a running workload must be suspended".into(),
+            message: "no answer before a running Job must be suspended".into(),
             undecided: true,
         };
         match blocking.what {
