@@ -96,10 +96,10 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The key that the session has locked goes, and the session leaves `Holders`. Where it is not in
-    /// `Holders`, or `.lock` can't be understood, the key goes alone: nobody counts a holder without a
+    /// Deletes the key that the session has locked, and takes the session out of `Holders`. Where it is not in
+    /// `Holders`, or `.lock` can't be understood, only the key is deleted: nobody counts a holder without a
     /// contender. There is no CAS of `.lock` then, so the key itself must not have been granted a slot
-    /// since. A mutex goes too, unless somebody is granted it.
+    /// since. A mutex is deleted too, unless it is granted to somebody.
     pub(super) fn release(&mut self, release: Release) {
         let operations = match self.draft {
             Draft::Semaphore(_) => 1,
@@ -261,7 +261,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// Makes or renews the contender of a workload that waits, for others to see where it stands. It is
+    /// Makes or renews the contender of a workload that waits, so that others see its place. It is
     /// refused once the contender or `.lock` is another: what comes late must neither undo a grant
     /// nor bring a dead holder back to life.
     pub(super) fn show(&mut self, workload: &Workload, session: &SessionId) {
@@ -295,7 +295,7 @@ impl<'a> Composer<'a> {
         none && draft && !self.cut_short
     }
 
-    /// What the key of a session says to whoever looks into Consul.
+    /// The body of a session's key: who holds or waits, for people who look into Consul.
     fn body_of(&self, workload: &Target, ordinal: u32, waiting: Option<Claim>) -> Vec<u8> {
         let settings = self.observed.settings;
         let identity = settings.identity(workload, ordinal);
@@ -323,7 +323,7 @@ impl<'a> Composer<'a> {
         held == 0 && contenders.all(|(session, _)| released(session))
     }
 
-    /// `.lock` itself goes, if it has not changed.
+    /// Deletes `.lock` itself, if it has not changed.
     pub(super) fn remove_lock(&mut self, index: u64) {
         let key = self.reading.prefix().lock_key();
         self.deletes.push(Op::DeleteCas { key, index });
@@ -335,7 +335,7 @@ impl<'a> Composer<'a> {
         }
     }
 
-    /// The transaction: checks, contenders, `.lock`, then what goes. `None` if there is nothing to
+    /// The transaction: checks, contenders, `.lock`, then deletions. `None` if there is nothing to
     /// write.
     pub(super) fn compose(self) -> Option<Transaction> {
         let Self {

@@ -53,7 +53,7 @@ pub struct Observed<'a> {
     /// What became of the limit since the spec last changed.
     pub defence: Defence,
     /// Whether `.lock` was written since a limit was last on its way to it: an earlier write of
-    /// which nothing was heard can't come after that.
+    /// that has no answer can't come after that.
     pub fenced: bool,
     /// The prefix; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,

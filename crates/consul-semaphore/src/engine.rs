@@ -1,6 +1,6 @@
 //! The engine: slots are granted, held and released here, without IO and without a clock.
 //!
-//! What happens goes in; what is to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
+//! Events go in; what is to be done comes out as an [`Effect`], and the answer to each [`Call`] goes in with its
 //! id. The caller has the connections, the watches and the clock, does what it is asked for side by side, and decides
 //! nothing:
 //!
@@ -15,7 +15,7 @@
 //!
 //! The shape is that of quinn-proto and of other protocols that are written without IO
 //! (<https://sans-io.readthedocs.io>): the same code runs in the operator and under the model checker, which
-//! drops, doubles, delays and reorders what goes in.
+//! drops, doubles, delays and reorders the events.
 //!
 //! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each of them a [`Queue`] for each of its lock keys.
 //! A program that waits for one slot has one semaphore in it that is its own ([`Engine::add_standalone`]).

@@ -31,7 +31,7 @@ pub enum Fate {
     Wait,
     /// Its slot is granted, and the workload is still to be started.
     Start,
-    /// Its workload won't run in this slot, and is told before the slot is released.
+    /// Its workload won't run in this slot. That is written into the workload before the slot is released.
     GiveBack {
         /// Whether the workload is put on hold.
         hold: bool,

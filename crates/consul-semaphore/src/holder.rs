@@ -83,7 +83,7 @@ use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment
 /// TTL.
 const RELEASE: Duration = Duration::from_secs(10);
 
-/// Something that people are told, once each time that it begins.
+/// Something to report to people, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It waits for a slot: others hold them, or come first.
@@ -296,7 +296,7 @@ impl Holder {
 
     /// Why there is no use in waiting for a slot, if there is none.
     fn hopeless(&self) -> Option<AcquireError> {
-        // What is under way may bring one, or tell more.
+        // A call that is under way may bring one, or a better error.
         if self.calls.are_under_way() {
             return None;
         }
@@ -330,7 +330,7 @@ impl Holder {
     }
 }
 
-/// The loop: what happens goes in, and what the engine asks for is carried out.
+/// The loop: passes events to the engine and carries out what it asks for.
 impl Holder {
     /// Decides what follows from what has happened, and carries that out.
     fn work(&mut self) {
@@ -349,7 +349,7 @@ impl Holder {
         while let Some(effect) = self.engine.next_effect() {
             match effect {
                 Effect::Queue(_, action) => self.act(action),
-                // Nobody else goes by what is recorded.
+                // Nobody else reads what is recorded.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
                         .recorded(&semaphore, &limits, now(), &self.program);
@@ -414,7 +414,7 @@ impl Holder {
         self.answer(id, answer);
     }
 
-    /// Has the work started or stopped by whoever has it; `None` says that it has no answer yet.
+    /// Asks the caller to start or stop the work; `None` means that there is no answer yet.
     fn write(&mut self, id: CallId, write: Write) -> Option<Written> {
         let wanted = match (write, self.program.workload.phase) {
             (Write::Start(start), Phase::Idle) => Wanted::Start(start),
@@ -428,7 +428,7 @@ impl Holder {
             }
             // It is about to be given back.
             (Write::Start(_), _) => return Some(Written::NotSent),
-            // Who is not to wait is told so by [`Self::acquire`].
+            // [`Self::acquire`] returns an error to a caller that does not wait.
             (Write::GiveBack(_) | Write::Skip(_), _) => Wanted::Nothing,
         };
         if let Wanted::Stop(_) = wanted {
@@ -524,7 +524,7 @@ impl Holder {
 /// Tells people things.
 struct Notices {
     on: Box<dyn Fn(Notice) + Send>,
-    /// What was told, as long as it is so.
+    /// The last notice, as long as it is true.
     told: BTreeSet<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! Who a session and a contender key stand for.
+//! For whom a session and a contender key were made.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub const NONE: &str = "-";
 /// The Kubernetes cluster that an operator works for; of a process, the host that it runs on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// What people call it; shown to whoever asks who holds a slot.
+    /// Its name for people, shown beside each holder.
     pub name: String,
     /// The uid of its namespace kube-system: unique with nothing to set up. Of a host, its name.
     pub id: String,
 }
 
-/// The text as a part of an [`Identity`]: with `-` for what can't stand there.
+/// The text as a part of an [`Identity`]: `-` replaces what is not allowed there.
 pub fn name_of(text: &str) -> String {
     let allowed = |c: char| if is_in_names(c) { c } else { '-' };
     let name: String = text.chars().take(LONGEST_NAME).map(allowed).collect();
@@ -145,7 +145,7 @@ fn ordinal_of(text: &str) -> Option<u32> {
     (ordinal > 0 && ordinal.to_string() == text).then_some(ordinal)
 }
 
-/// Whether this may be the name or the uid of an object of Kubernetes: it goes into logs and events.
+/// Whether this can be the name or the uid of an object of Kubernetes: it is written into logs and events.
 fn is_name(part: &str) -> bool {
     (1..=253).contains(&part.len()) && part.chars().all(is_in_names)
 }
@@ -160,7 +160,7 @@ const LONGEST_NAME: usize = 63;
 /// How much of what a body says about its holder is shown: more than names of Kubernetes take.
 const LONGEST_HOLDER: usize = 256;
 
-/// The body of a contender key of ours, as JSON: who holds, for whoever looks into Consul.
+/// The body of a contender key of ours, as JSON: who holds, for people who look into Consul.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContenderBody {
@@ -214,11 +214,11 @@ fn is_first(ordinal: &u32) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// A higher one goes first.
+    /// A higher one is served first.
     pub priority: i32,
     /// When it came in the queue, in whole seconds.
     pub since: jiff::Timestamp,
-    /// Whether it held a slot and lost it, and goes before all others.
+    /// Whether it held a slot and lost it, and comes before all others.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lost: bool,
 }
@@ -240,7 +240,7 @@ impl ContenderBody {
         serde_json::from_slice(value).ok()
     }
 
-    /// Where it stands in the queue, if it waits. Whoever may write the key may claim any place.
+    /// Its place in the queue, if it waits. Anyone with write access to the key can claim any place.
     pub fn place(&self) -> Option<Place> {
         let claim = self.waiting.as_ref()?;
         Some(Place::new(

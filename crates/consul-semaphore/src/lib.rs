@@ -7,7 +7,7 @@
 //! - [`settings`]: what a user asked for
 //! - [`lock`]: the body of `.lock`
 //! - [`reading`]: a prefix as it was read
-//! - [`identity`]: who a session stands for
+//! - [`identity`]: for whom a session was made
 //! - [`workload`]: what there is to know of a workload, and the order of the queue
 //! - [`limit`]: the three-way rule on limits
 //! - [`fate`]: what becomes of a contender of ours

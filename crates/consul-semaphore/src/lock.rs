@@ -106,7 +106,7 @@ impl LockBody {
         self.times(session) > 0
     }
 
-    /// How often it stands there.
+    /// How often it is listed.
     fn times(&self, session: &SessionId) -> usize {
         match &self.holders {
             Holders::Map(holders) => usize::from(holders.contains_key(session)),
@@ -114,7 +114,7 @@ impl LockBody {
         }
     }
 
-    /// Whether the holders stand in a list, as in the guide that Consul's documentation gives, and not in a
+    /// Whether the holders are a list, as in the guide that Consul's documentation gives, and not in a
     /// map. Only who follows that makes one.
     pub fn is_list(&self) -> bool {
         matches!(self.holders, Holders::Array(_))

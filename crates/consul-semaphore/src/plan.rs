@@ -223,7 +223,7 @@ pub struct Skip {
 pub enum Skipped {
     /// All slots are taken, by these.
     Taken {
-        /// Who takes them, the oldest first; no more of them than are told to people.
+        /// Who takes them, the oldest first; no more of them than are shown to people.
         by: Vec<Taker>,
         /// How many others do.
         others: usize,
@@ -359,7 +359,7 @@ pub struct Transaction {
     pub limit: Option<u32>,
     /// Whether that limit overwrites one that is not ours.
     pub enforced: bool,
-    /// Whether `.lock` itself goes.
+    /// Whether it deletes `.lock` itself.
     pub removes_lock: bool,
     /// What it changes in the body of `.lock`, if it writes one.
     pub lock: Option<LockChange>,
@@ -460,7 +460,7 @@ pub struct Plan {
     pub surplus: Vec<SlotId>,
     /// `status.appliedLimits` once all of this is done.
     pub applied: Vec<u32>,
-    /// How the limits stand; `None` while `.lock` can't be read.
+    /// Whether spec and Consul agree on the limit; `None` while `.lock` can't be read.
     pub agreement: Option<Agreement>,
     /// Whether the prefix must be read again before the rest can be decided.
     pub reread: bool,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The longest cooldown, in seconds.
 pub const LONGEST_COOLDOWN: u64 = 86_400;
 
-/// How slots stand in Consul.
+/// How a semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Mode {
@@ -46,6 +46,6 @@ pub enum OnContention {
     /// It waits.
     #[default]
     Wait,
-    /// It is deleted: whoever holds a slot does its work.
+    /// It is deleted: one that holds a slot does its work.
     Skip,
 }

@@ -32,7 +32,7 @@ impl Prefix {
         Self(format!("{self}/{key}"))
     }
 
-    /// The prefix as it stands in keys, without a slash at its end.
+    /// The prefix as it is in keys, without a slash at its end.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -59,7 +59,7 @@ impl TryFrom<String> for Prefix {
     }
 }
 
-/// Whether this may stand between two slashes of a prefix.
+/// Whether this can be a segment of a prefix.
 fn is_segment(segment: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     // An empty segment is one of only dots too.

@@ -25,7 +25,7 @@ pub struct Settings {
     pub key: Option<Key>,
     /// Where it lives in Consul: for a keyed one, its own prefix.
     pub prefix: Prefix,
-    /// How the slots stand in Consul.
+    /// How the semaphore is stored in Consul.
     pub mode: Mode,
     /// How many may hold at once.
     pub limit: u32,
@@ -83,7 +83,7 @@ impl Settings {
         }
     }
 
-    /// Whom a session of this workload stands for that is made for this one of its slots.
+    /// The identity of a session that is made for this slot of a workload.
     pub fn identity(&self, workload: &Target, ordinal: u32) -> Identity {
         Identity {
             cluster: self.cluster.id.as_str().into(),

@@ -47,7 +47,7 @@ impl Eq for Verbatim {}
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) by_name: BTreeMap<String, Verbatim>,
-    /// Whether a name stands there twice: not every reader takes the same of them.
+    /// Whether a name is there twice: readers differ in which of the two they take.
     pub(super) twice: bool,
 }
 

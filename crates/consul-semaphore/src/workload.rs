@@ -186,7 +186,7 @@ pub struct Workload {
     pub on_contention: OnContention,
     /// The `CronJob` that made it, if it is not to wait.
     pub cron_job: Option<Arc<CronJob>>,
-    /// Higher goes first.
+    /// A higher one is served first.
     pub priority: i32,
     /// Whether it stays out of the queue.
     pub hold: bool,
@@ -208,7 +208,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Where it stands in the queue.
+    /// Its place in the queue.
     pub fn place(&self) -> Place {
         Place::new(
             self.lost(),

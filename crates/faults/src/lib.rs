@@ -12,7 +12,7 @@
 //! | `kinds`, `plan` | the kinds of faults, and which come |
 //! | [`judge`] | the safety sentences as checks over a timeline |
 //! | `planted` | shows first that violations of a millisecond are caught |
-//! | `report`, `picture` | the report of a campaign |
+//! | `report`, `picture` | the report and the picture of it |
 //! | [`campaign`] | all of it, in order |
 //! | [`interop`] | no faults, but two clusters and programs of others on one prefix, seen and judged alike |
 //! | [`soak`] | no faults, but a steady load for long: what the operator takes must stay as it is |

@@ -10,8 +10,8 @@
 //! | [`frame`] | a text as what a terminal is sent |
 //! | [`item`] | a `ConsulSemaphore` as it was read |
 //! | [`holder`] | who holds a slot |
-//! | [`told`] | events |
-//! | [`line`](mod@line) | who waits, in which order, and why |
+//! | [`recorded`] | events |
+//! | [`queue`] | who waits, in which order, and why |
 //! | [`list`], [`show`] | the texts of the two commands |
 //! | [`document`] | the same for programs |
 //! | [`changes`] | what has changed, a line each |

@@ -50,7 +50,7 @@ impl Mutex {
         }
     }
 
-    /// Unlocks the key, which fails if this session has not locked it: so nothing of others goes.
+    /// Unlocks the key. That fails if this session has not locked it, so nothing of others is deleted.
     pub(super) fn unlock(&mut self, session: &SessionId) {
         self.guard = Some(Op::Unlock {
             key: self.key.clone(),
@@ -88,7 +88,7 @@ impl Mutex {
         self.guard.is_none() && self.lock.is_none()
     }
 
-    /// What is written: one that is unlocked and that nobody takes goes.
+    /// What is written: a mutex that is unlocked and not granted again is deleted.
     pub(super) fn write(self) -> impl Iterator<Item = Op> {
         let unlocked = self.guard.is_some() && self.lock.is_none();
         let delete = unlocked.then_some(Op::Delete { key: self.key });

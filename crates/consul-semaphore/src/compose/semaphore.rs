@@ -93,7 +93,7 @@ impl<'a> Semaphore<'a> {
         self.changed |= added;
     }
 
-    /// Nothing is written of it: the key goes.
+    /// Nothing is written of it: the key is deleted.
     pub(super) fn remove(&mut self) {
         self.body = None;
     }

@@ -102,7 +102,7 @@ impl<'a> Pass<'a> {
                 let slots = (0..).zip(workload.slots_at(&self.lock_key));
                 let held_by = slots.filter(|(other, _)| *other == ordinal);
                 let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
-                // Its dead holder goes for it, if it has one yet.
+                // Its dead holder makes room for it, if that is still listed.
                 let swap = held_by.find_map(|session| dead.get_key_value(session));
                 (workload, ordinal, swap)
             });

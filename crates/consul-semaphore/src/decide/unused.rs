@@ -1,4 +1,4 @@
-//! The end of a lock key: its `.lock` goes when nobody uses it, or with its semaphore.
+//! The end of a lock key: its `.lock` is deleted when nobody uses it, or with its semaphore.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ pub(super) const REST: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {
     /// Removes the `.lock` of a key that nobody uses any more, whoever made it: so no key keeps an old
-    /// limit, or what `api.Lock` leaves. It goes with our last release; what others leave rests before.
-    /// While somebody waits, one that says what it should is left for him. Of a whole prefix only what
-    /// goes with the last release is: a `ConsulSemaphore` may have made the rest, with its own limit.
+    /// limit, or what `api.Lock` leaves. It is deleted with our last release; what others leave is left alone for a while.
+    /// While somebody waits, a `.lock` with the right limit stays. Of a whole prefix only what
+    /// is part of the last release is deleted: a `ConsulSemaphore` may have made the rest, with its own limit.
     pub(super) fn remove_unused(&mut self) {
         let Observed {
             settings,

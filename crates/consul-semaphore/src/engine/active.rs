@@ -1,4 +1,4 @@
-//! Which contenders and workloads a pass looks at: those of whom something has changed, and those that were not at rest.
+//! Which contenders and workloads a pass looks at: those that have changed, and those that were not at rest.
 //! The other holders are steady, and kept with the [`Evidence`] for their slots.
 
 use std::{

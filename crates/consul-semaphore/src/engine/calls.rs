@@ -32,7 +32,7 @@ pub(super) struct Calls {
 pub(super) struct Blocking {
     pub(super) id: CallId,
     pub(super) what: Blocks,
-    /// When it is taken for lost: a running workload must be suspended unless something is heard of its slot.
+    /// When it counts as lost: a running workload must be suspended by then unless its slot is confirmed.
     pub(super) until: Option<Moment>,
 }
 

@@ -1,4 +1,4 @@
-//! The finalizer of a semaphore: it is there before anything is written to Consul, and goes when nothing is left.
+//! The finalizer of a semaphore: it is added before anything is written to Consul, and removed when nothing is left.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Who holds slots that others were given: what Consul knows of their sessions, for people to read.
-//! Nothing is decided by it but how long a workload waits to be told before it is deleted.
+//! Nothing is decided by it but how long a workload that is skipped waits for a name before it is deleted.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl ForeignHolders {
         }
     }
 
-    /// When Consul is to be asked again about one of whom it gave no answer.
+    /// When Consul is to be asked again about a session after no answer came.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.0.values().filter_map(|known| match known {
             Known::Failed(setback) => Some(setback.until),

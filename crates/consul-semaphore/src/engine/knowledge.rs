@@ -31,7 +31,7 @@ pub struct Trouble {
 pub(crate) struct Knowledge {
     prefix: Prefix,
     mode: Mode,
-    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    /// The prefix as Consul last showed it; `None` while it is unknown.
     pub(crate) reading: Option<Reading>,
     listed: Listed,
     own_writes: OwnWrites,
@@ -46,7 +46,7 @@ pub(crate) struct Knowledge {
     pub(crate) quiet_until: Option<Moment>,
     /// Whether Consul's index went back.
     pub(crate) went_back: bool,
-    /// When a running workload is to be suspended if nothing is heard of its slot.
+    /// When a running workload is to be suspended unless its slot is confirmed.
     pub(crate) deadline: Option<Moment>,
 }
 
@@ -176,7 +176,7 @@ impl Knowledge {
     pub(super) fn accept(&mut self, listing: Listing, now: Now) {
         self.note_listing(listing.index, listing.sent, now);
         if !self.own_writes.is_empty() {
-            // What was written is not known any more: only a later listing can tell.
+            // What was written is not known any more: only a later listing can show it.
             return;
         }
         let reading = Reading::new(self.prefix.clone(), self.mode, listing);
@@ -243,7 +243,7 @@ impl Knowledge {
 
     /// The prefix, or what belongs to it, can't be read.
     pub(super) fn read_failed(&mut self, error: consul::Error, now: Now) {
-        // Nothing is granted in doubt.
+        // Nothing is granted while the prefix is unknown.
         self.invalidate();
         self.failed(error, false, now);
     }
@@ -261,7 +261,7 @@ impl Knowledge {
         self.write_failed(error, now);
     }
 
-    /// Nothing is heard of a transaction, which may have been done all the same: a listing that was asked for before
+    /// A transaction has no answer, and may have been applied all the same: a listing that was asked for before
     /// says nothing of that.
     pub(super) fn transaction_lost(&mut self, transaction: &Transaction, now: Now) {
         let keys = transaction.written_keys();
@@ -474,7 +474,7 @@ mod tests {
             all.collect::<Vec<_>>()
         };
         assert_eq!(seen(&known), ["b", "f"], "what was released stays so");
-        // Somebody else's dead contender goes, beside one more of our writes.
+        // Somebody else's dead contender is deleted, beside one more of our writes.
         let sent = tick();
         let (again, answer) = hand_over("b", "b", 30);
         let again = Transaction {

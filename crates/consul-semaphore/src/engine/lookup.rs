@@ -40,7 +40,7 @@ pub trait Lookup {
         self.slice(head).waiting
     }
 
-    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which tells of all.
+    /// This queue has a contender of one more workload, or of one less: like [`Self::contending`], which names all.
     fn contends(&self, uid: &Uid, does: bool) -> Option<Arc<Workload>> {
         self.workload(uid).filter(|_| does)
     }

@@ -1,4 +1,4 @@
-//! What goes into the engine, and what comes out of it.
+//! The engine's events, answers, actions and outcomes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -78,7 +78,7 @@ impl From<Listing> for News {
     }
 }
 
-/// How a call ended. Each call has an answer at some time: one of which nothing was heard has an error.
+/// How a call ended. Each call is answered at some time: a call that timed out has an error.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// Of [`Call::Read`].
@@ -120,7 +120,7 @@ pub enum Written {
         /// Whether the operator may not write to any workload there.
         forbidden: bool,
     },
-    /// Nothing was heard of it, for this reason: it may be done yet.
+    /// It has no answer, for this reason: it may be applied yet.
     Unanswered(String),
 }
 
@@ -135,7 +135,7 @@ pub enum Action {
     Destroy(SessionId),
     /// A session is gone: it is to be renewed no more.
     Forget(SessionId),
-    /// Something happened that people are told.
+    /// Something happened that is reported to people.
     Report(Outcome),
 }
 
@@ -194,7 +194,7 @@ pub enum Write {
     Start(Start),
     /// It is suspended.
     Suspend(Suspend),
-    /// It is told that it gives its slot back.
+    /// It gives its slot back.
     GiveBack(GiveBack),
     /// Its annotation is set to the session that holds its slot now.
     Rename(Rename),
@@ -228,7 +228,7 @@ impl Write {
     }
 }
 
-/// What people are told. Nothing is decided by it.
+/// What is reported to people. Nothing is decided by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A slot was granted.
@@ -273,11 +273,11 @@ pub enum Outcome {
         /// What it says.
         message: String,
     },
-    /// Nothing was heard of a write, and it is repeated.
+    /// A write has no answer, and it is repeated.
     Unanswered {
         /// To which workload.
         workload: Target,
-        /// Why nothing was heard.
+        /// Why there is no answer.
         why: String,
     },
     /// A slot is kept because pods have not ended for long.

@@ -7,7 +7,7 @@ use super::Now;
 use crate::{Identity, OwnContender, Phase, Workload, holding::Setback};
 use consul_client::{SessionId, clock::Moment, id::IdMap};
 
-/// How long it is believed that pods are left while nothing is heard of them.
+/// How long pods are assumed to be left while no end of one is seen.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// The same after one of them has ended: many end at once.
@@ -114,7 +114,7 @@ impl Proofs {
         self.brought.remove(session);
     }
 
-    /// Forgets what is known of all contenders but these `ours`, of which `is_there` tells.
+    /// Forgets what is known of contenders that are gone; there are `ours` of them, and `is_there` says which.
     pub(super) fn retain(&mut self, ours: usize, is_there: impl Fn(&SessionId) -> bool) {
         self.brought.retain(|session, _| is_there(session));
         // A session has one start, so those that are gone are forgotten many at once.

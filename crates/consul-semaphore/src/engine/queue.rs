@@ -146,12 +146,12 @@ pub(crate) struct Writes {
 
 /// What others are shown.
 impl Queue {
-    /// What it goes by.
+    /// The settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The prefix as Consul last showed it; `None` while that is in doubt.
+    /// The prefix as Consul last showed it; `None` while it is unknown.
     pub fn reading(&self) -> Option<&Reading> {
         self.knowledge.reading.as_ref()
     }
@@ -385,7 +385,7 @@ impl Queue {
         }
     }
 
-    /// Nothing blocks any more: what the watch brought meanwhile is heard.
+    /// Nothing blocks any more: takes over what the watch brought meanwhile.
     fn catch_up(&mut self, now: Now) {
         if let Some(news) = self.calls.news.take() {
             self.knowledge.listed(news, now);
@@ -732,7 +732,7 @@ impl Queue {
             return;
         };
         let error = consul::Error::Unreachable {
-            message: "no answer before a running workload must be suspended".into(),
+            message: "no answer before a running Job must be suspended".into(),
             undecided: true,
         };
         match blocking.what {
@@ -756,7 +756,7 @@ impl Queue {
         if let Some(reading) = &self.knowledge.reading
             && self.sessions.outlived(reading, &self.active.gone, lookup)
         {
-            // The watch has not brought yet what a renewal was told.
+            // A renewal has learned it before the watch did.
             self.knowledge.invalidate();
         }
         let Some(reading) = &self.knowledge.reading else {
@@ -828,7 +828,7 @@ impl Queue {
         });
     }
 
-    /// Asks who the holders are of whom Consul has not said.
+    /// Asks Consul who the holders are that it has not named yet.
     fn describe_holders(&mut self, now: Now) {
         let Some(reading) = &self.knowledge.reading else {
             return;
@@ -1157,7 +1157,7 @@ impl Queue {
             .chain(self.held.proofs.due());
         let next = times.filter(|time| *time > now).min();
         let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
-        // Who was outrun tries again before others are through.
+        // After a lost race it tries again before others are through.
         let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
         quiet.map_or(next, |quiet| quiet.min(next))
     }

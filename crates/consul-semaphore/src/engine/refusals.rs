@@ -32,7 +32,7 @@ struct Trouble {
 enum Why {
     /// Somebody else had changed the workload.
     Outrun,
-    /// Nothing was heard of it.
+    /// It has no answer.
     Unanswered,
     Refused(Refused),
 }
@@ -51,7 +51,7 @@ impl Why {
 enum Refused {
     /// To have the workload started.
     Start,
-    /// Also to have it told that it gives its slot back, since then.
+    /// Also that it gives its slot back, since then.
     GiveBack(Moment),
     /// The same for so long that no start which was sent before can be on its way any more, also
     /// not another replica's.
@@ -79,7 +79,7 @@ pub(super) struct Excluded {
     pub(super) busy: BTreeSet<Uid>,
     /// They can't be started for now, and give back the slot that they have.
     pub(super) barred: BTreeSet<Uid>,
-    /// Those of them whose slot goes without their being told, because that is refused, too.
+    /// Those of them whose slot is released without a write to them, because that write is refused, too.
     pub(super) immovable: BTreeSet<Uid>,
 }
 

@@ -102,7 +102,7 @@ pub enum Duty {
     EndSession(SessionId),
     /// Nothing of it is left in Consul: the finalizer is to be removed.
     RemoveFinalizer,
-    /// Consul can't be used to clean up: the finalizer is to be removed all the same, and people are told what is left.
+    /// Consul can't be used to clean up: the finalizer is to be removed all the same, with an event that lists what is left.
     LeaveBehind,
 }
 
@@ -173,7 +173,7 @@ impl Semaphore {
         self.finalizer.is_at_work()
     }
 
-    /// Whether the queue of a key goes by what the watch showed last.
+    /// Whether the queue of a key has taken over what the watch showed last.
     pub fn is_seen_by(&self, key: &Option<Key>) -> bool {
         let reading = self.queues.get(key).and_then(|state| state.queue.reading());
         reading.is_some_and(|reading| reading.shows(&self.watched.entries(key)))
@@ -198,7 +198,7 @@ impl Semaphore {
         self.fencing_token
     }
 
-    /// Whether the work has begun, and every lock key has been heard of. Until then its status stays as it was: what
+    /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what
     /// is missing may be there.
     pub fn is_known(&self) -> bool {
         let all_keys =
@@ -527,7 +527,7 @@ impl Semaphore {
     }
 
     /// Whether nothing in Consul follows from a limit of ours other than this one: at no key, also of those that only
-    /// the watch shows. What was concluded under an earlier spec tells nothing of what has been written since.
+    /// the watch shows. What was concluded under an earlier spec says nothing of what has been written since.
     fn has_settled(&self, limit: u32) -> bool {
         let generation = self.spec.generation;
         let settled = |state: &QueueState| {

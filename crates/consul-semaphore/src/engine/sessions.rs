@@ -34,7 +34,7 @@ pub(crate) struct Sessions {
     pub(super) making: BTreeSet<SlotId>,
     /// Those that are gone though a reading showed their contender, which was read again for that.
     outlived: BTreeSet<SessionId>,
-    /// Whom each contender's session stands for.
+    /// For whom each contender's session was made.
     pub(super) owners: IdMap<SessionId, Owner>,
 }
 

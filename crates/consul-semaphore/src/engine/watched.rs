@@ -94,7 +94,7 @@ impl WatchedPrefix {
         }
     }
 
-    /// What was brought for a key since `heard`, which is what counts now.
+    /// What the watch has brought for a key since the version `heard`.
     pub(super) fn news(
         &self,
         key: &Option<Key>,

@@ -17,7 +17,7 @@ use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment
 
 /// What a call came to.
 pub(super) enum Done {
-    /// As the engine is to hear it.
+    /// The answer for the engine.
     Answer(Answer),
     /// A session was made, of which so much is known.
     Session(Result<(SessionId, SessionState), consul::Error>),

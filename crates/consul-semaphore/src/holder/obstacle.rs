@@ -85,7 +85,7 @@ impl AcquireError {
     }
 }
 
-/// Whether nothing else is in the way of a slot than what somebody who is gone has left, which goes when it has rested.
+/// Whether a slot is only blocked by what a dead holder has left, which is removed after the lock-delay.
 /// That is waited for also by who does not wait: where nobody waited for it, it would never go.
 pub(super) fn rests(reading: &Reading) -> bool {
     match reading.lock() {

@@ -25,11 +25,11 @@ use consul_client::{
 pub struct Settings {
     /// Where the semaphore lives in Consul.
     pub prefix: Prefix,
-    /// How the slots stand in Consul.
+    /// How the semaphore is stored in Consul.
     pub mode: Mode,
     /// How many may hold a slot at once: the same for all who use the prefix; 1 for a mutex.
     pub limit: u32,
-    /// Higher goes first.
+    /// A higher one is served first.
     pub priority: i32,
     /// Whether slots go by priority and age among all who wait at the prefix.
     pub fair: bool,

@@ -1,4 +1,4 @@
-//! What the engine is told of the present.
+//! The present, as the engine gets it.
 
 use crate::engine::Now;
 use consul_client::clock::{self, Moment};

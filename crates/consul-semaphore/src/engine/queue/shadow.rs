@@ -70,7 +70,7 @@ impl Shadow {
     }
 }
 
-/// Looks up, and tells of changes.
+/// A lookup that also names changes.
 pub(super) struct Telling<'a, L> {
     lookup: &'a L,
     changes: Option<Changes>,
