@@ -110,7 +110,7 @@ fn an_election_knows_nothing_of_the_work() {
 }
 
 #[test]
-fn telemetry_knows_nothing_of_what_it_tells() {
+fn telemetry_knows_nothing_of_what_it_reports() {
     assert_module_avoids(
         "src/telemetry",
         &[
