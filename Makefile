@@ -76,10 +76,15 @@ faults: servers
 	@"$${CARGO_TARGET_DIR:-target}/debug/faults"
 
 # N hand-overs on one prefix among Jobs of two clusters, Consul's Go client, `consul lock` and `exec`,
-# judged as the campaign of faults is.
-interop: servers
+# judged as the campaign of faults is. With OLD=<commit> one of the clusters has the operator of that commit,
+# which is built once.
+interop: servers $(OLD:%=target/old/%/target/debug/consul-semaphore-operator)
 	@cargo build --locked --workspace --bins
-	@"$${CARGO_TARGET_DIR:-target}/debug/interop"
+	@$(OLD:%=EAST_OPERATOR_BIN=$(CURDIR)/target/old/%/target/debug/consul-semaphore-operator) "$${CARGO_TARGET_DIR:-target}/debug/interop"
+
+target/old/%/target/debug/consul-semaphore-operator:
+	[ -e target/old/$*/Cargo.toml ] || git worktree add --force --detach target/old/$* $*
+	cd target/old/$* && CARGO_TARGET_DIR=target cargo build --locked --bin consul-semaphore-operator
 
 # A steady load for MINUTES: what the operator takes must stay as it is. The figures and their picture go
 # into FOLDER.

@@ -54,6 +54,8 @@ pub struct Options {
     pub rest: Duration,
     /// Where the timeline goes.
     pub folder: PathBuf,
+    /// The operator's program of the cluster `east`, if it is another build than that of `west`.
+    pub east_operator: Option<PathBuf>,
 }
 
 /// The result.
@@ -182,7 +184,8 @@ pub async fn run(options: &Options) -> Result<Outcome> {
         });
         let door = door::to_consul(&consul, Writer::Operator, timeline, &book);
         let door = door.start().await?;
-        clusters.push(Cluster::start(name, bed.clone(), door, timeline).await?);
+        let program = options.east_operator.clone().filter(|_| name == "east");
+        clusters.push(Cluster::start(name, program, bed.clone(), door, timeline).await?);
     }
     let timeline = &clocks[0].1;
     let door = door::to_consul(&consul, Writer::Foreign, timeline, &book);
@@ -231,9 +234,18 @@ fn begin(timeline: &Timeline, prefix: &str) {
 }
 
 impl Cluster {
-    async fn start(name: &'static str, bed: Bed, door: Proxy, timeline: &Timeline) -> Result<Self> {
+    async fn start(
+        name: &'static str,
+        program: Option<PathBuf>,
+        bed: Bed,
+        door: Proxy,
+        timeline: &Timeline,
+    ) -> Result<Self> {
         let address = [("CONSUL_HTTP_ADDR", door.url())];
-        let operator = bed.another_operator(name, ["--cluster-name", name], address);
+        let mut operator = bed.another_operator(name, ["--cluster-name", name], address);
+        if let Some(program) = program {
+            operator = operator.with_program(program);
+        }
         operator.try_start().await?;
         let team = bed.namespace_named(NAMESPACE).await;
         let semaphore = team.semaphore(SEMAPHORE).limit(LIMIT.into());

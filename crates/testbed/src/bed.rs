@@ -127,6 +127,7 @@ impl Bed {
         E: IntoIterator<Item = (&'static str, String)>,
     {
         let options = OperatorOptions {
+            program: None,
             args: args.into_iter().map(Into::into).collect(),
             env: env
                 .into_iter()

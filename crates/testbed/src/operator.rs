@@ -43,6 +43,8 @@ pub(crate) struct Place {
 /// More than `run` with its defaults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OperatorOptions {
+    /// The program, if it is another one than that of all operators.
+    pub(crate) program: Option<PathBuf>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Env,
 }
@@ -67,6 +69,22 @@ impl Operator {
             place,
             running: Mutex::new(None),
         }))
+    }
+
+    /// The same operator of another build, not yet started.
+    #[must_use]
+    pub fn with_program(&self, program: PathBuf) -> Self {
+        let Inner {
+            name,
+            options,
+            place,
+            running: _,
+        } = &*self.0;
+        let options = OperatorOptions {
+            program: Some(program),
+            ..options.clone()
+        };
+        Self::new(name, place.clone(), options)
     }
 
     /// Starts it, and waits until `/readyz` answers 200 and some replica leads.
@@ -169,7 +187,10 @@ impl Operator {
         tls::init();
         let http = reqwest::Client::builder().no_proxy().build()?;
         let http = &http;
-        let program = programs::operator_program()?;
+        let program = match &options.program {
+            Some(program) => program.clone(),
+            None => programs::operator_program()?,
+        };
         let started = ports::on_free(|[port]| {
             let address = format!("127.0.0.1:{port}");
             let mut recipe = Recipe::new(name, &program)

@@ -19,6 +19,9 @@ struct Args {
     /// Where the timelines go.
     #[arg(long, env = "FOLDER", default_value = "target/interop")]
     folder: PathBuf,
+    /// The operator's program of one of the two clusters, if it is another build than that of the other one.
+    #[arg(long, env = "EAST_OPERATOR_BIN")]
+    east_operator: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -31,12 +34,14 @@ async fn main() -> Result<ExitCode> {
         hand_overs,
         rest_ms,
         folder,
+        east_operator,
     } = Args::parse();
     let rest = Duration::from_millis(rest_ms);
     let outcome = run(&Options {
         hand_overs,
         rest,
         folder,
+        east_operator,
     })
     .await?;
     print!("{}", outcome.report());
