@@ -114,7 +114,7 @@ impl Operator {
         let name = settings.operator.cluster_name.clone();
         let beginning = || id.unwrap_or_default().chars().take(8).collect();
         Self {
-            node: node.or_else(|| Some(format!("k8s-{}", id?))),
+            node: node.or_else(|| id.map(controller::default_node)),
             cluster: algorithm::Cluster {
                 name: name.unwrap_or_else(beginning),
                 id: id.unwrap_or_default().to_owned(),

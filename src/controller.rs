@@ -37,7 +37,7 @@ use kube::{Api, Client, Config};
 use tokio::{task::JoinSet, time::timeout};
 
 pub(crate) use self::{
-    consul_target::{place, tenants_node},
+    consul_target::{default_node, place, tenants_node},
     secret::take_token,
     semaphore::spec::{defence, settings_of},
 };
@@ -136,7 +136,7 @@ pub async fn run(
     writing.spawn(write_events);
     let node = settings
         .consul_node
-        .unwrap_or_else(|| format!("k8s-{}", cluster.id));
+        .unwrap_or_else(|| default_node(&cluster.id));
     tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
     if !settings.scope.is_whole() {
         let Scope {
@@ -283,3 +283,6 @@ impl Observer for Calls {
         self.0.consul_call(kind, result, took);
     }
 }
+
+#[cfg(test)]
+mod golden;

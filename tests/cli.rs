@@ -6,56 +6,29 @@ use std::{
     fs,
     future::pending,
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    process::{Command, Output},
 };
 
 use consul_semaphore_operator::telemetry::{self, Telemetry};
+use testbed::command_line::{Program, assert_says, text};
 
-/// The program with these arguments, in an environment that has only these variables.
-fn operator(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the program starts")
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).expect("UTF-8")
-}
-
-/// Checks that the program refuses, with exit code 2 and nothing on stdout, and gives what it said.
-#[track_caller]
-fn refusal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let output = operator(arguments, variables);
-    let said = text(output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_eq!(output.stdout, b"", "{said}");
-    said
-}
-
-#[track_caller]
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in:\n{said}");
-    }
-}
+const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore-operator"));
 
 #[test]
 fn without_a_command_it_shows_its_commands() {
-    assert_says(&refusal(&[], &[]), &["run", "check", "crd", "version"]);
+    assert_says(
+        &PROGRAM.refusal(&[], &[]),
+        &["run", "check", "crd", "version"],
+    );
 }
 
 #[test]
 fn unknown_commands_and_flags_are_refused() {
     assert_says(
-        &refusal(&["rum"], &[]),
+        &PROGRAM.refusal(&["rum"], &[]),
         &["unrecognized subcommand 'rum'", "'run'"],
     );
     assert_says(
-        &refusal(&["run", "--consul-adress=x"], &[]),
+        &PROGRAM.refusal(&["run", "--consul-adress=x"], &[]),
         &["--consul-adress", "--consul-address"],
     );
 }
@@ -79,7 +52,7 @@ fn bad_values_say_what_is_allowed() {
         ("--lease-name=leader", "not \"leader\""),
     ];
     for (argument, allowed) in cases {
-        let said = refusal(&["run", argument], &[]);
+        let said = PROGRAM.refusal(&["run", argument], &[]);
         assert_says(&said, &[allowed]);
         assert!(!said.contains("environment"), "{said}");
     }
@@ -89,7 +62,7 @@ fn bad_values_say_what_is_allowed() {
 #[test]
 fn traces_that_cannot_be_sent_are_refused() {
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://a b")];
-    let output = operator(&["run", "--traces-exporter=otlp"], &variables);
+    let output = PROGRAM.run(&["run", "--traces-exporter=otlp"], &variables);
     assert_eq!(output.status.code(), Some(1));
     let said = text(output.stderr);
     assert_says(
@@ -110,7 +83,7 @@ fn a_check_says_what_it_can_be_asked() {
         ("--namespaces=", "or * for all"),
     ];
     for (argument, allowed) in cases {
-        assert_says(&refusal(&["check", argument], &[]), &[allowed]);
+        assert_says(&PROGRAM.refusal(&["check", argument], &[]), &[allowed]);
     }
 }
 
@@ -123,7 +96,7 @@ fn a_check_of_nothing_has_failed() {
         ("CONSUL_HTTP_ADDR", address.as_str()),
         ("KUBECONFIG", "/does/not/exist"),
     ];
-    let output = operator(&["check", "--timeout=1s"], &variables);
+    let output = PROGRAM.run(&["check", "--timeout=1s"], &variables);
     assert_eq!(output.status.code(), Some(1));
     let said = text(output.stdout);
     assert_says(
@@ -137,7 +110,7 @@ fn a_check_of_nothing_has_failed() {
     );
     assert!(!said.contains('\x1b'), "colours for nobody: {said}");
 
-    let output = operator(&["check", "--timeout=1s", "-o", "json"], &variables);
+    let output = PROGRAM.run(&["check", "--timeout=1s", "-o", "json"], &variables);
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let outcomes: Vec<_> = report["lines"].as_array().expect("lines").iter().collect();
@@ -155,7 +128,7 @@ fn a_check_with_settings_that_cannot_be_used_says_so() {
         ("CONSUL_HTTP_TOKEN_FILE", "/does/not/exist"),
         ("KUBECONFIG", "/nor/this"),
     ];
-    let output = operator(&["check"], &variables);
+    let output = PROGRAM.run(&["check"], &variables);
     assert_eq!(output.status.code(), Some(1));
     assert_says(
         &text(output.stdout),
@@ -175,7 +148,7 @@ fn a_bad_value_of_the_environment_names_its_variable() {
         ("SEMAPHORE_SELECTOR", "shard=a b", "\"shard=a b\" is not"),
     ];
     for (variable, value, allowed) in cases {
-        let said = refusal(&["run"], &[(variable, value)]);
+        let said = PROGRAM.refusal(&["run"], &[(variable, value)]);
         assert_says(
             &said,
             &[allowed, &format!("environment variable {variable}")],
@@ -185,7 +158,7 @@ fn a_bad_value_of_the_environment_names_its_variable() {
 
 #[test]
 fn a_flag_goes_before_the_environment() {
-    let said = refusal(&["run", "--log-format=yaml"], &[("LOG_FORMAT", "json")]);
+    let said = PROGRAM.refusal(&["run", "--log-format=yaml"], &[("LOG_FORMAT", "json")]);
     assert_says(&said, &["'yaml'"]);
     assert!(!said.contains("environment"), "{said}");
 }
@@ -199,7 +172,7 @@ fn a_bad_value_of_consuls_environment_names_its_variable() {
     ];
     for (variable, value, allowed) in cases {
         assert_says(
-            &refusal(&["run"], &[(variable, value)]),
+            &PROGRAM.refusal(&["run"], &[(variable, value)]),
             &[variable, allowed],
         );
     }
@@ -214,10 +187,10 @@ fn flags_that_contradict_each_other_say_what_to_do() {
         "leave --consul-ca-file out",
     ];
     let address = format!("--consul-address=https://consul:8501,{plain}");
-    let said = refusal(&["run", &address, "--consul-ca-file=ca.pem"], &[]);
+    let said = PROGRAM.refusal(&["run", &address, "--consul-ca-file=ca.pem"], &[]);
     assert_says(&said, &advice);
     assert_says(&said, &[plain]);
-    let said = refusal(
+    let said = PROGRAM.refusal(
         &["run", "--consul-ca-file=ca.pem"],
         &[("CONSUL_HTTP_ADDR", "unix:///run/consul.sock")],
     );
@@ -229,7 +202,7 @@ fn flags_that_contradict_each_other_say_what_to_do() {
 fn a_page_without_a_login_is_for_loopback_alone() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let taken = taken.local_addr().expect("an address").to_string();
-    let said = refusal(
+    let said = PROGRAM.refusal(
         &["run", "--web-auth=none", "--web-address=0.0.0.0:8081"],
         &[],
     );
@@ -237,10 +210,10 @@ fn a_page_without_a_login_is_for_loopback_alone() {
     // What is not refused gets as far as the address, which is taken.
     for page in ["--web-address=127.0.0.1:0", "--web-address=[::1]:0"] {
         let address = format!("--http-address={taken}");
-        let output = operator(&["run", "--web-auth=none", page, &address], &[]);
+        let output = PROGRAM.run(&["run", "--web-auth=none", page, &address], &[]);
         assert_eq!(output.status.code(), Some(1));
     }
-    let output = operator(
+    let output = PROGRAM.run(
         &["run", "--http-address=127.0.0.1:0"],
         &[("WEB_ADDRESS", &taken)],
     );
@@ -257,11 +230,11 @@ fn operators_of_parts_of_a_cluster_do_not_share_an_election() {
     let address = taken.local_addr().expect("an address");
     let address = format!("--http-address={address}");
     for part in ["--namespaces=team-a", "--semaphore-selector=shard=a"] {
-        let said = refusal(&["run", part], &[]);
+        let said = PROGRAM.refusal(&["run", part], &[]);
         assert_says(&said, &["--lease-name of its own", "--leader-election=off"]);
-        refusal(&["run", part, "--leader-election=consul"], &[]);
+        PROGRAM.refusal(&["run", part, "--leader-election=consul"], &[]);
         for allowed in ["--lease-name=shard-a", "--leader-election=off"] {
-            let output = operator(&["run", part, allowed, &address], &[]);
+            let output = PROGRAM.run(&["run", part, allowed, &address], &[]);
             let said = text(output.stderr);
             assert_eq!(output.status.code(), Some(1), "{said}");
             assert_says(&said, &["cannot listen on"]);
@@ -276,11 +249,11 @@ fn a_login_and_a_token_contradict_each_other() {
         ("CONSUL_HTTP_TOKEN", "s3cr3t-t0ken"),
         ("CONSUL_HTTP_TOKEN_FILE", "/s3cr3t"),
     ] {
-        let said = refusal(&login, &[(variable, value)]);
+        let said = PROGRAM.refusal(&login, &[(variable, value)]);
         assert_says(&said, &["--consul-auth-method", variable, "leave one"]);
         assert!(!said.contains(value), "{said}");
     }
-    let said = refusal(
+    let said = PROGRAM.refusal(
         &["run", "--consul-token-file=/file"],
         &[("CONSUL_AUTH_METHOD", "kubernetes")],
     );
@@ -289,7 +262,7 @@ fn a_login_and_a_token_contradict_each_other() {
 
 #[test]
 fn a_login_without_what_to_log_in_with_says_so() {
-    let output = operator(
+    let output = PROGRAM.run(
         &["run", "--http-address=127.0.0.1:0"],
         &[
             ("CONSUL_AUTH_METHOD", "kubernetes"),
@@ -305,7 +278,7 @@ fn a_login_without_what_to_log_in_with_says_so() {
 fn an_address_in_use_is_an_error_that_says_so() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
-    let output = operator(&["run", "--http-address", &address], &[]);
+    let output = PROGRAM.run(&["run", "--http-address", &address], &[]);
     let said = text(output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert_says(&said, &["cannot listen on", &address, "--http-address"]);
@@ -313,7 +286,7 @@ fn an_address_in_use_is_an_error_that_says_so() {
 
 #[test]
 fn version_says_what_it_is_tested_with() {
-    let output = operator(&["version"], &[]);
+    let output = PROGRAM.run(&["version"], &[]);
     assert!(output.status.success());
     let said = text(output.stdout);
     assert_says(
@@ -328,7 +301,7 @@ fn version_says_what_it_is_tested_with() {
 
 #[test]
 fn help_tells_of_every_environment_variable_and_default() {
-    let output = operator(&["run", "--help"], &[]);
+    let output = PROGRAM.run(&["run", "--help"], &[]);
     assert!(output.status.success());
     assert_says(
         &text(output.stdout),
@@ -349,7 +322,7 @@ fn help_tells_of_every_environment_variable_and_default() {
 
 #[test]
 fn crd_prints_the_file_that_is_shipped() {
-    let output = operator(&["crd"], &[]);
+    let output = PROGRAM.run(&["crd"], &[]);
     assert!(output.status.success());
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),

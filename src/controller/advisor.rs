@@ -86,20 +86,16 @@ fn hash(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
-    fn workload(change: impl FnOnce(&mut Value)) -> Sighting {
-        let mut workload = json!({
-            "metadata": {
-                "name": "a", "namespace": "batch", "uid": "u",
-                "annotations": { "consul-semaphore.io/semaphor": "db" },
-            },
-            "spec": { "template": {} },
-        });
-        change(&mut workload);
-        Sighting::of(serde_json::from_value(workload).unwrap()).unwrap()
+    fn workload(advice: &str) -> Sighting {
+        Sighting {
+            namespace: "batch".to_owned(),
+            name: "a".to_owned(),
+            uid: "u".into(),
+            tracked: None,
+            advice: Some(advice.to_owned()),
+        }
     }
 
     #[test]
@@ -108,25 +104,19 @@ mod tests {
         let mut advisor = Advisor::new(events);
         advisor.list_begins();
         for _ in 0..3 {
-            advisor.on_update(&workload(|_| {}));
+            advisor.on_update(&workload("write this for that"));
         }
         advisor.list_ends();
         // The watch begins anew.
         advisor.list_begins();
-        advisor.on_update(&workload(|_| {}));
+        advisor.on_update(&workload("write this for that"));
         advisor.list_ends();
         let first = emitted.next().unwrap();
-        assert!(
-            first.contains("write consul-semaphore.io/semaphore"),
-            "{first}"
-        );
+        assert!(first.contains("write this for that"), "{first}");
         assert_eq!(emitted.next(), None);
 
-        let other = json!({ "consul-semaphore.io/priority": "1" });
-        advisor.on_update(&workload(|workload| {
-            workload["metadata"]["annotations"] = other;
-        }));
-        assert!(emitted.next().unwrap().contains("means nothing without"));
+        advisor.on_update(&workload("this means nothing"));
+        assert!(emitted.next().unwrap().contains("this means nothing"));
 
         // A list without it: it is gone, and nothing is remembered.
         advisor.list_begins();

@@ -52,6 +52,11 @@ impl Context {
     }
 }
 
+/// The external node that owns the operator's sessions, where no other one is given (`--consul-node`).
+pub(crate) fn default_node(cluster_id: &str) -> String {
+    format!("k8s-{cluster_id}")
+}
+
 /// The external node that owns the sessions made with the token of a namespace. Namespaces have no colon in their
 /// names, nor can a node that somebody chooses (`--consul-node`, `exec --node`). So no other node of this program has
 /// the same name: the one colon separates the operator's name from the namespace.

@@ -307,6 +307,9 @@ impl LockCandidate {
 }
 
 #[cfg(test)]
+mod golden;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,43 +1,12 @@
 //! The program as its user meets it: flags, environment, help. No server is needed.
-#![allow(clippy::expect_used, reason = "a test that cannot go on says so")]
 
-use std::process::{Command, Output};
+use testbed::command_line::{Program, assert_says, text};
 
-/// The program with these arguments, in an environment that has only these variables.
-fn program(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_consul-semaphore"));
-    command
-        .args(arguments)
-        .env_clear()
-        .envs(variables.iter().copied())
-        .output()
-        .expect("the program starts")
-}
-
-fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).expect("UTF-8")
-}
-
-/// Checks that the program refuses, with exit code 2 and nothing on stdout, and gives what it said.
-#[track_caller]
-fn refusal(arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let output = program(arguments, variables);
-    let said = text(output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert_eq!(output.stdout, b"", "{said}");
-    said
-}
-
-#[track_caller]
-fn assert_says(said: &str, words: &[&str]) {
-    for word in words {
-        assert!(said.contains(word), "{word:?} is not in:\n{said}");
-    }
-}
+const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore"));
 
 #[test]
 fn without_a_command_it_shows_its_commands() {
-    let said = refusal(&[], &[]);
+    let said = PROGRAM.refusal(&[], &[]);
     assert_says(&said, &["exec", "held"]);
     assert!(!said.contains("become"), "{said}");
 }
@@ -49,10 +18,10 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         [&needed[..], flags, &["--", "true"]].concat()
     };
     assert_says(
-        &refusal(&["exec", "--", "true"], &[]),
+        &PROGRAM.refusal(&["exec", "--", "true"], &[]),
         &["--prefix", "--limit"],
     );
-    assert_says(&refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
+    assert_says(&PROGRAM.refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
     for (flag, allowed) in [
         ("--prefix=a//b", "a//b"),
         ("--limit=0", "1..=5000"),
@@ -69,10 +38,10 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
             Some(("--limit", _)) => vec!["exec", flag, "--prefix=a", "--", "true"],
             _ => exec(&[flag]),
         };
-        assert_says(&refusal(&flags, &[]), &[allowed]);
+        assert_says(&PROGRAM.refusal(&flags, &[]), &[allowed]);
     }
     assert_says(
-        &refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
+        &PROGRAM.refusal(&exec(&["--try", "--wait-for=1s"]), &[]),
         &["--try", "cannot be used with"],
     );
     // Where no token is given, anybody may end anybody's sessions.
@@ -87,13 +56,13 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         ),
     ] {
         let flags = [&["--try"], &flags[..]].concat();
-        let said = refusal(&exec(&flags), &variables);
+        let said = PROGRAM.refusal(&exec(&flags), &variables);
         assert_says(&said, &["--node", "exec-team-a"]);
         assert!(!said.contains("s3cr3t"), "{said}");
     }
     let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
     assert_says(
-        &refusal(&exec(&[]), &[ttl]),
+        &PROGRAM.refusal(&exec(&[]), &[ttl]),
         &["environment variable CONSUL_SEMAPHORE_TTL"],
     );
 }
@@ -101,7 +70,7 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
 #[test]
 fn help_tells_of_every_environment_variable_of_consul() {
     for command in ["exec", "held"] {
-        let output = program(&[command, "--help"], &[]);
+        let output = PROGRAM.run(&[command, "--help"], &[]);
         assert!(output.status.success());
         assert_says(
             &text(output.stdout),

@@ -35,6 +35,7 @@
 //! | [`Kueue`] | a queue for Jobs that benchmarks compare the operator with |
 //! | [`LimitWatch`] | watches whether a limit is kept, without any code of the operator |
 //! | [`proof`] | a grant as Kubernetes and Consul show it, and that nothing of it is left |
+//! | [`command_line`] | a program as its user meets it: arguments, environment, exit codes |
 //! | [`helpers`], [`web`] | steps that several suites share; of those about the web page |
 //! | [`Process`], [`Folder`] | what each server runs in |
 //! | [`eventually`] | waits for a condition; [`Namespace::policies_are`] and [`Namespace::lets`] wait for what the API server applies late |
@@ -62,6 +63,7 @@ mod api_server;
 mod bed;
 mod bed_builder;
 mod certificates;
+pub mod command_line;
 mod consul;
 mod consul_cluster;
 mod consul_server;
