@@ -322,7 +322,7 @@ fn programs(bed: &Bed, prefix: &str, door: &str, rest: Duration) -> Result<Vec<T
 
 /// Waits for so many hand-overs, and prints its progress now and then.
 async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
-    let (mut last, mut facts) = (0, 0);
+    let (mut last, mut reported) = (0, 0);
     let mut since = timeline.now();
     loop {
         sleep(LOOK).await;
@@ -331,8 +331,8 @@ async fn hand_overs(timeline: &Timeline, wanted: usize) -> Result<()> {
         if seen >= wanted && (seen >= 20 * wanted || all_had_one(timeline)) {
             return Ok(());
         }
-        if seen >= facts + wanted / 10 {
-            facts = seen;
+        if seen >= reported + wanted / 10 {
+            reported = seen;
             #[expect(clippy::print_stderr, reason = "progress, for the one who runs it")]
             {
                 let seconds = timeline.now();
