@@ -52,7 +52,7 @@ impl Stage {
         reasons: &[&str],
     ) {
         let losses = self.losses().await;
-        let before = [
+        let events = [
             self.reacquires.times_suspended().await,
             self.suspends.times_suspended().await,
             times_emitted(&self.goes_on.job, "it goes on").await,
@@ -63,9 +63,9 @@ impl Stage {
         self.goes_on
             .shows("SlotsAvailable", "False", &["RunningWithoutSlot"])
             .await;
-        self.reacquires.is_suspended(before[0]).await;
-        self.suspends.is_suspended(before[1]).await;
-        is_emitted_again(&self.goes_on.job, "it goes on", before[2]).await;
+        self.reacquires.is_suspended(events[0]).await;
+        self.suspends.is_suspended(events[1]).await;
+        is_emitted_again(&self.goes_on.job, "it goes on", events[2]).await;
         if !reasons.is_empty() {
             for held in self.all() {
                 held.shows("ConsulReachable", "False", reasons).await;
@@ -217,8 +217,8 @@ async fn a_transaction_without_an_answer_delays_nothing(stage: &mut Stage) {
     held.is_suspended(0).await;
     eventually("it is told of the call that was cut short", || async {
         let logs = stage.operator.logs();
-        let before = logs.contains("no answer before a running Job must be suspended");
-        before.then_some(()).ok_or(logs)
+        let logged = logs.contains("no answer before a running Job must be suspended");
+        logged.then_some(()).ok_or(logs)
     })
     .await;
     stage.proxy.heal();

@@ -128,13 +128,13 @@ async fn the_leader_is_lost(stage: &mut Stage) {
 async fn no_server_leads_for_a_minute(stage: &mut Stage) {
     let mut minute = Held::new(&stage.bed, &stage.team, "Reacquire", "60s").await;
     let hangs = [1, 2];
-    let before = stage.short.times_suspended().await;
+    let events = stage.short.times_suspended().await;
     for number in hangs {
         stage.cluster.servers()[number].pause().await;
     }
     let before = stage.asked();
     let began = Instant::now();
-    stage.short.is_suspended(before).await;
+    stage.short.is_suspended(events).await;
     stage.short.shows("Ready", "False", &AWAY).await;
     stage.long.shows("Ready", "False", &AWAY).await;
     let next = stage.team.job("z-next").semaphore(stage.short.db.name());
