@@ -35,7 +35,7 @@ pub(crate) use self::{
     web::WebFlags,
 };
 
-/// Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore.
+/// Makes Kubernetes Jobs wait for a slot of a Consul semaphore
 #[derive(Debug, Parser)]
 #[command(version, name = "consul-semaphore-operator")]
 pub(crate) struct Cli {
@@ -48,7 +48,7 @@ pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
     #[command(after_help = environment())]
     Run(Box<Run>),
-    /// Say line by line what works and what does not: Consul, Kubernetes, rights, a semaphore
+    /// Check Consul, Kubernetes, rights and semaphores, and say what to do
     #[command(after_help = check::HELP)]
     Check(Box<Check>),
     /// Print the CustomResourceDefinition as YAML
@@ -79,15 +79,15 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
     pub(crate) http_address: SocketAddr,
 
-    /// How a log line looks
+    /// The format of log lines
     #[arg(long, env, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) log_format: Format,
 
-    /// What is logged: a level, or `target=level` pairs joined by commas
+    /// What to log: a level, or `target=level` pairs separated by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
 
-    /// Where the ways of Jobs are told as traces: waiting, then holding a slot
+    /// Where to send traces: each Job has a span for waiting and one for holding a slot
     #[arg(
         long,
         env = "OTEL_TRACES_EXPORTER",
@@ -97,8 +97,8 @@ pub(crate) struct Run {
     )]
     pub(crate) traces_exporter: TracesExporter,
 
-    /// How many prefixes in Consul are watched at once, each over a connection of its own; those beyond are read again
-    /// every second while a Job waits there, and now and then else
+    /// How many prefixes in Consul to watch at once, each over a connection of its own. The operator polls the others:
+    /// every second while a Job waits, and otherwise less often
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
@@ -118,24 +118,24 @@ pub(crate) struct Run {
 /// Who the operator is in Consul, and what it lets others do there.
 #[derive(Args, Debug)]
 pub(crate) struct OperatorFlags {
-    /// What this cluster is called in Consul, for people [default: the cluster id's first 8 characters]
+    /// The name of this cluster in Consul, for people [default: the first 8 characters of the cluster's id]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) cluster_name: Option<String>,
 
-    /// The external Consul node that owns this operator's sessions [default: k8s-<cluster id>]
+    /// The external node in Consul that owns the operator's sessions [default: k8s-<cluster id>]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    /// The folder in Consul below which the semaphores of a namespace live; {namespace} stands for its name
+    /// The folder in Consul for the semaphores of a namespace; {namespace} is replaced by its name
     #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
     pub(crate) tenant_prefix: TenantPrefix,
 
-    /// Namespaces whose semaphores may live anywhere, joined by commas; * for all
+    /// Namespaces whose semaphores may use any prefix, separated by commas; * for all
     #[arg(long, env, value_name = "NAMES", default_value = "")]
     pub(crate) trusted_namespaces: TrustedNamespaces,
 
-    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among the
-    /// Jobs of this cluster, and to whoever is faster
+    /// Whether priority and age decide among all clusters and programs that wait at a prefix; false: only among the Jobs
+    /// of this cluster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
 }
@@ -144,12 +144,12 @@ pub(crate) struct OperatorFlags {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Scope (several operators share the work of one cluster)")]
 pub(crate) struct ScopeFlags {
-    /// The namespaces to work in, joined by commas: nothing elsewhere is read; * for all
+    /// The namespaces to work in, separated by commas; * for all. The operator reads nothing elsewhere
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// Which ConsulSemaphores to look after, by their labels: a selector such as shard=a or 'shard in (a,b)'. The others
-    /// are another operator's [default: all]
+    /// Which ConsulSemaphores to serve, by their labels: a selector such as shard=a or 'shard in (a,b)'. Another operator
+    /// serves the others [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
@@ -162,21 +162,21 @@ pub(crate) struct ElectionFlags {
     #[arg(long, env, value_enum, value_name = "WHERE", default_value_t)]
     pub(crate) leader_election: LeaderElection,
 
-    /// The namespace of the Lease [default: the one that this process runs in, or the kubeconfig's]
+    /// The namespace of the Lease [default: the pod's, or the kubeconfig's]
     #[arg(long, env, value_name = "NAMESPACE", value_parser = name)]
     pub(crate) leader_election_namespace: Option<String>,
 
-    /// What the Lease is called, and with --leader-election=consul the key: the same for all replicas of an operator,
-    /// another one for each of several operators of a cluster
+    /// The name of the Lease, and with --leader-election=consul of the key: the same for all replicas of an operator,
+    /// different for each of several operators in a cluster
     #[arg(long, env, value_name = "NAME", default_value = LeaseName::DEFAULT)]
     pub(crate) lease_name: LeaseName,
 
-    /// What this replica is called: different for each, and the same after a restart if it can be, for then it need
-    /// not wait for its own lease to run out [default: the host's name and something random]
+    /// The name of this replica: different for each. If it is the same after a restart, the replica need not wait for
+    /// its own lease to end [default: the host's name and a random number]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) leader_election_identity: Option<String>,
 
-    /// How long the others wait after the leader's last sign of life, 5s to 10m; Consul takes 10s and more
+    /// How long the other replicas wait after the leader's last renewal, 5s to 10m; at least 10s in Consul
     #[arg(long, env, value_name = "DURATION", default_value = "15s")]
     pub(crate) lease_duration: Seconds<5, 600>,
 }
@@ -187,9 +187,9 @@ pub(crate) enum LeaderElection {
     /// By a Lease in Kubernetes
     #[default]
     Kubernetes,
-    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or with the --lease-name in place of leader
+    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or the --lease-name instead of leader
     Consul,
-    /// Nowhere: this is the only replica
+    /// Not at all: this is the only replica
     Off,
 }
 

@@ -71,8 +71,13 @@ impl Advisor {
         };
         let known = self.reported.get(uid).map(|reported| reported.advice);
         if known != Some(now.advice) {
-            self.events
-                .workload_once(namespace, name, uid, Reason::Malformed, advice.clone());
+            self.events.workload_once(
+                namespace,
+                name,
+                uid,
+                Reason::AnnotationIgnored,
+                advice.clone(),
+            );
         }
         self.reported.insert(uid.clone(), now);
     }

@@ -45,35 +45,56 @@ const COUNTED: usize = 1024;
 /// The reason of an event, as `kubectl describe` shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
+    /// The Job waits for a slot. The message says why it has none yet.
     SlotWaiting,
+    /// The Job got a slot and was started.
     SlotGranted,
-    /// A workload is done, and its slot stays held for the cooldown.
+    /// The Job is done. Its slot stays held until the time in the message, because of `spec.cooldown`.
     SlotCooling,
+    /// The Job's slot is free again.
     SlotReleased,
+    /// The Job lost its slot while it ran, or nothing showed for too long that it still held one. The message
+    /// says whether it has a slot again, is suspended and first in the queue, or continues. Find out why: was
+    /// Consul unreachable, did somebody destroy the session, is `spec.session.ttl` too short?
     SlotLost,
-    /// A workload was deleted because it was not to wait.
+    /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
+    /// the Job was. The CronJob has the same event. If Jobs are late again and again, compare the clocks of the
+    /// clusters or raise `spec.cooldown`.
     Skipped,
-    /// A user suspended a workload that ran.
+    /// A user suspended the Job while it held a slot. The slot is released and the Job is on hold. To queue it
+    /// again, remove the annotation `hold` or unsuspend the Job.
     PutOnHold,
-    /// A workload ran without a slot.
+    /// The Job ran without a slot, so it was suspended and queued. Create Jobs with `suspend: true`, or install
+    /// the admission policies.
     RanWithoutSlot,
-    /// The API server refuses to have a workload started.
+    /// The API server refuses to change the Job; the message says why, such as a quota, a policy, a webhook or
+    /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again after a growing delay.
     StartRefused,
-    /// A pod of a workload that is gone does not end.
+    /// The Job keeps its slot because pods of it have not ended for 90 seconds. The message names pods and
+    /// nodes. If a node is lost for good, delete its Node object or force the deletion of the pod.
     PodsRemain,
-    /// The semaphore is being deleted, or does not exist.
+    /// No ConsulSemaphore of that name exists in the Job's namespace, or it is being deleted. The Job stays
+    /// suspended until one exists. Create it, or correct the annotation.
     NoSemaphore,
-    /// The annotations can't be read.
+    /// An annotation can't be read; the message says what is allowed. The Job stays suspended until you correct
+    /// it.
     Malformed,
-    /// Something else manages the workload.
+    /// An annotation has no effect: it is misspelt, is in the wrong place, or lacks another one that it needs.
+    /// The Job behaves as if it were not there.
+    AnnotationIgnored,
+    /// Another controller manages the Job, such as Kueue, so the operator leaves it alone. Remove that, or
+    /// remove the annotation.
     ManagedElsewhere,
-    /// The semaphore can't be read.
+    /// The ConsulSemaphore was stored before its schema existed and can't be read. Correct it.
     InvalidSemaphore,
-    /// The semaphore was deleted, and something of it is left in Consul.
+    /// The ConsulSemaphore was deleted, and keys or sessions of it are left in Consul: Consul was unreachable,
+    /// or others use the lock key. The message names the key. Delete it when nobody holds a slot there.
     LeftBehind,
-    /// The sessions' TTL is too short for a change of the leader.
+    /// `spec.session.ttl` is less than twice the `--lease-duration`: when the leader dies, running Jobs may
+    /// lose their slots before another replica leads. Raise the former or lower the latter.
     ShortTtl,
-    /// The limit was moved, and other programs go by the one before.
+    /// The limit in Consul was changed while other programs or clusters that may use the former limit had
+    /// contenders. Give them the new limit.
     OthersRefused,
 }
 
@@ -92,6 +113,7 @@ impl Reason {
             | Self::PodsRemain
             | Self::NoSemaphore
             | Self::Malformed
+            | Self::AnnotationIgnored
             | Self::ManagedElsewhere
             | Self::InvalidSemaphore
             | Self::LeftBehind

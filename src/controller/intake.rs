@@ -92,8 +92,8 @@ fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Durat
         && let Some(granted) = &tracked.workload.granted
     {
         let note = format!(
-            "this Job was started in a slot of {}, which no ConsulSemaphore of its namespace \
-             stands for any more: nobody renews that slot",
+            "this Job holds a slot of {}, and its ConsulSemaphore no longer exists: nobody renews the slot. \
+             Create the ConsulSemaphore again",
             granted.lock_keys()
         );
         return (Reason::NoSemaphore, note, GRACE);
@@ -106,23 +106,22 @@ fn explain(tracked: &TrackedWorkload, lacks_key: bool) -> (Reason, String, Durat
         }
         Some(Obstacle::Managed(manager)) => {
             let note = format!(
-                "this Job is left alone, and gets no slot: {manager}. Remove either that or the \
+                "the operator leaves this Job alone, and it gets no slot: {manager}. Remove either that or the \
                  annotation {SEMAPHORE}"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
         Some(Obstacle::NoKey) => {
             let note = format!(
-                "this Job stays suspended: ConsulSemaphore {wanted} is keyed, so say which of its \
-                 semaphores to wait for with the annotation {KEY}"
+                "this Job stays suspended: ConsulSemaphore {wanted} is keyed. Name the key to wait for in the \
+                 annotation {KEY}"
             );
             (Reason::Malformed, note, Duration::ZERO)
         }
         None => {
             let note = format!(
-                "this Job stays suspended: there is no ConsulSemaphore {wanted} in namespace {}. Make \
-                 one of that name there, or correct the annotation {SEMAPHORE}; one of another namespace \
-                 can't be used",
+                "this Job stays suspended: namespace {} has no ConsulSemaphore {wanted}. Create it, or correct \
+                 the annotation {SEMAPHORE}. A Job can't use a ConsulSemaphore of another namespace",
                 tracked.namespace,
             );
             (Reason::NoSemaphore, note, GRACE)

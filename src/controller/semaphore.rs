@@ -36,7 +36,7 @@ use self::{
     readiness::Readiness,
     reporter::{Report, Reporter},
     spec::{defence, settings, short_ttl},
-    status::{KeyStatus, Keys, Shown, SpecOf, Totals, each_key_has_its_limit},
+    status::{KeyStatus, Keys, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
     tenures::Tenures,
 };
 use super::{
@@ -47,7 +47,7 @@ use super::{
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
-use consul_client::{self as consul, Session};
+use consul_client::{self as consul, Session, clock::Moment};
 use consul_semaphore::{
     Agreement, Key, SessionState,
     engine::{
@@ -55,16 +55,34 @@ use consul_semaphore::{
         SemaphoreRef, Spec,
     },
 };
-use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus, conditions::Finding};
+use consul_semaphore_api::{
+    ConsulSemaphore, ConsulSemaphoreStatus,
+    conditions::{ConditionStatus, ConditionType, Finding, Reason},
+};
+
+/// What the status says of a pass's conclusion: a limit that is written with the first holder counts as agreed, because
+/// no other limit is in Consul until then.
+fn as_reported(conclusion: &Conclusion) -> Conclusion {
+    let mut conclusion = conclusion.clone();
+    if conclusion.settled.is_some() && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
+    {
+        conclusion.agreement = Some(Agreement::Agreed);
+    }
+    conclusion
+}
 
 /// How many calls of Consul the queues of one semaphore make at once.
 const TURNS: usize = 32;
+
+/// How long a new object has no status while Consul does not answer: it answers sooner as a rule, and one write does.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A `ConsulSemaphore` without its slots.
 pub(super) struct SemaphoreController {
     context: Arc<Context>,
     reference: SemaphoreRef,
     labels: SemaphoreLabels,
+    since: Moment,
     /// As it was last seen.
     object: watch::Sender<Arc<ConsulSemaphore>>,
     access: Access,
@@ -123,6 +141,7 @@ impl SemaphoreController {
             labels: SemaphoreLabels::new(reference.namespace.as_ref(), reference.name.as_ref()),
             context,
             reference,
+            since: Moment::now(),
             object,
             access,
             target,
@@ -287,14 +306,20 @@ impl SemaphoreController {
             self.see(semaphore, &key);
         }
         self.watch(semaphore);
+        let begun = self.reported.begun;
         let all = || self.reported.keys.len() == semaphore.queues().len();
-        self.reported.begun = self.reported.begun || (all() && semaphore.is_known());
-        if !self.reported.begun {
+        self.reported.begun = begun || (all() && semaphore.is_known());
+        // A status from before a restart stays until more is known.
+        let shows_nothing = || self.object.borrow().status.is_none();
+        if !self.reported.begun && (Moment::now() < self.patience() || !shows_nothing()) {
             return;
         }
         let report = self.compose(semaphore);
         self.report_readiness(&report.findings);
         let number = self.reporter.publish(report);
+        if self.reported.begun && !begun {
+            self.reporter.hurry();
+        }
         // If the engine has changed its mind, the report does not have these limits, and records nothing.
         if let Some((recording, limits)) = &mut self.reported.recording
             && *recording == 0
@@ -303,6 +328,11 @@ impl SemaphoreController {
             *recording = number;
             self.reporter.hurry();
         }
+    }
+
+    /// When a new object gets a status, whatever is known by then.
+    pub(super) fn patience(&self) -> Moment {
+        self.since + PATIENCE
     }
 
     /// These limits are to be recorded by the next report.
@@ -332,13 +362,7 @@ impl SemaphoreController {
         let Some((conclusion, _)) = concluded.as_ref().filter(|(_, of)| *of == generation) else {
             return;
         };
-        let mut conclusion = conclusion.clone();
-        if conclusion.settled.is_some()
-            && matches!(conclusion.agreement, Some(Agreement::Write { .. }))
-        {
-            // It is written with the first holder; until then no other limit is in Consul.
-            conclusion.agreement = Some(Agreement::Agreed);
-        }
+        let conclusion = as_reported(conclusion);
         let reference = QueueRef::new(&self.reference, key.clone());
         let tenures = self.reported.tenures.entry(key.clone()).or_default();
         let before = self.reported.keys.get(key);
@@ -366,6 +390,30 @@ impl SemaphoreController {
             findings,
         };
         self.reported.keys.put(key.clone(), status);
+    }
+
+    /// Why a workload that was queued for this key has no slot yet, for people; `None` if nothing but its turn is
+    /// missing.
+    pub(super) fn obstacle(&self, semaphore: &Semaphore, key: &Option<Key>) -> Option<String> {
+        let QueueState {
+            queue, concluded, ..
+        } = semaphore.queues().get(key)?;
+        let conclusion = concluded
+            .as_ref()
+            .map(|(conclusion, _)| as_reported(conclusion));
+        let reference = QueueRef::new(&self.reference, key.clone());
+        let stated = self.access.stated();
+        let observed = self.observed(&reference, &stated, semaphore);
+        let findings = observed
+            .with_queue(queue, false)
+            .findings(&conclusion.unwrap_or_default());
+        let is = |finding: &&Finding| match finding.type_ {
+            ConditionType::Ready => finding.status != ConditionStatus::True,
+            ConditionType::SlotsAvailable => finding.reason == Reason::AllSlotsHeld,
+            ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
+        };
+        let obstacle = findings.iter().find(is)?;
+        Some(obstacle.message.clone())
     }
 
     fn observed<'a>(
@@ -455,8 +503,8 @@ impl SemaphoreController {
             agreement: known.then_some(Agreement::Agreed),
             ..Conclusion::default()
         });
-        if known {
-            let each = each_key_has_its_limit(semaphore.spec().settings.limit, 0);
+        if known && semaphore.spec().keyed {
+            let each = each_key_has_its_limit(semaphore.spec().settings.limit, Use::default());
             findings.retain(|one| one.type_ != each.type_);
             findings.push(each);
         }

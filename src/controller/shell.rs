@@ -203,6 +203,8 @@ impl Shell {
         } else {
             let inputs = self.inputs.0.clone();
             let controller = SemaphoreController::new(context.clone(), object, inputs);
+            self.reports
+                .schedule(reference.clone(), controller.patience());
             self.semaphores.insert(reference.clone(), controller);
             None
         };
@@ -349,7 +351,9 @@ impl Shell {
                 settings: queue.settings(),
                 labels: controller.labels(),
             };
-            emitter.announce_newcomers(all, waits);
+            let state = self.engine.semaphore(&reference.semaphore);
+            let obstacle = || controller.obstacle(state?, &reference.key);
+            emitter.announce_newcomers(all, waits, obstacle);
         }
     }
 

@@ -117,49 +117,49 @@ impl Metrics {
         all.register_collector(Box::new(Process::new()));
         let registry = all.sub_registry_with_prefix(PREFIX);
         let build = Info::new(vec![("version", build::VERSION), ("commit", build::COMMIT)]);
-        registry.register("build", "The operator's build", build);
+        registry.register("build", "The version and commit of the operator", build);
         let mut make = Register(registry);
         let inner = Inner {
-            reconciles: make.plain("reconciles", "Passes over a ConsulSemaphore"),
-            reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by reason"),
+            reconciles: make.plain("reconciles", "Passes over a queue"),
+            reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by the reason that the condition shows"),
             reconcile_duration: make.seconds(
                 "reconcile_duration",
-                "How long a pass took",
+                "How long a pass took, without the calls that follow",
                 durations(),
             ),
-            grants: make.plain("grants", "Slots granted to Jobs"),
-            releases: make.plain("releases", "Slots given back"),
-            losses: make.plain("losses", "Slots lost while their Jobs were running"),
+            grants: make.plain("grants", "Slots granted to Jobs of this cluster"),
+            releases: make.plain("releases", "Slots released by Jobs of this cluster"),
+            losses: make.plain("losses", "Slots lost while their Jobs ran"),
             waits: make.seconds(
                 "wait",
-                "How long Jobs were in line before a grant",
+                "How long Jobs waited for a grant",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
-            held: make.plain("held_slots", "Slots held, by whomever and wherever"),
-            waiting: make.plain("waiting_jobs", "Jobs of this cluster in line"),
-            idle: make.plain("idle_slots", "Free slots for which Jobs of this cluster wait"),
-            limit: make.plain("limit_slots", "Slots that Consul allows; not there while that is unknown"),
+            held: make.plain("held_slots", "Slots held in all clusters and by all programs, or of a keyed semaphore their sum over all keys"),
+            waiting: make.plain("waiting_jobs", "Waiting Jobs of this cluster"),
+            idle: make.plain("idle_slots", "Free slots that waiting Jobs of this cluster could have"),
+            limit: make.plain("limit_slots", "The limit in Consul, for each key of a keyed semaphore; absent while it is unknown"),
             ready: make.plain(
                 "ready",
                 "1 while slots can be granted and released, else 0, with the reason of the condition Ready",
             ),
             reasons: Mutex::default(),
-            watch_errors: make.plain("watch_errors", "Watches of the API server that failed and were begun again"),
-            sessions: make.plain("sessions", "Consul sessions that are kept renewed"),
-            leader: make.plain("leader", "1 while this replica leads, and works"),
+            watch_errors: make.plain("watch_errors", "Watches of the API server that failed and were started again"),
+            sessions: make.plain("sessions", "Consul sessions that this replica renews"),
+            leader: make.plain("leader", "1 while this replica leads"),
             consul_calls: make.plain("consul_calls", "Calls to Consul, by kind and result"),
             consul_call_duration: make.seconds(
                 "consul_call_duration",
-                "How long calls to Consul took; a watch waits for a change",
+                "How long calls to Consul took; the kind kv_watch waits for a change",
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
             events_dropped: make.plain(
                 "events_dropped",
-                "Kubernetes events not written because too many were due",
+                "Kubernetes events that were dropped because too many were due",
             ),
             spans_dropped: make.plain(
                 "spans_dropped",
-                "Spans of traces that no collector has, by reason",
+                "Spans of traces that were dropped, by reason: queue_full, not_taken",
             ),
             registry: all,
         };

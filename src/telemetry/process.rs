@@ -39,7 +39,7 @@ impl Collector for Process {
         tell(
             "process_start_time",
             seconds,
-            "When the process started, since 1970.",
+            "When the process started, in seconds since 1970.",
             &ConstGauge::new(self.started),
         )?;
         tell(
@@ -52,7 +52,7 @@ impl Collector for Process {
             tell(
                 "process_resident_memory",
                 bytes,
-                "Memory that is resident.",
+                "Resident memory.",
                 &ConstGauge::new(resident),
             )?;
         }
@@ -60,7 +60,7 @@ impl Collector for Process {
             tell(
                 "process_open_fds",
                 None,
-                "File descriptors that are open.",
+                "Open file descriptors.",
                 &ConstGauge::new(open),
             )?;
         }

@@ -56,7 +56,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
     let on_job = ours(annotations).filter_map(|name| {
         if alone(name) {
             let advice = format!(
-                "the annotation {name} means nothing without {SEMAPHORE}, which names the \
+                "the annotation {name} has no effect without {SEMAPHORE}, which names the \
                  ConsulSemaphore: add that, or remove this"
             );
             return Some(advice);
@@ -71,14 +71,14 @@ pub fn advise(places: Places<'_>) -> Option<String> {
             // The same on both is no mistake: somebody wants to find the pods by it.
             (!annotations.contains_key(name)).then(|| {
                 format!(
-                    "{what} {name} {place}, where nobody reads it: make it an annotation of the Job \
+                    "{what} {name} {place}, where it has no effect: make it an annotation of the Job \
                      itself (in a CronJob: spec.jobTemplate.metadata.annotations)"
                 )
             })
         }
     };
-    let on_template = misplaced("the annotation", "stands on the pod template");
-    let label = misplaced("the label", "is no annotation");
+    let on_template = misplaced("the annotation", "is on the pod template");
+    let label = misplaced("the label", "is not an annotation");
     let mistakes: Vec<String> = on_job
         .chain(ours(template).filter_map(on_template))
         .chain(ours(labels).filter_map(label))
@@ -88,9 +88,9 @@ pub fn advise(places: Places<'_>) -> Option<String> {
         return None;
     }
     let so_far = if asks {
-        "not followed"
+        "has no effect"
     } else {
-        "this Job asks for no slot, so it is left alone"
+        "this Job does not ask for a slot, so the operator leaves it alone"
     };
     Some(format!("{so_far}: {}", mistakes.join("; ")))
 }
@@ -114,9 +114,9 @@ fn unknown(what: &str, name: &str) -> Option<String> {
         .filter(|known| likeness(known) >= ALIKE)
         .max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     Some(match nearest {
-        Some(nearest) => format!("{what} {name} is not known: write {nearest}"),
+        Some(nearest) => format!("{what} {name} is unknown: write {nearest}"),
         None => format!(
-            "{what} {name} is not known: there are {}",
+            "{what} {name} is unknown: the known ones are {}",
             OF_USERS.join(", ")
         ),
     })
@@ -188,10 +188,10 @@ mod tests {
         let found = advice(&[SEMAPHORE, "consul-semaphore.io/priorty"], &[], &[]);
         says(
             found,
-            &["not followed", "write consul-semaphore.io/priority"],
+            &["has no effect", "write consul-semaphore.io/priority"],
         );
         let found = advice(&[SEMAPHORE], &[], &[PRIORITY]);
-        says(found, &["not followed", PRIORITY, "pod template"]);
+        says(found, &["has no effect", PRIORITY, "pod template"]);
     }
 
     #[test]

@@ -9,13 +9,17 @@ use consul_client::text::one_line;
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionType {
-    /// The summary: slots can be granted and released.
+    /// The summary. True: slots are granted and released. False: nothing is granted; the reason, which `kubectl
+    /// get csem` shows, says what to do. Unknown: the operator has just started with this semaphore.
     Ready,
-    /// Consul answers, and lets the operator read and write below the prefix.
+    /// True: the operator can read and write below the prefix in Consul. False: it can't, or not with this
+    /// token. Unknown: it has not asked yet, or is not allowed to ask.
     ConsulReachable,
-    /// The limit in Consul is the spec's, or one that may be replaced by it.
+    /// True: Consul has the limit of the spec. False: Consul has another limit, which another program or
+    /// cluster wrote. Unknown: the lock key can't be read.
     LimitAgreed,
-    /// There is a free slot.
+    /// True: a slot is free. False: all slots are held, which is no fault; or Jobs run without a slot. Unknown:
+    /// the lock key can't be read.
     SlotsAvailable,
 }
 
@@ -70,55 +74,75 @@ impl From<bool> for ConditionStatus {
 /// The reason of a condition. For an error of Consul's it is the word that metrics use, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// All is as the spec says.
+    /// Slots are granted and released.
     Reconciled,
-    /// The operator has not yet read what Consul holds, or not yet taken over what it holds there.
+    /// The operator is asking Consul, or is writing the limit. Wait a moment.
     Starting,
-    /// Consul answers.
+    /// The operator can read and write in Consul.
     Reachable,
-    /// Consul does not answer.
+    /// No Consul server answers. Check the operator's `CONSUL_HTTP_ADDR`, the network and the certificates. The
+    /// operator tries again by itself.
     ConsulUnreachable,
-    /// Consul answers, but has no leader at the moment.
+    /// The Consul servers have no leader. An election takes seconds; if it takes longer, check the Consul
+    /// servers.
     NoLeader,
-    /// Consul refuses requests because there are too many.
+    /// Consul refuses requests because a limit for requests or connections is reached. The operator tries again
+    /// by itself; raise the limit in Consul if this stays.
     TooManyRequests,
-    /// Consul's answer is an error of another kind, or can't be understood.
+    /// Consul, or a proxy before it, answered with an error that the message repeats. The operator tries again
+    /// by itself.
     UnexpectedAnswer,
-    /// Consul's ACL refuses something that is needed.
+    /// Consul does not know the token, or the token lacks the rule that the message names. Add the rule to the
+    /// token's policy.
     PermissionDenied,
-    /// The Consul has no such datacenter.
+    /// Consul has no datacenter of this name. Create another ConsulSemaphore that names an existing one.
     UnknownDatacenter,
-    /// The spec names a Consul namespace or partition, and the Consul is not an Enterprise one.
+    /// `spec.consul.namespace` and `spec.consul.partition` need Consul Enterprise. Create another
+    /// ConsulSemaphore without them.
     EnterpriseOnly,
-    /// The limit in Consul is the spec's.
+    /// Consul has the limit of the spec.
     LimitsMatch,
-    /// Consul holds another limit, which is not ours.
+    /// Consul has another limit, which another program or cluster wrote. Set `spec.limit` to it, or make all
+    /// others use yours, or set `spec.limitPolicy` to `Enforce`.
     LimitConflict,
-    /// The lock key belongs to another use, or can't be read.
+    /// The lock key belongs to another use, such as a mutex where the spec asks for a semaphore, or its value
+    /// can't be read. The operator does not touch it. Delete the key when nobody uses it, or create another
+    /// ConsulSemaphore with another prefix.
     LockConflict,
-    /// `.lock` is larger than what Consul takes in a transaction.
+    /// The lock key is larger than Consul accepts in a transaction (about 380 KiB), or the data below the
+    /// prefix is larger than 16 MiB. A semaphore with 5000 holders needs less: delete what does not belong to
+    /// it. Running Jobs continue while their slots are known to be held.
     LockTooLarge,
-    /// The prefix is not one that this namespace may use.
+    /// This namespace may not use the prefix. Create another ConsulSemaphore with a prefix below the
+    /// namespace's own folder, give this one a token of its own, or add the namespace to `--trusted-
+    /// namespaces`.
     PrefixNotAllowed,
-    /// The token that the spec names can't be read.
+    /// The Secret of `spec.consul.tokenSecretRef` or its key does not exist, or the operator may not read it;
+    /// the message says which. While ConsulReachable is True, the operator still uses the token that it read
+    /// before.
     TokenNotFound,
-    /// Consul refuses the operator's login, or what the operator is to log in with is not there.
+    /// Consul refuses the operator's login, or the token to log in with can't be read; the message says which.
     LoginFailed,
-    /// The API server refuses one start of a Job after another.
+    /// The API server refuses to start one Job after another; the message says why. Check the operator's RBAC,
+    /// admission policies and webhooks. The operator grants again as soon as one start succeeds.
     StartsRefused,
-    /// The API server refuses the operator's finalizer on the `ConsulSemaphore`.
+    /// The API server refuses the finalizer on the ConsulSemaphore; the message says why. Check the operator's
+    /// RBAC, admission policies and webhooks. Nothing is granted until the finalizer is set.
     FinalizerRefused,
-    /// The spec says to grant nothing for now.
+    /// `spec.paused` is true. Set it to false to grant again.
     Paused,
-    /// The `ConsulSemaphore` is being deleted.
+    /// The ConsulSemaphore is being deleted. It is removed when the last Job that holds a slot is done. The
+    /// message says so if Consul prevents that.
     Terminating,
-    /// There is a free slot.
+    /// A slot is free.
     SlotsFree,
-    /// All slots are held.
+    /// All slots are held. Waiting Jobs start as slots are released.
     AllSlotsHeld,
-    /// Running Jobs lost their slots and go on, as the spec says.
+    /// The Jobs that the message names lost their slots and continue, because `spec.onSlotLost` is `Continue`.
+    /// They get a slot as soon as one is free.
     RunningWithoutSlot,
-    /// Consul's raft index went back: it lost its data, and fencing tokens start again.
+    /// Consul lost its data or was restored from an older state, so fencing tokens start again at a smaller
+    /// number. Reset every program that compares them.
     IndexWentBack,
 }
 

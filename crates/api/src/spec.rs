@@ -33,14 +33,14 @@ use serde::{Deserialize, Serialize};
     namespaced,
     status = "ConsulSemaphoreStatus",
     derive = "PartialEq",
-    doc = "A semaphore in Consul whose slots the Jobs of this namespace wait for. A Job asks for a slot with the annotation \
-           consul-semaphore.io/semaphore: <name>; it is started when it has one, and gives it back when its pods are gone. \
-           The limit holds across all clusters and programs that use the same prefix in the same Consul.",
+    doc = "A semaphore in Consul for the Jobs of this namespace. A Job asks for a slot with the annotation \
+           consul-semaphore.io/semaphore: <name>. It starts when it has a slot, and gives the slot back when its pods are \
+           gone. The limit holds across all clusters and programs that use the same prefix in the same Consul.",
     printcolumn(
         name = "Limit",
         type_ = "integer",
         json_path = ".spec.limit",
-        description = "How many may hold a slot at once"
+        description = "How many slots there are"
     ),
     printcolumn(
         name = "Held",
@@ -52,7 +52,13 @@ use serde::{Deserialize, Serialize};
         name = "Waiting",
         type_ = "integer",
         json_path = ".status.waiting",
-        description = "Jobs of this cluster in line"
+        description = "Waiting Jobs of this cluster"
+    ),
+    printcolumn(
+        name = "Keys",
+        type_ = "integer",
+        json_path = ".status.keysInUse",
+        description = "Keys in use of a keyed semaphore: the limit is for each of them"
     ),
     printcolumn(
         name = "Ready",
@@ -84,21 +90,21 @@ use serde::{Deserialize, Serialize};
     validation = immutable("consul.partition")
 )]
 pub struct ConsulSemaphoreSpec {
-    /// How many may hold a slot at once, from 1 to 5000. May be changed at any time: a lower limit
-    /// takes no slot away from those that hold one.
+    /// How many slots there are, from 1 to 5000. You can change it at any time. A lower limit takes
+    /// no slot away: the number of holders falls as Jobs end.
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
 
-    /// How the slots stand in Consul. Semaphore, the default: as `consul lock -n 3` and the Go
-    /// client's Semaphore keep them, a list of holders. Mutex: as `consul lock` with one holder and
-    /// the Go client's Lock do, a key that a session has locked; the limit must be 1. Can't be
-    /// changed later.
+    /// How the semaphore is stored in Consul. Semaphore, the default: as a list of holders, like
+    /// `consul lock -n 3` and the Go client's Semaphore. Mutex: as a key that one session locks, like
+    /// `consul lock` with one holder and the Go client's Lock; the limit must be 1. Can't be changed
+    /// later.
     #[serde(default)]
     pub mode: Mode,
 
     /// Whether each value of the Jobs' annotation `consul-semaphore.io/key` has a semaphore of its
-    /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation stays suspended then. The
-    /// default is false. Can't be changed later.
+    /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation then stays suspended.
+    /// The default is false. Can't be changed later.
     #[serde(default)]
     pub keyed: bool,
 
@@ -107,17 +113,18 @@ pub struct ConsulSemaphoreSpec {
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
-    /// What to do when a running Job loses its slot: its session was ended, its place in Consul was
-    /// removed, or Consul can't be asked for so long that the session may have ended. Reacquire, the
-    /// default: have a slot again at once, else suspend the Job, first in line. Suspend: always
-    /// suspend it, first in line. Continue: as Reacquire, but the Job runs on if there is none.
+    /// What to do when a running Job loses its slot: its session was destroyed, it was removed from
+    /// the holders in Consul, or Consul is unreachable for so long that the session may have expired.
+    /// Reacquire, the default: take a slot again at once; if none is free, suspend the Job, first in
+    /// the queue. Suspend: always suspend it, first in the queue. Continue: as Reacquire, but if no
+    /// slot is free the Job continues.
     #[serde(default)]
     pub on_slot_lost: OnSlotLost,
 
-    /// How long a slot stays taken after its Job is done: whole hours, minutes and seconds from 0s to
-    /// 24h, such as 30s or 1h. With it and the annotation `consul-semaphore.io/on-contention: Skip`,
-    /// the same `CronJob` in several clusters runs each time in one of them: make it longer than their
-    /// clocks and schedules differ. The default is 0s.
+    /// How long a slot stays held after its Job is done: whole hours, minutes and seconds from 0s to
+    /// 24h, such as 30s or 1h. With a cooldown and the annotation `consul-semaphore.io/on-contention:
+    /// Skip`, the same `CronJob` in several clusters runs each time in one of them. Make it longer than
+    /// the clocks and schedules of the clusters differ. The default is 0s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -126,10 +133,11 @@ pub struct ConsulSemaphoreSpec {
         .message("cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h"))]
     pub cooldown: Cooldown,
 
-    /// Where the semaphore lives in Consul's key-value store: everyone who uses the same prefix
-    /// shares its slots. Segments of letters, digits, '.', '_' and '-' joined by '/'; none of only
-    /// dots, none '.lock'. The default is `semaphores/<namespace>/<name>`. Can't be changed, added or
-    /// removed later.
+    /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
+    /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
+    /// dots. The default is `semaphores/<namespace>/<name>`. Unless the operator's administrator allows
+    /// more, a namespace may use prefixes below `semaphores/<namespace>/`, or any prefix with a token of
+    /// its own (consul.tokenSecretRef). Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = Prefix::MAX_LENGTH))]
     #[x_kube(
@@ -140,7 +148,7 @@ pub struct ConsulSemaphoreSpec {
     )]
     pub prefix: Option<Prefix>,
 
-    /// Whether to grant nothing more for now. Jobs that hold a slot go on and give it back when
+    /// Whether to grant no more slots for now. Jobs that hold a slot continue, and give it back when
     /// they are done. The default is false.
     #[serde(default)]
     pub paused: bool,
@@ -149,27 +157,27 @@ pub struct ConsulSemaphoreSpec {
     #[serde(default)]
     pub session: SessionSpec,
 
-    /// Which part of Consul to use. The address is the operator's own.
+    /// Which part of Consul to use. The address is part of the operator's configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ConsulSpec")]
     pub consul: Option<ConsulSpec>,
 }
 
-/// How long a slot stays taken after its Job is done.
+/// How long a slot stays held after its Job is done.
 pub type Cooldown = Seconds<0, LONGEST_COOLDOWN>;
 
-/// How long the slot of a dead holder rests.
+/// How long the slot of a dead holder is not granted again.
 pub type LockDelay = Seconds<0, 60>;
 
 /// The Consul sessions that hold the slots.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
-    /// How long a slot is held for a Job after the operator's last sign of life: whole hours,
-    /// minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer one lets Jobs run on
-    /// while Consul or the operator is away; a shorter one frees the slots of a lost cluster sooner.
-    /// None: for ever. Only Consul's word ends a slot then, and those of a lost cluster stay held
-    /// until somebody destroys its sessions. The default is 120s.
+    /// How long a slot stays held after the operator last renewed its session: whole hours, minutes
+    /// and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer TTL lets Jobs continue while
+    /// Consul or the operator is unavailable; a shorter one frees the slots of a lost cluster sooner.
+    /// None: the session never expires, and the slots of a lost cluster stay held until somebody
+    /// destroys its sessions. The default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -178,9 +186,9 @@ pub struct SessionSpec {
         .message("ttl must be whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m, or None"))]
     pub ttl: Ttl,
 
-    /// How long the slot of a holder that died rests before this operator uses it again: whole
-    /// seconds from 0s to 60s, such as 15s or 1m. It gives what the holder guarded time to come to
-    /// rest. The default is 15s.
+    /// How long this operator waits before it grants the slot of a dead holder again: whole seconds
+    /// from 0s to 60s, such as 15s or 1m. It gives the dead holder's work time to end. The default is
+    /// 15s.
     #[serde(default = "lock_delay")]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -208,7 +216,7 @@ fn lock_delay() -> LockDelay {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConsulSpec {
-    /// The datacenter, such as dc1. The default is that of the Consul that the operator talks to.
+    /// The datacenter, such as dc1. The default is that of the Consul servers that the operator asks.
     /// Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
@@ -216,35 +224,34 @@ pub struct ConsulSpec {
         .message("datacenter must be the name of a Consul datacenter: lower case letters, digits, '-' and '_', such as dc1"))]
     pub datacenter: Option<String>,
 
-    /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise: this
-    /// operator was tested with it only as far as what it sends. The default is that of the
-    /// operator's configuration. Can't be changed, added or removed later.
+    /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise, with which
+    /// this operator was not tested. The default is part of the operator's configuration. Can't be
+    /// changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("namespace must be the name of a Consul namespace: letters, digits and '-', such as team-a"))]
     pub namespace: Option<String>,
 
-    /// The Consul admin partition. Needs Consul Enterprise: this operator was tested with it only
-    /// as far as what it sends. The default is that of the operator's configuration. Can't be
-    /// changed, added or removed later.
+    /// The Consul admin partition. Needs Consul Enterprise, with which this operator was not tested.
+    /// The default is part of the operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("partition must be the name of a Consul partition: letters, digits and '-', such as default"))]
     pub partition: Option<String>,
 
-    /// A Secret in the same namespace with a Consul token for this semaphore. With one, any prefix
-    /// may be used: Consul's ACL decides. The operator must be given the right to read that Secret.
-    /// Without, the operator's own token is used, and the prefix must be one that this namespace
-    /// may use. Another Secret can be named at any time. Add or remove it while no Job runs: sessions
-    /// made before are not taken over when the operator starts again.
+    /// A Secret in the same namespace with a Consul token for this semaphore. With it you may use any
+    /// prefix: Consul's ACL decides. Without it the operator uses its own token, and the prefix must be
+    /// one that this namespace may use. The operator needs the right to read the Secret. You can name
+    /// another Secret at any time. Add or remove this field only while no Job runs: the operator does
+    /// not adopt the sessions that it made before when it restarts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TokenSecretRef")]
     pub token_secret_ref: Option<TokenSecretRef>,
 }
 
-/// Where a token stands.
+/// A key of a Secret.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSecretRef {

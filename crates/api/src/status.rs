@@ -20,18 +20,18 @@ pub const LISTED: usize = 20;
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = plain_descriptions)]
 pub struct ConsulSemaphoreStatus {
-    /// The generation of the spec that this status speaks of.
+    /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub observed_generation: Option<i64>,
 
-    /// The limit in Consul. Left out as long as nothing is there.
+    /// The limit in Consul. Left out while Consul has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write. Another one in
-    /// Consul is somebody else's.
+    /// The limits that this `ConsulSemaphore` wrote to Consul or is about to write. Any other limit in
+    /// Consul was written by another program or cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub applied_limits: Vec<i32>,
 
@@ -40,7 +40,7 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i64")]
     pub fencing_token: Option<i64>,
 
-    /// Slots held, wherever their holders are.
+    /// Slots held, in all clusters and by all programs.
     #[serde(default)]
     pub held: i32,
 
@@ -48,25 +48,25 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default)]
     pub held_here: i32,
 
-    /// Jobs of this cluster in line.
+    /// Waiting Jobs of this cluster.
     #[serde(default)]
     pub waiting: i32,
 
-    /// How many keys of a keyed semaphore have a holder, or a Job of this cluster in line. Left out where
+    /// How many keys of a keyed semaphore have a holder, or a waiting Job of this cluster. Left out if
     /// the semaphore is not keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub keys_in_use: Option<i32>,
 
-    /// Who holds slots, oldest first, at most 20.
+    /// The holders, oldest first, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<HolderStatus>,
 
-    /// Which Jobs of this cluster wait, next first, at most 20.
+    /// The waiting Jobs of this cluster, next first, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<QueueStatus>,
 
-    /// Ready sums up the others: True when slots can be granted and released.
+    /// Ready is the summary: True when slots can be granted and released.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
@@ -79,46 +79,46 @@ pub struct HolderStatus {
     /// The Consul session that holds the slot.
     pub session: String,
 
-    /// Of which key's slots it is one, if the semaphore is keyed.
+    /// The key, if the semaphore is keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// Who that is: `<cluster> <namespace>/<name>` of a Job, or of another program the name of its
-    /// session and its node. Left out where it is unknown.
+    /// The holder: `<cluster> <namespace>/<name>` of a Job; for another program the name of its session
+    /// and its node. Left out if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub holder: Option<String>,
 
-    /// When it got the slot, or was seen to have it. Left out where it is unknown.
+    /// When it got the slot, or when the operator first saw it. Left out if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,
 
-    /// Until when its slot cools: its Job is done. Left out before that.
+    /// The end of its cooldown. Left out while its Job is not done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub cools_until: Option<Time>,
 
-    /// Whether its session never expires: if whoever renews nothing is gone for good, somebody must
-    /// destroy the session to free the slot. Left out where it expires, or that is unknown.
+    /// Whether its session never expires. If the holder is lost, somebody must destroy the session to
+    /// free the slot. Left out if the session expires or that is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
 }
 
-/// A Job in line.
+/// A waiting Job.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueStatus {
     /// The name of the Job, in the namespace of the `ConsulSemaphore`.
     pub job: String,
 
-    /// For which key's slots it waits, if the semaphore is keyed.
+    /// The key, if the semaphore is keyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// When it came in line. Left out where it is unknown.
+    /// When it was queued. Left out if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub since: Option<Time>,

@@ -87,14 +87,14 @@ impl<'a> Observed<'a> {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
         if self.settings.paused {
-            let message = "spec.paused is true: nothing more is granted; running Jobs go on. Set it to false \
-                           to go on granting";
+            let message = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false \
+                           to grant again";
             return not(Reason::Paused, message.into());
         }
         if let Some(refusal) = self.queue.and_then(Queue::refusal) {
             let message = format!(
-                "the API server refuses one start after another: {refusal}. Nothing is granted \
-                 until it takes one; the operator needs to patch Jobs"
+                "the API server refuses to start one Job after another: {refusal}. Nothing is granted \
+                 until a start succeeds. The operator needs the right to patch Jobs"
             );
             return not(Reason::StartsRefused, message);
         }
@@ -108,11 +108,12 @@ impl<'a> Observed<'a> {
 
     /// What a semaphore that is being deleted waits for, and what to do if that never comes.
     fn terminating(&self) -> String {
-        let mut message = "being deleted: nothing more is granted; it goes when the last Job that \
+        let mut message =
+            "being deleted: no slot is granted. It is removed when the last Job that \
                            holds a slot is done"
-            .to_owned();
+                .to_owned();
         if self.cooling() > 0 {
-            message.push_str(", and has cooled: status.holders says until when");
+            message.push_str(" and its cooldown is over: see status.holders");
         }
         let why = self.error.map(ToString::to_string);
         let Some(why) = why.or_else(|| self.access.problem().map(|(_, why)| why)) else {
@@ -122,18 +123,18 @@ impl<'a> Observed<'a> {
         let (name, namespace) = (&settings.name, &settings.namespace);
         let end = if settings.ttl.is_some() {
             format!(
-                "If that lasts, it goes when its sessions must have expired, after {} s at the \
-                 soonest, with an event that says what is left",
+                "If that lasts, it is removed once its sessions must have expired, after {} s at the \
+                 earliest, with an event that says what is left",
                 settings.span().as_secs()
             )
         } else {
             format!(
                 "Its sessions never expire, so it waits for Consul if a Job has held a slot. If that \
-                 Consul is gone for good, let it go without cleaning up: kubectl patch csem {name} -n \
+                 Consul is lost for good, remove it without cleaning up: kubectl patch csem {name} -n \
                  {namespace} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
             )
         };
-        message = format!("{message}. Now Consul can't be used: {why}. {end}");
+        message = format!("{message}. Consul can't be used at the moment: {why}. {end}");
         message
     }
 
@@ -154,18 +155,17 @@ impl<'a> Observed<'a> {
         }
         if let Some((reason, message)) = problem {
             let message = format!(
-                "{message}. The token that was there before is used until the operator is started \
-                 again"
+                "{message}. The operator uses the token that it read before, until it restarts"
             );
             return finding(ConditionStatus::True, reason, message);
         }
         if !self.answered {
-            let message = "Consul is being asked".into();
+            let message = "waiting for Consul's first answer".into();
             return finding(ConditionStatus::Unknown, Reason::Starting, message);
         }
         if self.went_back {
             let message = "Consul's index went back: it lost its data or was restored, and fencing \
-                           tokens start again; tell whatever compares them";
+                           tokens start again. Reset every program that compares them";
             return finding(ConditionStatus::True, Reason::IndexWentBack, message.into());
         }
         finding(
@@ -180,8 +180,8 @@ impl<'a> Observed<'a> {
         let (agreed, reason, message) = match conclusion.agreement {
             Some(Agreement::Agreed) => {
                 let message = match self.settings.mode {
-                    Mode::Semaphore => format!("Consul's limit is the spec's: {ours}"),
-                    Mode::Mutex => "a mutex has one slot, and no limit to agree on".to_owned(),
+                    Mode::Semaphore => format!("Consul has the limit of the spec: {ours}"),
+                    Mode::Mutex => "a mutex has one slot and no limit to agree on".to_owned(),
                 };
                 (ConditionStatus::True, Reason::LimitsMatch, message)
             }
@@ -206,18 +206,17 @@ impl<'a> Observed<'a> {
         };
         let advice = match why {
             Unreadable::LeftOver { .. } => format!(
-                "Nothing is granted; the key is removed once it has rested for \
-                 spec.session.lockDelay, {} s",
+                "Nothing is granted; the key is removed after spec.session.lockDelay, {} s",
                 self.settings.lock_delay.as_secs()
             ),
             Unreadable::Mutex => format!(
-                "Nothing is granted, and it is left as it is; that ends when nobody holds it and it \
-                 is gone or unlocked. Or make another ConsulSemaphore with another prefix or with \
+                "Nothing is granted, and the operator does not touch the key. This ends when nobody holds the key and \
+                 it is deleted or unlocked. Or create another ConsulSemaphore with another prefix or with \
                  spec.mode Mutex; {scripts}"
             ),
             _ => format!(
-                "Nothing is granted, and it is left as it is. Delete the key once nobody uses it, or \
-                 make another ConsulSemaphore with another prefix; {scripts}"
+                "Nothing is granted, and the operator does not touch the key. Delete it when nobody uses it, or create \
+                 another ConsulSemaphore with another prefix; {scripts}"
             ),
         };
         format!("the key {key} can't be used as {used_as}: {why}. {advice}")
@@ -229,9 +228,9 @@ impl<'a> Observed<'a> {
             LimitPolicy::Refuse => {}
             LimitPolicy::Enforce => {
                 return format!(
-                    "Consul's limit is {theirs} and spec.limit is {ours}, which was \
-                     overwritten every time. Nothing is granted: find out who writes {theirs}; \
-                     a change of this spec has it enforced again"
+                    "Consul's limit is {theirs} and spec.limit is {ours}, which was overwritten each time \
+                     the operator wrote it. Nothing is granted. Find out who writes {theirs}; after a \
+                     change of this spec the operator enforces its limit again"
                 );
             }
         }
@@ -239,14 +238,14 @@ impl<'a> Observed<'a> {
         let neighbours = self.index.neighbours(self.reference, &lock_key);
         let who = match neighbours.first() {
             Some(neighbour) => format!(
-                "ConsulSemaphore {} has the same prefix, or somebody else wrote the former",
+                "ConsulSemaphore {} has the same prefix, or another program wrote the former",
                 others(&neighbour.title(), neighbours.len())
             ),
-            None => "somebody else wrote the former".to_owned(),
+            None => "another program or cluster wrote the former".to_owned(),
         };
         format!(
             "Consul's limit is {theirs} and spec.limit is {ours}; {who}. \
-             Nothing is granted until both agree: set spec.limit to {theirs}, have all others use \
+             Nothing is granted until both agree: set spec.limit to {theirs}, make all others use \
              {ours}, or set spec.limitPolicy to Enforce"
         )
     }
@@ -254,7 +253,7 @@ impl<'a> Observed<'a> {
     fn slots_available(&self, conclusion: &Conclusion) -> Finding {
         if let Some(first) = conclusion.unheld.first() {
             let message = format!(
-                "running without a slot, as spec.onSlotLost says: {}",
+                "running without a slot, because spec.onSlotLost is Continue: {}",
                 others(&first.name, conclusion.unheld.len())
             );
             let reason = Reason::RunningWithoutSlot;
@@ -267,8 +266,8 @@ impl<'a> Observed<'a> {
         let (held, limit) = (number(held.len()), number(limit));
         let now = Moment::now();
         if held < limit && self.queue.is_some_and(|queue| queue.is_delayed(now)) {
-            let message = "the mutex is free, and Consul's lock-delay of a holder that died runs: \
-                           nobody can lock it until then";
+            let message = "the mutex is free, but nobody can lock it until Consul's lock-delay \
+                           of the dead holder is over";
             let reason = Reason::AllSlotsHeld;
             return Finding::new(ConditionType::SlotsAvailable, false, reason, message);
         }
@@ -280,15 +279,14 @@ impl<'a> Observed<'a> {
         let mut message = format!("{held} of {limit} slots are held");
         match self.cooling() {
             0 => {}
-            1 => message.push_str(", one of them by a Job of this cluster that is done: it cools"),
+            1 => message.push_str(", one of them in its cooldown"),
             some => {
-                let more =
-                    format!(", {some} of them by Jobs of this cluster that are done: they cool");
+                let more = format!(", {some} of them in their cooldown");
                 message.push_str(&more);
             }
         }
         if unclaimed > 0 {
-            let more = format!(", {unclaimed} of them by entries in Holders that are no sessions");
+            let more = format!(", {unclaimed} of them by entries in Holders that are not sessions");
             message.push_str(&more);
         }
         Finding::new(ConditionType::SlotsAvailable, free, reason, message)
@@ -313,9 +311,11 @@ impl<'a> Observed<'a> {
             (None, _) => Reason::Starting,
         };
         let message = match reason {
-            Reason::Terminating => "nobody looks after the limit of what is being deleted",
+            Reason::Terminating => {
+                "the limit no longer matters, because the ConsulSemaphore is being deleted"
+            }
             Reason::Starting => "Consul has not answered yet",
-            _ => "it is not known while the lock key can't be read",
+            _ => "unknown while the lock key can't be read",
         };
         Finding::new(condition, ConditionStatus::Unknown, reason, message)
     }

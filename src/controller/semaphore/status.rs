@@ -148,6 +148,13 @@ pub(super) struct KeyStatus {
     pub(super) wait: Duration,
 }
 
+impl KeyStatus {
+    /// Whether the key has a holder or a waiting workload.
+    fn is_in_use(&self) -> bool {
+        self.shown.held + self.queued.waiting > 0
+    }
+}
+
 /// What was last seen of each lock key of a semaphore.
 #[derive(Debug, Default)]
 pub(super) struct Keys(BTreeMap<Option<Key>, KeyStatus>);
@@ -207,7 +214,7 @@ impl Keys {
             totals.held += shown.held;
             totals.held_here += shown.held_here;
             totals.waiting += waiting;
-            totals.in_use += usize::from(shown.held + waiting > 0);
+            totals.in_use += usize::from(key.is_in_use());
             let limit = shown.limit.and_then(|limit| limit.try_into().ok());
             let free = limit.unwrap_or(0_usize).saturating_sub(shown.held);
             totals.idle += free.min(*waiting);
@@ -260,14 +267,38 @@ pub(super) fn queue(
 }
 
 /// That all slots of one key are held says nothing about others.
-pub(super) fn each_key_has_its_limit(limit: u32, full: usize) -> Finding {
-    let message = format!("each key has a limit of its own: {limit}; it is reached by {full}");
+pub(super) fn each_key_has_its_limit(limit: u32, used: Use) -> Finding {
+    let Use { held, keys, full } = used;
+    let plural = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let message = format!(
+        "{} held across {}, limit {limit} for each key; {} full",
+        plural(held, "slot"),
+        plural(keys, "key"),
+        match full {
+            0 => "no key is".to_owned(),
+            1 => "1 key is".to_owned(),
+            full => format!("{full} keys are"),
+        }
+    );
     Finding::new(
         ConditionType::SlotsAvailable,
         true,
         Reason::SlotsFree,
         message,
     )
+}
+
+/// How much of the slots of all keys is held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Use {
+    held: usize,
+    /// Keys with a holder or a waiting workload.
+    keys: usize,
+    /// Keys whose slots are all held.
+    full: usize,
 }
 
 /// The keys by what their conditions say.
@@ -295,7 +326,7 @@ impl<'a> Together<'a> {
             self.worst(ConditionType::ConsulReachable, ""),
             self.worst(
                 ConditionType::LimitAgreed,
-                &format!("Consul's limit is the spec's for every key that is in use: {limit}"),
+                &format!("Consul has the limit of the spec for every key in use: {limit}"),
             ),
             self.slots_available(limit),
         ]
@@ -371,8 +402,12 @@ impl<'a> Together<'a> {
                 };
             }
         }
-        let full = self.found.get(&full).map_or(0, BTreeSet::len);
-        each_key_has_its_limit(limit, full)
+        let used = Use {
+            held: self.keys.values().map(|key| key.shown.held).sum(),
+            keys: self.keys.values().filter(|key| key.is_in_use()).count(),
+            full: self.found.get(&full).map_or(0, BTreeSet::len),
+        };
+        each_key_has_its_limit(limit, used)
     }
 
     fn of_type(

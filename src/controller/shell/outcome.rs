@@ -54,11 +54,11 @@ impl Emitter<'_> {
             Outcome::LimitMoved(_) => {}
             Outcome::Refused { workload, message } => {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a write was refused");
-                let note = format!("the API server refuses to have this Job changed: {message}");
+                let note = format!("the API server refuses to change this Job: {message}");
                 self.emit_event(&workload.name, &workload.uid, Reason::StartRefused, note);
             }
             Outcome::Unanswered { workload, why } => {
-                tracing::warn!(workload = %workload.name, %semaphore, why, "a write is to be repeated");
+                tracing::warn!(workload = %workload.name, %semaphore, why, "a write had no answer, and is repeated");
             }
             Outcome::PodsRemain { identity, pods } => {
                 let note = pods_remain(&semaphore.title(), &pods);
@@ -67,7 +67,7 @@ impl Emitter<'_> {
             }
             Outcome::PodsUnknown { identity, why } => {
                 let workload = &identity.workload;
-                tracing::warn!(%workload, error = %why, "it can't be seen whether pods are left");
+                tracing::warn!(%workload, error = %why, "can't find out whether pods are left");
             }
             Outcome::Adopted { identity, session } => {
                 let workload = format_args!("{}/{}", identity.namespace, identity.workload);
@@ -103,8 +103,7 @@ impl Emitter<'_> {
                 self.trace_loss(&workload.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
-                "the slot of {} was lost while this Job ran, and it has one again under session \
-                 {session}",
+                "lost its slot of {} while it ran, and has a slot again under session {session}",
                 self.reference.title()
             );
             self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
@@ -139,7 +138,7 @@ impl Emitter<'_> {
         );
         self.context.shared.metrics.released(self.labels);
         let note = format!(
-            "gave its slot of {} back (session {session})",
+            "released its slot of {} (session {session})",
             self.reference.title()
         );
         self.emit_event(
@@ -170,10 +169,10 @@ impl Emitter<'_> {
             semaphore = %self.reference,
             %session,
             %until,
-            "cools"
+            "cooldown started"
         );
         let note = format!(
-            "done; its slot of {} stays held until {until:.0}, as spec.cooldown said when it was \
+            "done; its slot of {} stays held until {until:.0}, because spec.cooldown was set when it was \
              granted (session {session})",
             self.reference.title()
         );
@@ -182,11 +181,11 @@ impl Emitter<'_> {
 
     fn emit_keeps_running(&self, workload: &Target) {
         self.context.shared.metrics.lost(self.labels);
-        self.trace_loss(&workload.uid, "the slot was lost; the Job goes on");
-        tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, goes on");
+        self.trace_loss(&workload.uid, "the slot was lost; the Job continues");
+        tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, the workload continues");
         let note = format!(
-            "its slot of {} was lost, or can't be shown to be held, and there is no other one: \
-             it goes on, as spec.onSlotLost says",
+            "lost its slot of {}, or nothing shows that it still holds it, and no other slot is free: \
+             it continues, because spec.onSlotLost is Continue",
             self.reference.title()
         );
         self.emit_event(&workload.name, &workload.uid, Reason::SlotLost, note);
@@ -207,9 +206,8 @@ impl Emitter<'_> {
             }
             Write::GiveBack(give_back) if give_back.hold => {
                 let note = format!(
-                    "was suspended while it held a slot of {semaphore}: the slot is given back, and \
-                     the Job is on hold until the annotation {HOLD} is removed or the Job is \
-                     unsuspended"
+                    "was suspended while it held a slot of {semaphore}: the slot is released, and the Job is on \
+                     hold until you remove the annotation {HOLD} or unsuspend the Job"
                 );
                 (Reason::PutOnHold, note)
             }
@@ -225,14 +223,14 @@ impl Emitter<'_> {
             Suspended::SlotLost => (
                 "slot lost",
                 "the slot was lost; the Job is suspended",
-                format!("its slot of {semaphore} was lost while it ran: suspended, first in line"),
+                format!("lost its slot of {semaphore} while it ran: suspended, first in the queue"),
             ),
             Suspended::Unproved => (
-                "slot not proved any more",
-                "nothing shows that the slot is held; the Job is suspended",
+                "slot no longer proved",
+                "nothing shows that the slot is still held; the Job is suspended",
                 format!(
-                    "nothing has shown for too long that its slot of {semaphore} is still held: \
-                     suspended, first in line"
+                    "nothing has shown for too long that it still holds its slot of {semaphore}: \
+                     suspended, first in the queue"
                 ),
             ),
         };
@@ -252,7 +250,7 @@ impl Emitter<'_> {
         } = skip;
         let why = explain(&self.reference.title(), why);
         tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
-        let note = format!("deleted, as {ON_CONTENTION} says: {why}");
+        let note = format!("deleted, because {ON_CONTENTION} is Skip: {why}");
         self.emit_event(&workload.name, &workload.uid, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {
             let note = format!("its Job {} was deleted: {why}", workload.name);
@@ -303,31 +301,41 @@ impl Emitter<'_> {
     }
 
     /// Emits the event that a workload waits, for those that were queued and not granted a slot at once. `waits` says
-    /// which ones do. When the semaphore starts to be deleted, `all` waiting workloads get an event, once.
-    pub(super) fn announce_newcomers(&self, all: bool, waits: impl Fn(&Uid) -> bool) {
+    /// which ones do, and `obstacle` why nothing is granted. When the semaphore starts to be deleted, `all` waiting
+    /// workloads get an event, once.
+    pub(super) fn announce_newcomers(
+        &self,
+        all: bool,
+        waits: impl Fn(&Uid) -> bool,
+        obstacle: impl FnOnce() -> Option<String>,
+    ) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
         self.warn_of_useless_keys(&newcomers);
         let workloads = || {
-            newcomers
-                .iter()
-                .map(|workload| workload.workload.clone())
-                .collect()
+            let workloads = newcomers.iter().map(|tracked| tracked.workload.clone());
+            workloads.collect::<Vec<_>>()
         };
-        let (waiting, reason, note): (Vec<_>, _, _) = if self.settings.terminating {
+        let (waiting, reason, note) = if self.settings.terminating {
             let waiting = if all {
                 self.context.index.all_waiting(self.reference)
             } else {
                 workloads()
             };
             let note = format!(
-                "ConsulSemaphore {name} is being deleted: this Job stays suspended until there is \
-                 one of that name again"
+                "ConsulSemaphore {name} is being deleted: this Job stays suspended until you create one of \
+                 that name again"
             );
             (waiting, Reason::NoSemaphore, note)
         } else {
-            let note = format!("in line for a slot of ConsulSemaphore {name}");
-            (workloads(), Reason::SlotWaiting, note)
+            let waiting = workloads();
+            let mut note = format!("waiting for a slot of ConsulSemaphore {name}");
+            if !waiting.is_empty()
+                && let Some(why) = obstacle()
+            {
+                note = format!("{note}: {why}");
+            }
+            (waiting, Reason::SlotWaiting, note)
         };
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             let Workload { name, uid, .. } = &**workload;
@@ -346,11 +354,16 @@ impl Emitter<'_> {
         };
         for TrackedWorkload { workload, .. } in newcomers.iter().filter(names_one) {
             let note = format!(
-                "the annotation {} is not heeded: ConsulSemaphore {} is not keyed, and all its Jobs share \
-                 its slots. Remove it, or name a ConsulSemaphore with spec.keyed: true",
+                "the annotation {} has no effect: ConsulSemaphore {} is not keyed, and all its Jobs share \
+                 its slots. Remove the annotation, or name a ConsulSemaphore with spec.keyed: true",
                 KEY, self.reference.semaphore.name
             );
-            self.emit_event(&workload.name, &workload.uid, Reason::Malformed, note);
+            self.emit_event(
+                &workload.name,
+                &workload.uid,
+                Reason::AnnotationIgnored,
+                note,
+            );
         }
     }
 }
@@ -380,9 +393,8 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
             )
         }
         Skipped::Late(late) => format!(
-            "it comes {} s after the time that it was scheduled for, which is longer than \
-             spec.cooldown of {semaphore}: another cluster may have done its work, and it would not \
-             show any more",
+            "it was created {} s after its scheduled time, which is longer than spec.cooldown of \
+             {semaphore}: another cluster may have done its work already",
             late.as_secs()
         ),
     }

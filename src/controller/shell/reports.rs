@@ -27,6 +27,11 @@ impl Reports {
         self.due.insert((due, semaphore));
     }
 
+    /// It is to be made then, whether or not something is different.
+    pub(super) fn schedule(&mut self, semaphore: SemaphoreRef, due: Moment) {
+        self.due.insert((due, semaphore));
+    }
+
     /// It is waited for.
     pub(super) fn hurry(&mut self, semaphore: SemaphoreRef) {
         self.due.insert((Moment::default(), semaphore));

@@ -1,0 +1,344 @@
+//! The tables of the reference are made from the code, so that they can't say anything else; the dashboard and the alerts
+//! know the metrics that there are. `UPDATE_DOCS=1 cargo test --test docs generated` writes the tables.
+
+use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Duration};
+
+use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
+use serde_json::Value;
+use testbed::operator_program;
+
+use crate::page::{root, text_of};
+
+const REFERENCE: &str = "docs/reference.md";
+const CHART_FILES: &str = "charts/consul-semaphore-operator/files";
+
+/// Items of a source file with their doc comments, in order, each comment as one line.
+fn documented<'a>(
+    source: &'a str,
+    item: impl Fn(&'a str) -> Option<&'a str>,
+) -> Vec<(&'a str, String)> {
+    let mut found = Vec::new();
+    let mut comment = Vec::new();
+    for line in source.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            comment.push(text.trim());
+        } else {
+            if let Some(name) = item(line)
+                && !comment.is_empty()
+            {
+                found.push((name, comment.join(" ")));
+            }
+            comment.clear();
+        }
+    }
+    found
+}
+
+/// The variants of an enum, each with its doc comment.
+fn variants(file: &str, name: &str) -> Vec<(String, String)> {
+    let text = text_of(Path::new(file));
+    let (_, after) = text
+        .split_once(&format!("enum {name} {{\n"))
+        .unwrap_or_else(|| panic!("{file} has no {name}"));
+    let (body, _) = after.split_once("\n}").expect("its end");
+    let variants = documented(body, |line| line.strip_suffix(','));
+    assert_eq!(
+        variants.len(),
+        body.lines()
+            .filter(|line| line.ends_with(',') && !line.contains("///"))
+            .count(),
+        "{file}: a variant of {name} has no doc comment"
+    );
+    let owned = variants.into_iter();
+    owned.map(|(name, text)| (name.to_owned(), text)).collect()
+}
+
+fn table(columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut table = line(
+        &columns
+            .iter()
+            .map(|column| (*column).to_owned())
+            .collect::<Vec<_>>(),
+    );
+    table.push_str(&format!("|{}\n", "---|".repeat(columns.len())));
+    for row in rows {
+        assert!(
+            row.iter().all(|cell| !cell.contains(['|', '\n'])),
+            "{row:?}"
+        );
+        table.push_str(&line(&row));
+    }
+    table
+}
+
+/// What users write on a Job, and what the operator does: the constants say on what, and by whom.
+fn annotations(by: &str) -> String {
+    let source = text_of(Path::new("crates/api/src/annotations.rs"));
+    let constants = documented(&source, |line| {
+        let (_, value) = line.split_once("&str = \"")?;
+        value.strip_suffix("\";")
+    });
+    let rows = constants.into_iter().filter_map(|(name, text)| {
+        let (place, meaning) = text.split_once(": ")?;
+        let (place, author) = place.split_once(", by ")?;
+        (author == by).then(|| vec![format!("`{name}`"), place.to_owned(), sentence(meaning)])
+    });
+    table(&["name", "where", "meaning"], rows)
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}
+
+/// The fields of the spec or the status, as the CustomResourceDefinition has them.
+fn fields(part: &str) -> String {
+    let crd = text_of(Path::new("crds/consulsemaphores.consul-semaphore.io.yaml"));
+    let crd: Value = serde_yaml_ng::from_str(&crd).expect("YAML");
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part];
+    let mut rows = Vec::new();
+    fields_of(schema, "", &mut rows);
+    table(&["field", "value", "meaning"], rows)
+}
+
+fn fields_of(schema: &Value, parent: &str, rows: &mut Vec<Vec<String>>) {
+    let required = schema["required"].as_array();
+    let is_required =
+        |name: &str| required.is_some_and(|names| names.iter().any(|one| one == name));
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = format!("{parent}{name}");
+        let mut value = vec![field["type"].as_str().unwrap_or_default().to_owned()];
+        let words = field["enum"].as_array().into_iter().flatten();
+        let words: Vec<_> = words
+            .filter_map(Value::as_str)
+            .map(|word| format!("`{word}`"))
+            .collect();
+        if !words.is_empty() {
+            value = vec![words.join(", ")];
+        }
+        if let (Some(least), Some(most)) = (field["minimum"].as_i64(), field["maximum"].as_i64()) {
+            value = vec![format!("{least} to {most}")];
+        }
+        match &field["default"] {
+            Value::Null if is_required(name) => value.push("required".to_owned()),
+            Value::Null | Value::Object(_) => {}
+            default => value.push(format!(
+                "default `{}`",
+                default.to_string().trim_matches('"')
+            )),
+        }
+        let meaning = field["description"]
+            .as_str()
+            .unwrap_or_default()
+            .replace('|', "or");
+        rows.push(vec![format!("`{path}`"), value.join(", "), meaning]);
+        if name != "conditions" {
+            fields_of(field, &format!("{path}."), rows);
+            fields_of(&field["items"], &format!("{path}[]."), rows);
+        }
+    }
+}
+
+fn conditions() -> String {
+    let types = variants("crates/api/src/conditions.rs", "ConditionType");
+    assert_eq!(types.len(), 4);
+    let rows = types.into_iter().map(|(name, text)| vec![name, text]);
+    table(&["condition", "meaning"], rows)
+}
+
+fn reasons() -> String {
+    let reasons = variants("crates/api/src/conditions.rs", "Reason");
+    assert!(reasons.len() > 20, "{reasons:?}");
+    let rows = reasons.into_iter().map(|(name, text)| vec![name, text]);
+    table(&["reason", "meaning, and what to do"], rows)
+}
+
+/// The events, and which of them are warnings.
+fn events() -> String {
+    const FILE: &str = "src/controller/events.rs";
+    let source = text_of(Path::new(FILE));
+    let (_, body) = source
+        .split_once("fn is_warning")
+        .expect("which are warnings");
+    let (normal, _) = body.split_once("=> false").expect("those that are not");
+    let events = variants(FILE, "Reason");
+    assert!(events.len() > 15, "{events:?}");
+    let rows = events.into_iter().map(|(name, text)| {
+        let is_normal = normal.contains(&format!("Self::{name}\n"))
+            || normal.contains(&format!("Self::{name} "));
+        let kind = if is_normal { "Normal" } else { "Warning" };
+        vec![name, kind.to_owned(), text]
+    });
+    table(&["event", "type", "meaning, and what to do"], rows)
+}
+
+/// The metrics, after everything has happened once.
+fn metrics_table() -> String {
+    let page = metrics();
+    let mut rows = Vec::new();
+    for block in page.split("# HELP ").skip(1) {
+        let (name, rest) = block.split_once(' ').expect("a name and a text");
+        let (help, rest) = rest.split_once('\n').expect("its line");
+        let (_, kind) = rest
+            .split_once(&format!("# TYPE {name} "))
+            .expect("its type");
+        let (kind, rest) = kind.split_once('\n').expect("its line");
+        let labels = rest
+            .lines()
+            .find_map(|line| line.split_once('{')?.1.split_once('}'));
+        let labels = labels.map_or(String::new(), |(labels, _)| {
+            let names = labels.split(',').filter_map(|label| label.split_once('='));
+            let names = names.map(|(name, _)| name).filter(|name| *name != "le");
+            names.collect::<Vec<_>>().join(", ")
+        });
+        let end = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        rows.push(vec![
+            format!("`{name}{end}`"),
+            kind.to_owned(),
+            labels,
+            help.to_owned(),
+        ]);
+    }
+    table(&["metric", "type", "labels", "meaning"], rows)
+}
+
+/// What the operator's program says of its flags.
+fn flags() -> String {
+    let mut program = Command::new(operator_program().expect("the operator's program"));
+    let help = program
+        .args(["run", "--help"])
+        .env_clear()
+        .output()
+        .expect("its help");
+    let help = String::from_utf8(help.stdout).expect("UTF-8");
+    let lines: Vec<_> = help.lines().map(str::trim_end).collect();
+    format!("```text\n{}\n```\n", lines.join("\n").trim_end())
+}
+
+/// The page with what stands between these marks replaced.
+fn replaced(page: &str, name: &str, text: &str) -> String {
+    let begin = format!("<!-- generated: {name} -->\n");
+    let (before, rest) = page
+        .split_once(&begin)
+        .unwrap_or_else(|| panic!("{REFERENCE} has no {begin}"));
+    let (_, after) = rest.split_once("<!-- end -->").expect("its end");
+    format!("{before}{begin}\n{text}\n<!-- end -->{after}")
+}
+
+#[test]
+fn the_reference_says_what_the_code_says() {
+    let page = text_of(Path::new(REFERENCE));
+    let mut expected = page.clone();
+    for (name, text) in [
+        ("annotations of users", annotations("its user")),
+        ("annotations of the operator", annotations("the operator")),
+        ("spec", fields("spec")),
+        ("status", fields("status")),
+        ("conditions", conditions()),
+        ("reasons", reasons()),
+        ("events", events()),
+        ("metrics", metrics_table()),
+        ("flags", flags()),
+    ] {
+        expected = replaced(&expected, name, &text);
+    }
+    if env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(root().join(REFERENCE), &expected).expect("the page is written");
+    } else if page != expected {
+        let differs = page
+            .lines()
+            .zip(expected.lines())
+            .find(|(is, should)| is != should);
+        panic!(
+            "{REFERENCE} is not what the code says, from here on: {differs:#?}. Write it with: UPDATE_DOCS=1 cargo test --test docs generated"
+        );
+    }
+}
+
+/// The page of metrics, after everything has happened once.
+fn metrics() -> String {
+    let metrics = Metrics::new();
+    let db = SemaphoreLabels::new("batch", "db");
+    metrics.pass(Duration::ZERO, Err("Conflict"));
+    metrics.semaphore(&db, 1, 0, Some((1, 1)));
+    metrics.ready(&db, true, "Reconciled");
+    metrics.granted(&db, Duration::ZERO);
+    metrics.released(&db);
+    metrics.lost(&db);
+    metrics.consul_call("txn", "ok", Duration::ZERO);
+    metrics.watch_failed("jobs");
+    metrics.count_spans();
+    metrics.encode()
+}
+
+#[test]
+fn every_metric_has_happened() {
+    let page = metrics();
+    let ours = page.matches("# TYPE consul_semaphore_operator_").count();
+    // What nothing has happened to yet is not encoded.
+    let source = text_of(Path::new("src/telemetry/metrics.rs"));
+    let made =
+        ["make.plain(", "make.seconds(", "Info::new("].map(|call| source.matches(call).count());
+    assert_eq!(ours, made.iter().sum::<usize>(), "{page}");
+}
+
+/// The operator's metrics that a text names.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = ["consul_semaphore_operator_", "process_"];
+    words
+        .filter(|word| {
+            ours.iter()
+                .any(|prefix| word.starts_with(prefix) && word != prefix)
+        })
+        .collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_what_there_is() {
+    let page = metrics();
+    let series = page.lines().filter(|line| !line.starts_with('#'));
+    let series: BTreeSet<_> = series
+        .filter_map(|line| line.split(['{', ' ']).next())
+        .collect();
+    for (file, least) in [("dashboard.json", 15), ("alerts.yaml", 5)] {
+        let text = text_of(&Path::new(CHART_FILES).join(file));
+        let named = named(&text);
+        assert!(named.len() >= least, "{file} names {named:?}");
+        for name in named {
+            assert!(
+                series.contains(name),
+                "{file} names {name}, which is not in {series:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn operations_have_every_alert() {
+    let alerts = text_of(&Path::new(CHART_FILES).join("alerts.yaml"));
+    let names = alerts
+        .lines()
+        .filter_map(|line| line.strip_prefix("- alert: "));
+    let page = text_of(Path::new("docs/operations.md"));
+    let (_, section) = page
+        .split_once("\n## What to alert on\n")
+        .expect("the section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| alert"));
+    let documented: BTreeSet<_> = rows
+        .filter_map(|row| row.split('|').nth(1))
+        .map(|name| name.trim().trim_matches('`'))
+        .collect();
+    let expected: BTreeSet<_> = names.collect();
+    assert!(expected.len() > 5, "{expected:?}");
+    assert_eq!(documented, expected);
+}
