@@ -114,6 +114,7 @@ pub async fn run(
     telemetry: Telemetry,
     shutdown: impl Future<Output = ()> + Clone,
 ) -> anyhow::Result<()> {
+    let addresses = consul.addresses.clone();
     let consul = consul::Client::new(consul::Config {
         observer: Some(Arc::new(Calls(telemetry.metrics.clone()))),
         ..consul
@@ -129,7 +130,8 @@ pub async fn run(
     // Logged in the background: the work does not depend on it.
     let mut aside = JoinSet::new();
     aside.spawn(admission::report(client.clone()));
-    aside.spawn(startup_log::write(consul.clone()));
+    let health = telemetry.health.clone();
+    aside.spawn(startup_log::write(consul.clone(), addresses, health));
     // Events for completed work are written even if the lead was lost in the meantime.
     let (events, write_events) = Events::new(client, telemetry.metrics.clone());
     let mut writing = JoinSet::new();

@@ -269,7 +269,7 @@ impl Writer {
                 let namespace = due.about.namespace.as_deref().unwrap_or_default();
                 crash::reach(Point::EventWritten, namespace).await;
             }
-            Err(error) => tracing::debug!(%error, "an event can't be written"),
+            Err(error) => tracing::debug!(%error, "can't write an event"),
         }
     }
 

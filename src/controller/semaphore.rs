@@ -537,7 +537,7 @@ impl SemaphoreController {
         if let Err(error) = answer
             && !before
         {
-            tracing::warn!(semaphore = %self.reference, %error, "sessions that nothing stands for can't be looked for");
+            tracing::warn!(semaphore = %self.reference, %error, "can't look for sessions without a contender");
         }
     }
 

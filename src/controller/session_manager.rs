@@ -195,7 +195,7 @@ impl SessionManager {
                 let Err(error) = in_turn(|| consul.destroy_session(&id)).await else {
                     return crash::reach(Point::SessionDestroyed, "").await;
                 };
-                tracing::debug!(session = %id, %error, "the session can't be destroyed yet");
+                tracing::debug!(session = %id, %error, "can't destroy the session yet");
                 sleep(pause).await;
             }
         });

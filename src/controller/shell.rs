@@ -500,7 +500,7 @@ impl Shell {
             Duty::ListSessions => self.duties.list_sessions(controller),
             Duty::EndSession(session) => {
                 if let Some(target) = controller.target() {
-                    tracing::info!(%session, semaphore = %reference, "ended a session that nothing stands for");
+                    tracing::info!(%session, semaphore = %reference, "destroyed a session without a contender");
                     self.context
                         .shared
                         .session_manager
@@ -587,7 +587,7 @@ impl Shell {
             }
             DutyDone::RemovedFinalizer(answer) => {
                 if let Err(error) = &answer {
-                    tracing::debug!(%semaphore, %error, "the finalizer can't be removed yet");
+                    tracing::debug!(%semaphore, %error, "can't remove the finalizer yet");
                 }
                 let done = answer.is_ok();
                 self.engine

@@ -1,19 +1,34 @@
-//! Logs at startup whether Consul answers at all: otherwise a wrong address would show only with the first
+//! Reports at startup where Consul is and whether it answers: otherwise a wrong address would show only with the first
 //! `ConsulSemaphore`.
 
-use consul_client::{Client, Error};
+use consul_client::{Address, Client, Error};
 use consul_semaphore::holding::retry_until_ok;
 
-/// Asks until there is an answer. This needs no token.
-pub(super) async fn write(consul: Client) {
-    retry_until_ok(|| consul.status(), complain).await;
-    tracing::info!("Consul answers");
+use crate::telemetry::Health;
+
+/// Asks until there is an answer. This needs no token. Until then a line of `/readyz` says that there is none: it takes
+/// no readiness away, because a new pod would not help.
+pub(super) async fn write(consul: Client, addresses: Vec<Address>, health: Health) {
+    let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
+    let address = addresses.join(", ");
+    tracing::info!(%address, "asking Consul");
+    let part = health.part("consul");
+    part.ready_and(format!("{address} has not answered yet"));
+    retry_until_ok(
+        || consul.status(),
+        |error| {
+            part.ready_and(format!("{address} does not answer: {error}"));
+            complain(&address, error);
+        },
+    )
+    .await;
+    tracing::info!(%address, "Consul answers");
 }
 
-fn complain(error: &Error) {
-    let look_at = match error {
-        Error::Unreachable { .. } => "--consul-address (CONSUL_HTTP_ADDR), and what is between",
+fn complain(address: &str, error: &Error) {
+    let check = match error {
+        Error::Unreachable { .. } => "--consul-address (CONSUL_HTTP_ADDR) and the network",
         _ => "what consul-semaphore-operator check says",
     };
-    tracing::warn!(%error, look_at, "Consul gives no answer, and is asked again");
+    tracing::warn!(address, %error, check, "Consul does not answer: nothing is granted, trying again");
 }

@@ -94,14 +94,14 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
         events.workload(namespace, &workload.name, &workload.uid, reason, note);
     };
     let semaphore = match workload.semaphores() {
-        none if none.is_empty() => "the semaphore it asks for".to_owned(),
+        none if none.is_empty() => "its semaphore".to_owned(),
         semaphores => semaphores,
     };
     match context.workloads.write(write).await {
         Ok(now) => {
             crash::reach(Point::Stopped, namespace).await;
             let note = format!(
-                "suspended because it ran without a slot of {semaphore}. Jobs are made with \
+                "suspended because it ran without a slot of {semaphore}. Create Jobs with \
                  spec.suspend: true"
             );
             emit(Reason::RanWithoutSlot, note);
@@ -113,11 +113,11 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
             Err(Undone::Conflict)
         }
         Err(error) => {
-            tracing::warn!(workload = %format_args!("{namespace}/{}", workload.name), %error, "a Job without a slot can't be suspended");
+            tracing::warn!(workload = %format_args!("{namespace}/{}", workload.name), %error, "can't suspend a Job without a slot");
             if let WriteError::Refused { message, .. } = error {
                 let note = format!(
-                    "it runs without a slot of {semaphore}, and the API server refuses to have it \
-                     suspended: {message}"
+                    "it runs without a slot of {semaphore}, and the API server refuses to suspend it: \
+                     {message}"
                 );
                 emit(Reason::StartRefused, note);
             }

@@ -251,7 +251,7 @@ impl Semaphores {
                         .cloned()
                         .collect();
                     for reference in &gone {
-                        tracing::info!(semaphore = %reference, "it went unseen: its sessions are renewed no more, and end with their TTL");
+                        tracing::info!(semaphore = %reference, "the semaphore was deleted while disconnected; letting its sessions expire");
                         self.remove(reference).await;
                     }
                     self.context.index.semaphores_are_known(&self.reach);
@@ -284,7 +284,7 @@ impl Semaphores {
             return self.send(Input::Put(semaphore)).await;
         }
         if self.dismiss(&reference).await && !ours {
-            tracing::info!(semaphore = %reference, "left to another operator: the selector does not match its labels any more");
+            tracing::info!(semaphore = %reference, "left to another operator: the selector no longer matches its labels");
         }
         let (prefix, keyed) = (semaphore.prefix(), semaphore.spec.keyed);
         self.context
@@ -333,7 +333,7 @@ impl Semaphores {
             ..ObjectReference::default()
         };
         let note = format!(
-            "this ConsulSemaphore can't be read, correct it: {}",
+            "this ConsulSemaphore can't be read. Correct it: {}",
             invalid.error
         );
         tracing::warn!(name = invalid.metadata.name, "{note}");

@@ -82,7 +82,7 @@ impl Watching {
     /// An event was received.
     pub(super) fn works(&mut self) {
         if self.trouble.take().is_some() {
-            tracing::info!(what = self.title, "the watch goes on");
+            tracing::info!(what = self.title, "the watch works again");
             if self.synced {
                 self.part.ready();
             }
@@ -106,10 +106,10 @@ impl Watching {
         let (code, why) = explain(&self.title, error);
         let (since, log_it) = Trouble::note(&mut self.trouble, code, now);
         if log_it {
-            tracing::warn!(what = self.title, why, "the watch is to be started again");
+            tracing::warn!(what = self.title, why, "starting the watch again");
         }
         if self.synced {
-            let remark = format!("the watch fails since {since:.0}, and is tried again: {why}");
+            let remark = format!("the watch has failed since {since:.0}, trying again: {why}");
             self.part.ready_and(remark);
         } else {
             self.part.not_ready(format!("can't be listed: {why}"));
@@ -149,8 +149,8 @@ fn explain(what: &str, error: &watcher::Error) -> (Option<u16>, String) {
     let words = status.map_or_else(|| error.to_string(), |status| status.message.clone());
     let code = status.map(|status| status.code);
     let advice = match code {
-        Some(401) => "; the API server does not know who this is: look at the ServiceAccount or the kubeconfig".into(),
-        Some(403) => format!("; let the operator list and watch {what}: the rule is in config/rbac/role.yaml"),
+        Some(401) => "; the API server does not know the credentials: check the ServiceAccount or the kubeconfig".into(),
+        Some(403) => format!("; allow the operator to list and watch {what}: the rule is in config/rbac/role.yaml"),
         Some(404) => format!(
             "; this cluster has no {what}: install the CustomResourceDefinition with `kubectl apply -k crds`"
         ),

@@ -57,13 +57,13 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// It leads from now on.
     pub(super) fn leads(&self) {
-        tracing::info!(identity = %self.identity, "leads: this replica works");
+        tracing::info!(identity = %self.identity, "this replica leads");
         self.set(Standing::Leading);
     }
 
     /// It does not lead any more.
     pub(super) fn lost(&self, why: &str) {
-        tracing::warn!(identity = %self.identity, why, "lost the lead: this replica stands by");
+        tracing::warn!(identity = %self.identity, why, "lost the lead, this replica stands by");
         self.set(Standing::Standby { leader: None });
     }
 
@@ -85,7 +85,7 @@ impl<F: Fn(&Standing)> Board<F> {
             return;
         }
         if let Some(leader) = leader {
-            tracing::info!(identity = %self.identity, leader, "stands by: another replica leads");
+            tracing::info!(identity = %self.identity, leader, "another replica leads, this one stands by");
         }
         self.set(standing);
     }
@@ -96,12 +96,12 @@ impl<F: Fn(&Standing)> Board<F> {
         if told.trouble.as_ref() == Some(&why) {
             return;
         }
-        tracing::warn!(identity = %self.identity, why, "the leader election does not work: trying again");
+        tracing::warn!(identity = %self.identity, why, "the leader election fails, trying again");
         match told.standing {
             Standing::Unknown => self.part.not_ready(why.clone()),
             _ => self
                 .part
-                .ready_and(format!("it is not known who leads: {why}")),
+                .ready_and(format!("can't find out who leads: {why}")),
         }
         told.trouble = Some(why);
     }
@@ -114,7 +114,7 @@ impl<F: Fn(&Standing)> Board<F> {
             Standing::Standby {
                 leader: Some(leader),
             } => format!("{leader} leads, {} (this replica) stands by", self.identity),
-            _ => format!("nobody leads, {} (this replica) stands by", self.identity),
+            _ => format!("no replica leads, {} (this replica) stands by", self.identity),
         });
         (self.on)(&standing);
         let mut told = self.told.lock();

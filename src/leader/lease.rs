@@ -39,7 +39,7 @@ pub(super) struct LeaseCandidate {
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     /// Somebody else has written the Lease, or deleted it.
-    #[error("another one was quicker")]
+    #[error("another replica was faster")]
     Outrun,
     #[error(transparent)]
     Refused(Box<kube::Error>),
@@ -171,7 +171,7 @@ impl Candidate for LeaseCandidate {
             sleep(pause).await;
             pause = self.timing.pause();
             let Some(seen) = self.seen.clone() else {
-                return "the Lease is not known".to_owned();
+                return "the Lease is unknown".to_owned();
             };
             let sent = Moment::now();
             let lease = seen.renewed(&present());
@@ -200,7 +200,7 @@ impl Candidate for LeaseCandidate {
                 }
                 Err(failure) => failure,
             };
-            tracing::debug!(%failure, "the lead can't be renewed yet");
+            tracing::debug!(%failure, "can't renew the lead yet");
         }
     }
 
@@ -213,7 +213,7 @@ impl Candidate for LeaseCandidate {
         let params = PostParams::default();
         let given = self.leases.replace(self.name.as_ref(), &params, &lease);
         if let Err(failure) = self.call(given).await {
-            tracing::debug!(%failure, "the lead can't be given back");
+            tracing::debug!(%failure, "can't release the lead");
         }
     }
 }

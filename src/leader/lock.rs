@@ -165,7 +165,7 @@ impl LockCandidate {
     /// Destroys a session, without a second try: it expires by itself.
     async fn end(&self, session: &SessionId) {
         if let Err(error) = self.consul().destroy_session(session).await {
-            tracing::debug!(%session, %error, "the session of the leader election can't be destroyed");
+            tracing::debug!(%session, %error, "can't destroy the session of the leader election");
         }
     }
 
@@ -199,7 +199,7 @@ impl LockCandidate {
             }
             Seen::Stranger(leader) => {
                 board.trouble(format!(
-                    "{}: the cluster {} bears the same name and leads there: give each cluster a --cluster-name of its own",
+                    "{}: the cluster {} has the same name and leads there: give each cluster a --cluster-name of its own",
                     self.key, leader.cluster_id
                 ));
                 false
@@ -260,7 +260,7 @@ impl Candidate for LockCandidate {
             return;
         };
         if let Err(error) = self.free(&session).await.context("releasing the key") {
-            tracing::debug!(%error, "the lead can't be given back");
+            tracing::debug!(%error, "can't release the lead");
         }
     }
 }
@@ -280,7 +280,7 @@ impl LockCandidate {
                 }
                 Err(consul::Error::Gone) => return,
                 Err(error) => {
-                    tracing::debug!(%error, "the lead can't be renewed yet");
+                    tracing::debug!(%error, "can't renew the lead yet");
                     (Moment::now(), self.timing.retry().min(usual))
                 }
             };

@@ -16,7 +16,7 @@ const QUEUE: usize = 1024;
 
 /// The request would have changed something, and was not sent.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("this replica does not lead any more, so it writes nothing")]
+#[error("this replica no longer leads, so it writes nothing")]
 pub struct NotLeading;
 
 /// One term of leadership: it lasts until a moment that every renewal extends, or until it is ended. Clones share it.

@@ -132,10 +132,10 @@ async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Me
         if let Some(problem) = &problem {
             metrics.spans_dropped(count, NOT_TAKEN);
             if works {
-                tracing::warn!(problem, "traces can't be sent: spans are dropped");
+                tracing::warn!(problem, "can't send traces: spans are dropped");
             }
         } else if !works {
-            tracing::info!("traces are sent again");
+            tracing::info!("sending traces again");
         }
         works = problem.is_none();
     }

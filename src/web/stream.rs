@@ -143,7 +143,7 @@ impl Open {
             match open.next().await {
                 Ok(event) => Some((Ok(event?), Some(open))),
                 Err(refusal) => {
-                    tracing::debug!(%refusal, "a page that was open is told no more");
+                    tracing::debug!(%refusal, "stopped serving an open page");
                     Some((Ok(event("refused", &refusal.to_string())), None))
                 }
             }

@@ -88,10 +88,10 @@ impl Watch {
                 Some(Ok(event)) => self.on_event(event),
                 Some(Err(error)) => {
                     // The controller's own watch tells the log what is wrong with both.
-                    tracing::debug!(%error, "the page's watch is to be started again");
+                    tracing::debug!(%error, "starting the page's watch again");
                     self.fails = self.synced;
                     let why = one_line(&error.to_string(), SHOWN);
-                    self.awaits(&format!("the watch fails, and is tried again: {why}"));
+                    self.awaits(&format!("the watch fails, trying again: {why}"));
                 }
                 None => return,
             }

@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
         name = "Held",
         type_ = "integer",
         json_path = ".status.held",
-        description = "Slots held, wherever the holders are"
+        description = "Slots held, in all clusters and by all programs"
     ),
     printcolumn(
         name = "Waiting",
@@ -298,7 +298,7 @@ fn immutable(field: &str) -> Rule {
 fn unchanged(field: &str, same: String) -> Rule {
     Rule::new(same)
         .message(Message::Message(format!(
-            "{field} can't be changed, added or removed: make another ConsulSemaphore for another place"
+            "{field} can't be changed, added or removed: create another ConsulSemaphore instead"
         )))
         .field_path(format!(".{field}"))
 }

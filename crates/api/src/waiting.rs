@@ -52,15 +52,14 @@ impl Why<'_> {
     pub fn message(&self) -> String {
         match self {
             Self::Unseen => {
-                "the operator has not said anything of the semaphore yet: does it run, and may it write the status?".to_owned()
+                "the semaphore has no status yet: does the operator run, and may it write the status?".to_owned()
             }
             Self::Stopped(condition) | Self::First(condition) => condition.message.clone(),
             Self::FirstOfKey { key, held, limit } => match held {
                 Some(held) => format!("{held} of {limit} slots of the key {key} are held"),
                 None => format!("next for a slot of the key {key}"),
             },
-            Self::Free => "a slot is free: it is being started, or the slot is left to one elsewhere that has waited \
-                 longer; the Job's events say more if this lasts"
+            Self::Free => "a slot is free: the Job is about to start, or the slot is left to another cluster or program that has waited longer. The Job's events say more if this lasts"
                 .to_owned(),
             Self::Behind(job) => format!("behind {job}"),
         }

@@ -49,9 +49,9 @@ pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
         None => line(
             "leader",
             Outcome::Failed,
-            "there is none: nothing can be read or written",
+            "there is no leader: nothing can be read or written",
         )
-        .todo("look at the Consul servers: a majority of them must be up and know each other"),
+        .todo("check the Consul servers: a majority must be up and know each other"),
     });
     lines.push(clock(seen.ahead));
     if let Some(tried) = &seen.tried {
@@ -122,7 +122,7 @@ fn clock(ahead: Option<SignedDuration>) -> Line {
          for slots don't go by it; a cooldown, the age of who waits in several clusters, and certificates do"
     );
     line("clock", Outcome::Warning, message)
-        .todo("have NTP set both clocks; until then make cooldowns longer than that difference")
+        .todo("set both clocks by NTP; until then make cooldowns longer than that difference")
 }
 
 fn shortest_ttl(shortest: Duration) -> Line {
@@ -155,7 +155,7 @@ pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
                 }
                 consul::Outcome::Refused(error) if error.is_unknown_token() => {
                     line(Outcome::Failed, error.to_string()).todo(format!(
-                        "bring a token that this Consul knows: {whose} was deleted, has expired, or is another \
+                        "use a token that this Consul knows: {whose} was deleted, has expired, or belongs to another \
                          Consul's; {RULES}"
                     ))
                 }
@@ -228,7 +228,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         }
         Error::NotSent(_) => "see how long Consul takes to answer, and try again",
         Error::NoLeader { .. } => {
-            "look at the Consul servers: a majority of them must be up and know each other"
+            "check the Consul servers: a majority must be up and know each other"
         }
         Error::Denied(_) => "check the token: docs/consul-acl.md",
         Error::LoginFailed(_) => {

@@ -145,13 +145,12 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         .todo(INSTALL),
         Some(Difference::Property(path)) => {
             let message = format!(
-                "it has no {path}: it is of another version than this program, and what is written there \
-                 is dropped"
+                "it has no {path}: it belongs to another version of the program, and the API server drops what is written there"
             );
             of(Outcome::Failed, message).todo(INSTALL)
         }
         Some(Difference::Line { ours, theirs }) => {
-            let message = format!("it is not this program's: {theirs:?} where that has {ours:?}");
+            let message = format!("it belongs to another version: it has {theirs:?}, and this program has {ours:?}");
             of(Outcome::Warning, message)
                 .todo(format!("if the program is the newer one: {INSTALL}"))
         }
@@ -164,12 +163,11 @@ fn asker(asker: &Answer<String>) -> Line {
         Ok(user) => line(
             "rights of",
             Outcome::Warning,
-            format!("{user}: that is not a ServiceAccount as the operator's is"),
+            format!("{user} is not a ServiceAccount, as the operator's user is"),
         )
         .todo("give --as system:serviceaccount:<namespace>:<name> to ask what the operator may do"),
         Err(why) => line("rights of", Outcome::Unknown, why).todo(
-            "whoever gives --as must be allowed to impersonate that account (verb impersonate on \
-             serviceaccounts)",
+            "to use --as you need the right to impersonate that account (verb impersonate on serviceaccounts)",
         ),
     }
 }

@@ -168,7 +168,7 @@ pub(super) fn why_it_waits(
     };
     if plan.skips.iter().any(|skip| skip.workload.uid == first.uid) {
         return stays(
-            "it is not to wait (on-contention: Skip), and all slots are taken: the operator deletes it",
+            "on-contention is Skip and all slots are held: the operator deletes it",
         );
     }
     let granted = plan
@@ -182,12 +182,12 @@ pub(super) fn why_it_waits(
         .chain(granted.map(|grant| &grant.workload));
     if started.any(|workload| workload.uid == first.uid) {
         return stays(
-            "a slot is free and it is its turn: the operator starts it as soon as it sees that",
+            "a slot is free and it is next: the operator starts it as soon as it sees that",
         );
     }
     if settings.terminating {
-        let todo = "make the ConsulSemaphore again once it is gone, or remove the Job's annotation";
-        let why = "the ConsulSemaphore is being deleted: nothing more is granted";
+        let todo = "create the ConsulSemaphore again after its deletion, or remove the Job's annotation";
+        let why = "the ConsulSemaphore is being deleted: no slot is granted";
         return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
     }
     if matches!(place.reading.lock(), Lock::Unreadable(_)) {
@@ -197,13 +197,13 @@ pub(super) fn why_it_waits(
         return ok("the limits don't agree: see above".to_owned());
     }
     if settings.paused {
-        let todo = "set spec.paused to false to go on granting";
-        let why = "spec.paused is true: nothing more is granted";
+        let todo = "set spec.paused to false to grant again";
+        let why = "spec.paused is true: no slot is granted";
         return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
     }
     if plan.record.is_some() {
         return stays(
-            "the operator has not taken the limit up yet, which comes before the first grant",
+            "the operator has not recorded the limit yet, which comes before the first grant",
         );
     }
     let taken: Vec<&SessionId> = match place.reading.lock() {
@@ -218,14 +218,14 @@ pub(super) fn why_it_waits(
     let others = place.others().count();
     if others > 0 && !all_known {
         let why = format!(
-            "a slot is free, and {others} wait of whom it is not known whether they are this cluster's own: see above"
+            "a slot is free, but {others} others wait, and whether they belong to this cluster is unknown: see above"
         );
         return (Outcome::Unknown, why, None);
     }
     if others > 0 {
         return ok(format!(
-            "a slot is free, and {others} of others wait: who came before it goes first"
+            "a slot is free, but {others} of other clusters or programs wait: those queued before it are first"
         ));
     }
-    stays("a slot is free, and workload for a Job that had it before or whose pods still end")
+    stays("a slot is free, but kept for a Job that had it before or whose pods have not ended")
 }

@@ -86,21 +86,21 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
 fn object(seen: &Seen) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
-        let message = "an operator with these --namespaces and this --semaphore-selector does not look after it";
+        let message = "an operator with these --namespaces and this --semaphore-selector does not serve it";
         return of(Outcome::Warning, message)
-            .todo("give the flags of the operator that does, or have one that does");
+            .todo("give the flags of the operator that does, or run one that does");
     }
     let metadata = &seen.semaphore.metadata;
     let observed = seen.semaphore.status.as_ref();
     let observed = observed.and_then(|status| status.observed_generation);
     match observed {
-        None => of(Outcome::Warning, "no operator has looked at it yet").todo(ALIVE),
+        None => of(Outcome::Warning, "no operator has seen it yet").todo(ALIVE),
         Some(_) if observed != metadata.generation => of(
             Outcome::Warning,
-            "its status is of an earlier spec: no operator has looked at this one yet",
+            "its status is for an earlier spec: no operator has seen this one yet",
         )
         .todo(ALIVE),
-        Some(_) => of(Outcome::Ok, "an operator has looked at this spec"),
+        Some(_) => of(Outcome::Ok, "an operator has seen this spec"),
     }
 }
 
@@ -123,7 +123,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let line = line(&format!("condition {type_}"), outcome, message);
         Some(match outcome {
             Outcome::Failed => line.todo(format!(
-                "as the message says; docs/reference.md has the reason {}",
+                "do what the message says; docs/reference.md has the reason {}",
                 condition.reason
             )),
             _ => line,
@@ -135,7 +135,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
 fn prefix(seen: &Seen) -> Line {
     match &seen.barred {
         Some(why) => line("prefix", Outcome::Failed, why).todo(
-            "as the message says; --tenant-prefix and --trusted-namespaces must be the operator's",
+            "do what the message says; give --tenant-prefix and --trusted-namespaces as the operator has them",
         ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
@@ -201,7 +201,7 @@ fn jobs_out_of_line(seen: &Seen) -> Vec<Line> {
         }
     }
     let stuck = stuck.iter().take(KEYS).map(|why| {
-        line("Job out of line", Outcome::Warning, why)
+        line("Job not queued", Outcome::Warning, why)
             .todo("correct the Job; it stays suspended until then")
     });
     let mut lines: Vec<Line> = stuck.collect();
@@ -241,7 +241,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     }
     let message = match keys.len().checked_sub(KEYS) {
         Some(more) if more > 0 => format!(
-            "{} are in use; {more} of them are not looked at",
+            "{} are in use; {more} of them are not checked",
             keys.len()
         ),
         _ => format!("{} are in use", keys.len()),
@@ -332,23 +332,21 @@ fn lock(place: &Place, plan: &Plan) -> Line {
             };
             of(Outcome::Failed, format!("{key} can't be used as {used_as}: {why}. Nothing is granted"))
                 .todo(format!(
-                    "delete the key once nobody uses it, or make another ConsulSemaphore with another prefix \
-                     or mode; scripts need {scripts}"
+                    "delete the key when nobody uses it, or create another ConsulSemaphore with another prefix or mode; scripts need {scripts}"
                 ))
         }
         (Lock::Semaphore { .. }, Some(Agreement::Conflict { theirs })) => {
             let message = format!(
-                "Consul's limit is {theirs} and spec.limit is {limit}: somebody else wrote the former, and \
-                 nothing is granted until both agree"
+                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote the former, and nothing is granted until both agree"
             );
             of(Outcome::Failed, message).todo(format!(
-                "set spec.limit to {theirs}, have all others use {limit}, or set spec.limitPolicy to Enforce"
+                "set spec.limit to {theirs}, make all others use {limit}, or set spec.limitPolicy to Enforce"
             ))
         }
         (Lock::Semaphore { body, .. }, agreement) => {
             let (held, theirs) = (body.held(), body.limit());
             let list = if body.is_list() {
-                "; the holders stand in a list, which Consul's Go client and consul lock can't read"
+                "; the holders are stored as a list, which Consul's Go client and consul lock can't read"
             } else {
                 ""
             };
@@ -371,8 +369,7 @@ fn dead(place: &Place) -> Option<Line> {
     }
     let rest = place.settings.lock_delay.as_secs();
     let message = format!(
-        "{} in Holders without a live session: {}. Their slots rest for spec.session.lockDelay, {rest} s, \
-         and are free then",
+        "{} in Holders without a live session: {}. Their slots are free after spec.session.lockDelay, {rest} s",
         dead.len(),
         named(dead.keys().map(SessionId::shown))
     );
@@ -393,7 +390,7 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
         return None;
     }
     let message = format!(
-        "{} of others wait: {}",
+        "{} of other clusters or programs wait: {}",
         waiting.len(),
         named(waiting.iter())
     );
@@ -402,7 +399,7 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     };
     let message = format!("{message}; some may be this cluster's own: {unknown}");
     let todo = match unknown {
-        Unknown::Cluster => "see what is said of the cluster id",
+        Unknown::Cluster => "see the line about the cluster id",
         Unknown::Sessions(error) => advice(error),
     };
     Some(line("contenders of others", Outcome::Unknown, message).todo(todo))

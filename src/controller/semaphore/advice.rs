@@ -77,7 +77,7 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
         ),
         consul::Error::UnknownDatacenter => (
             Reason::UnknownDatacenter,
-            "Make another ConsulSemaphore with a datacenter that this Consul knows",
+            "Create another ConsulSemaphore with a datacenter that this Consul knows",
         ),
         consul::Error::NoLeader { .. } => (Reason::NoLeader, BY_ITSELF),
         consul::Error::TooManyRequests(_) => (Reason::TooManyRequests, BY_ITSELF),

@@ -53,7 +53,7 @@ impl SemaphoreController {
         if !error.is_refused_for_good() || std::mem::replace(&mut self.announced.finalizer, true) {
             return;
         }
-        tracing::warn!(semaphore = %self.reference, %error, "the finalizer can't be set");
+        tracing::warn!(semaphore = %self.reference, %error, "can't set the finalizer");
         if begun {
             return;
         }
@@ -190,7 +190,7 @@ fn why_left_to_others(reading: &Reading) -> Option<String> {
             holder: Some(session),
             ..
         } => Some(format!("session {session} holds it")),
-        Lock::Unreadable(why) => Some(format!("it is of another use ({why})")),
+        Lock::Unreadable(why) => Some(format!("it belongs to another use ({why})")),
         Lock::Semaphore { body, .. } => Some(format!(
             "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
             body.held()

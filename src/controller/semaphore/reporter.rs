@@ -229,9 +229,9 @@ impl Writer {
         let semaphore = format!("{}/{}", self.namespace, self.name);
         let refused = error.is_refused_for_good();
         if refused && !logged {
-            tracing::warn!(semaphore, %error, "the status can't be written");
+            tracing::warn!(semaphore, %error, "can't write the status");
         } else {
-            tracing::debug!(semaphore, %error, "the status can't be written yet");
+            tracing::debug!(semaphore, %error, "can't write the status yet");
         }
         logged || refused
     }

@@ -124,7 +124,7 @@ impl Means {
         };
         let left = not_after.since(Moment::now());
         if left.is_zero() {
-            return Err(consul::Error::NotSent("it is too late for it".into()));
+            return Err(consul::Error::NotSent("too late to send it".into()));
         }
         let given_up = |_| {
             Err(consul::Error::Unreachable {

@@ -26,7 +26,7 @@ pub enum AcquireError {
     Refused(consul::Error),
     /// Others go by another limit.
     #[error(
-        "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use it must have the same"
+        "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
     )]
     Limit {
         /// Where.
@@ -101,11 +101,11 @@ pub(super) fn rests(reading: &Reading) -> bool {
 /// Who holds the slots, for people.
 pub(super) fn holders(reading: Option<&Reading>) -> String {
     let Some(reading) = reading else {
-        return "nobody knows who holds them".to_owned();
+        return "the holders are unknown".to_owned();
     };
     let (limit, holders): (_, Vec<_>) = match reading.lock() {
         Lock::Semaphore { body, .. } if body.room() > 0 => {
-            return "others wait who come first".to_owned();
+            return "others that were queued before wait, too".to_owned();
         }
         Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
         Lock::Mutex { holder, .. } if holder.is_none() => {
