@@ -114,7 +114,10 @@ impl<F: Fn(&Standing)> Board<F> {
             Standing::Standby {
                 leader: Some(leader),
             } => format!("{leader} leads, {} (this replica) stands by", self.identity),
-            _ => format!("no replica leads, {} (this replica) stands by", self.identity),
+            _ => format!(
+                "no replica leads, {} (this replica) stands by",
+                self.identity
+            ),
         });
         (self.on)(&standing);
         let mut told = self.told.lock();

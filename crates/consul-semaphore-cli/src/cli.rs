@@ -44,12 +44,12 @@ The command finds in its environment what its slot is called in Consul:
 Exit code: the command's own, 128 and the signal's number if a signal ended it, or
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
-   71  this machine is in the way: no process, no signals
-   75  --try: no slot is free, or others who wait come first, or a mutex's
-       lock-delay runs
+   71  the system refuses: no process, no signals
+   75  --try: no slot is free, others that were queued before wait, too, or a
+       mutex's lock-delay is not over
    77  Consul refuses: the token is unknown or lacks a right
-   78  the limit is another one in Consul, or the key is used for something else;
-       or the way to Consul is set up wrong
+   78  Consul has another limit, the key belongs to another use, or the flags for
+       Consul are wrong; with --must-exist: nobody uses the prefix
    79  the slot was lost, and the command was ended
   124  --wait-for is over
   126  the command can't be run
@@ -80,11 +80,11 @@ pub(crate) struct Exec {
     #[arg(long, env = "CONSUL_SEMAPHORE_PREFIX", value_name = "PREFIX")]
     prefix: Prefix,
 
-    /// How many may hold a slot at once: the same for all who use the prefix
+    /// How many slots there are: the same for all who use the prefix
     #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=5000))]
     limit: u32,
 
-    /// How the slots stand in Consul: a mutex, of which there is one, is what `consul lock -n 1` takes
+    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_MODE",
@@ -107,6 +107,14 @@ pub(crate) struct Exec {
         allow_negative_numbers = true
     )]
     priority: i32,
+
+    /// Fail with 78 if nobody uses the prefix yet, instead of making a new semaphore: for a prefix that is easily mistyped
+    #[arg(long)]
+    must_exist: bool,
+
+    /// Report only what goes wrong, not waiting and grants
+    #[arg(long, short)]
+    quiet: bool,
 
     /// How long to wait for a slot [default: as long as it takes]
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
@@ -266,6 +274,7 @@ impl Exec {
             priority: self.priority,
             fair: self.fair_order,
             wait: !self.once,
+            must_exist: self.must_exist,
             host: self
                 .name
                 .unwrap_or_else(|| name_of(&rustix::system::uname().nodename().to_string_lossy())),
@@ -285,6 +294,7 @@ impl Exec {
         Ok(exec::Settings {
             slot,
             patience: self.wait_for.map(Seconds::get),
+            quiet: self.quiet,
             foreground: self.foreground,
             withheld: if self.pass_consul_credentials {
                 &[]

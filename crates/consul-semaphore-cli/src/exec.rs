@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) slot: holder::Settings,
     /// How long to wait for it; `None`: as long as it takes.
     pub(crate) patience: Option<Duration>,
+    /// Whether only what goes wrong is reported.
+    pub(crate) quiet: bool,
     /// Whether the command stays in this program's process group, so that it can read the terminal.
     pub(crate) foreground: bool,
     /// Variables of the environment that the command does not find.
@@ -79,17 +81,37 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
 /// A holder that says on stderr what happens.
 fn hold(settings: &Settings, consul: Client, stderr: &Stderr) -> Holder {
     let (prefix, stderr) = (settings.slot.prefix.clone(), stderr.clone());
+    let quiet = settings.quiet;
     let on_notice = move |notice| {
+        let progress = matches!(
+            notice,
+            Notice::Waiting { .. } | Notice::Granted { .. } | Notice::Resting
+        );
+        if quiet && progress {
+            return;
+        }
         stderr.say(&match notice {
-            Notice::Waiting => format!("waiting for a slot of {prefix}"),
-            Notice::Resting => format!("waiting until what is left at {prefix} has rested"),
+            Notice::Waiting { holders } => format!("waiting for a slot of {prefix}: {holders}"),
+            Notice::Granted {
+                waited: Some(waited),
+                ..
+            } => {
+                format!("got a slot after {}s", waited.as_secs())
+            }
+            Notice::Granted { created: true, .. } => {
+                format!("made a new semaphore at {prefix}; nobody else uses it")
+            }
+            Notice::Granted { .. } => return,
+            Notice::Resting => {
+                format!("waiting for the lock-delay of a dead holder at {prefix}")
+            }
             Notice::Trouble { error, holding } if holding => {
-                format!("{error}; the command goes on for now")
+                format!("{error}; the command continues for now")
             }
             Notice::Trouble { error, .. } => format!("{error}; waiting"),
-            Notice::Regained => "the slot was lost, and there is one again".to_owned(),
+            Notice::Regained => "the slot was lost, and the command has a slot again".to_owned(),
             Notice::Unheld => {
-                "the slot is lost, and there is no other one: the command goes on".to_owned()
+                "the slot is lost, and no other one is free: the command continues".to_owned()
             }
         });
     };
@@ -156,8 +178,8 @@ async fn attend(
     };
     process.ask_to_end();
     stderr.say(match why {
-        Suspended::SlotLost => "the slot is lost: the command is ended",
-        Suspended::Unproved => "nothing shows any more that the slot is held: the command is ended",
+        Suspended::SlotLost => "the slot is lost: ending the command",
+        Suspended::Unproved => "nothing shows any more that the slot is held: ending the command",
     });
     let code = process.end_within(settings.slot.grace).await;
     Err(Failure::Lost(code.map_err(Failure::System)?))
@@ -186,9 +208,9 @@ async fn leave(holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
     };
     if let Some(Remains { slot, within }) = holder.remains() {
         let what = if slot {
-            "the slot stays taken"
+            "the slot stays held"
         } else {
-            "the place in line stays"
+            "the place in the queue stays"
         };
         let latest = within.as_secs();
         stderr.say(&format!(

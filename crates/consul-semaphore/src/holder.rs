@@ -68,7 +68,7 @@ pub use self::{
     program::{SessionSettings, Settings},
 };
 use crate::{
-    Phase, Reading, Workload,
+    Lock, Phase, Reading, Workload,
     engine::{
         Action, Answer, Call, CallId, Conclusion, Duty, Effect, Engine, IDLE, Outcome, Queue,
         QueueRef, Write, Written,
@@ -87,7 +87,17 @@ const RELEASE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// It waits for a slot: others hold them, or come first.
-    Waiting,
+    Waiting {
+        /// Who holds them, for people.
+        holders: String,
+    },
+    /// It has a slot.
+    Granted {
+        /// How long it waited for others; `None` if it had not to.
+        waited: Option<Duration>,
+        /// Whether nobody used the prefix before: it may be misspelt.
+        created: bool,
+    },
     /// It waits for what somebody who is gone has left behind: that rests for the lock-delay.
     Resting,
     /// Consul can't be used. The holder tries again.
@@ -142,6 +152,10 @@ pub struct Holder {
     /// Readings of the prefix, once somebody waits for one.
     readings: Option<mpsc::Receiver<Result<Listing, consul::Error>>>,
     notices: Notices,
+    /// Since when it waits for others.
+    waits_since: Option<Moment>,
+    /// Whether nobody used the prefix when it was last read, before there was a slot.
+    unused: bool,
     /// When a release is given up.
     given_up: Moment,
 }
@@ -169,6 +183,8 @@ impl Holder {
                 on: Box::new(on_notice),
                 told: BTreeSet::new(),
             },
+            waits_since: None,
+            unused: false,
             given_up: Moment::END,
             settings,
         }
@@ -182,8 +198,12 @@ impl Holder {
         loop {
             self.work();
             if let Some((_, Wanted::Start(start))) = &self.wanted {
+                let waited = self.waits_since.map(|since| Moment::now().since(since));
+                let created = self.unused;
+                (self.notices.on)(Notice::Granted { waited, created });
                 return Ok(start.clone());
             }
+            self.unused = self.unused_before().unwrap_or(self.unused);
             if let Some(error) = self.hopeless() {
                 return Err(error);
             }
@@ -307,6 +327,9 @@ impl Holder {
             let refused = matches!(error, AcquireError::Refused(_));
             return (once || refused).then_some(error);
         }
+        if self.settings.must_exist && self.unused {
+            return Some(AcquireError::Absent(self.settings.prefix.clone()));
+        }
         let agreement = self.conclusion().and_then(|last| last.agreement);
         let conflict = AcquireError::conflict(&self.settings, queue.reading(), agreement);
         conflict.or_else(|| {
@@ -316,6 +339,31 @@ impl Holder {
                 .is_some_and(|reading| !self.program.is_among(reading));
             (once && seen && !self.rests()).then(|| self.taken())
         })
+    }
+
+    /// Whether nobody uses the prefix, as it was last read; `None` if that does not tell, because it was not read or shows
+    /// the slot that this program has by now.
+    fn unused_before(&self) -> Option<bool> {
+        let reading = self.reading()?;
+        let absent = matches!(reading.lock(), Lock::Absent { .. });
+        (!self.program.is_among(reading)).then(|| absent && !self.others_wait(reading))
+    }
+
+    /// Whether others have contenders at the prefix.
+    fn others_wait(&self, reading: &Reading) -> bool {
+        let mut contenders = reading.contenders();
+        contenders.any(|(session, _)| !self.program.sessions.contains_key(session))
+    }
+
+    /// Who is in the way of a slot, for people; `None` if nobody is, or that is unknown.
+    fn in_the_way(&self) -> Option<String> {
+        let reading = self.reading()?;
+        let free = match reading.lock() {
+            Lock::Semaphore { body, .. } => body.room() > 0 && !self.others_wait(reading),
+            Lock::Absent { .. } => !self.others_wait(reading),
+            Lock::Mutex { .. } | Lock::Unreadable(_) => false,
+        };
+        (!free && !self.program.is_among(reading)).then(|| obstacle::holders(Some(reading)))
     }
 
     fn rests(&self) -> bool {
@@ -506,8 +554,12 @@ impl Holder {
         let works = self.queue().and_then(Queue::trouble).is_none();
         let rests = self.rests();
         self.notices.tell("rest", rests.then_some(Notice::Resting));
-        self.notices
-            .tell("waiting", (works && !rests).then_some(Notice::Waiting));
+        let holders = self.in_the_way().filter(|_| works && !rests);
+        if holders.is_some() {
+            self.waits_since.get_or_insert_with(Moment::now);
+        }
+        let waiting = holders.map(|holders| Notice::Waiting { holders });
+        self.notices.tell("waiting", waiting);
         self.tell_trouble(false);
     }
 

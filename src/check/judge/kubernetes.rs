@@ -150,7 +150,9 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
             of(Outcome::Failed, message).todo(INSTALL)
         }
         Some(Difference::Line { ours, theirs }) => {
-            let message = format!("it belongs to another version: it has {theirs:?}, and this program has {ours:?}");
+            let message = format!(
+                "it belongs to another version: it has {theirs:?}, and this program has {ours:?}"
+            );
             of(Outcome::Warning, message)
                 .todo(format!("if the program is the newer one: {INSTALL}"))
         }

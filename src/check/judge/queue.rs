@@ -167,9 +167,7 @@ pub(super) fn why_it_waits(
         (Outcome::Warning, why.to_owned(), Some(todo))
     };
     if plan.skips.iter().any(|skip| skip.workload.uid == first.uid) {
-        return stays(
-            "on-contention is Skip and all slots are held: the operator deletes it",
-        );
+        return stays("on-contention is Skip and all slots are held: the operator deletes it");
     }
     let granted = plan
         .transaction
@@ -186,7 +184,8 @@ pub(super) fn why_it_waits(
         );
     }
     if settings.terminating {
-        let todo = "create the ConsulSemaphore again after its deletion, or remove the Job's annotation";
+        let todo =
+            "create the ConsulSemaphore again after its deletion, or remove the Job's annotation";
         let why = "the ConsulSemaphore is being deleted: no slot is granted";
         return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
     }

@@ -86,7 +86,8 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
 fn object(seen: &Seen) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
-        let message = "an operator with these --namespaces and this --semaphore-selector does not serve it";
+        let message =
+            "an operator with these --namespaces and this --semaphore-selector does not serve it";
         return of(Outcome::Warning, message)
             .todo("give the flags of the operator that does, or run one that does");
     }
@@ -240,10 +241,9 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
         }));
     }
     let message = match keys.len().checked_sub(KEYS) {
-        Some(more) if more > 0 => format!(
-            "{} are in use; {more} of them are not checked",
-            keys.len()
-        ),
+        Some(more) if more > 0 => {
+            format!("{} are in use; {more} of them are not checked", keys.len())
+        }
         _ => format!("{} are in use", keys.len()),
     };
     lines.push(line("keys", Outcome::Ok, message));

@@ -50,7 +50,11 @@ impl Failure {
             Self::System(_) => MACHINE,
             Self::NoSlot(AcquireError::Taken { .. }) => 75,
             Self::NoSlot(AcquireError::Refused(_)) => 77,
-            Self::NoSlot(AcquireError::Limit { .. } | AcquireError::Unusable { .. })
+            Self::NoSlot(
+                AcquireError::Absent(_)
+                | AcquireError::Limit { .. }
+                | AcquireError::Unusable { .. },
+            )
             | Self::Config(_) => 78,
             Self::Lost(_) => LOST,
             // As timeout(1) has it.
@@ -64,12 +68,15 @@ impl Failure {
 fn advice(error: &AcquireError) -> String {
     match error {
         AcquireError::Refused(error) if error.is_unknown_token() => {
-            ". Consul does not know the token: it was deleted, has expired, or is another Consul's. Bring one that \
+            ". Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
              this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN"
                 .to_owned()
         }
         AcquireError::Refused(consul::Error::Denied(_)) => {
             ". Give the token the rules that docs/exec.md names".to_owned()
+        }
+        AcquireError::Absent(_) => {
+            ". Correct --prefix, or leave --must-exist out to make a new semaphore".to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => format!(
             ". Give --limit {theirs}, or delete {prefix}/.lock once nobody uses it"

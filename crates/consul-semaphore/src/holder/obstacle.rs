@@ -24,6 +24,9 @@ pub enum AcquireError {
     /// Consul answers, and refuses.
     #[error(transparent)]
     Refused(consul::Error),
+    /// Nobody uses the prefix, and [`Settings::must_exist`] says that somebody must.
+    #[error("there is no semaphore at {0}: nobody uses this prefix")]
+    Absent(Prefix),
     /// Others go by another limit.
     #[error(
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"

@@ -35,6 +35,8 @@ pub struct Settings {
     pub fair: bool,
     /// Whether to wait for a slot. If not, what a dead holder has left is waited for all the same.
     pub wait: bool,
+    /// Whether somebody must use the prefix already; if not, the first one creates the semaphore.
+    pub must_exist: bool,
     /// What this host is called in Consul, for people: only what a Consul key may have, no slash
     /// ([`identity::name_of`]).
     pub host: String,
