@@ -48,7 +48,7 @@ pub(crate) enum Command {
     /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
     #[command(after_help = environment())]
     Run(Box<Run>),
-    /// Say line by line what works and what does not: Consul, Kubernetes, rights, a semaphore
+    /// Report line by line what works and what does not: Consul, Kubernetes, rights, a semaphore
     #[command(after_help = check::HELP)]
     Check(Box<Check>),
     /// Print the CustomResourceDefinition as YAML
@@ -57,12 +57,12 @@ pub(crate) enum Command {
     Version,
 }
 
-/// What has no flag.
+/// Settings that have no flag.
 fn environment() -> String {
     format!("{CONSUL_ENVIRONMENT}\n\n{ENVIRONMENT}")
 }
 
-/// The same, but for Consul's.
+/// The same, except for Consul's.
 const ENVIRONMENT: &str = "\
 For --traces-exporter=otlp, with the meaning that OpenTelemetry gives them (docs/traces.md):
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
@@ -79,7 +79,7 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "IP:PORT", default_value = "0.0.0.0:8080")]
     pub(crate) http_address: SocketAddr,
 
-    /// How a log line looks
+    /// Format of the log lines
     #[arg(long, env, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) log_format: Format,
 
@@ -87,7 +87,7 @@ pub(crate) struct Run {
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = DEFAULT_FILTER, value_parser = filter)]
     pub(crate) log_filter: String,
 
-    /// Where the ways of Jobs are told as traces: waiting, then holding a slot
+    /// Where traces of Jobs are sent: waiting, then holding a slot
     #[arg(
         long,
         env = "OTEL_TRACES_EXPORTER",
@@ -97,8 +97,8 @@ pub(crate) struct Run {
     )]
     pub(crate) traces_exporter: TracesExporter,
 
-    /// How many prefixes in Consul are watched at once, each over a connection of its own; those beyond are read again
-    /// every second while a Job waits there, and now and then else
+    /// How many prefixes in Consul are watched at once, each over its own connection; the others are read every
+    /// second while a Job waits there, and occasionally otherwise
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
@@ -115,10 +115,10 @@ pub(crate) struct Run {
     pub(crate) consul: ConsulFlags,
 }
 
-/// Who the operator is in Consul, and what it lets others do there.
+/// The operator's identity in Consul, and what it lets others do there.
 #[derive(Args, Debug)]
 pub(crate) struct OperatorFlags {
-    /// What this cluster is called in Consul, for people [default: the cluster id's first 8 characters]
+    /// The display name of this cluster in Consul [default: the cluster id's first 8 characters]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) cluster_name: Option<String>,
 
@@ -154,7 +154,7 @@ pub(crate) struct ScopeFlags {
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
 
-/// Which of several replicas works.
+/// Which of several replicas leads.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Leader election (one replica works, the others stand by)")]
 pub(crate) struct ElectionFlags {
@@ -194,7 +194,7 @@ pub(crate) enum LeaderElection {
 }
 
 impl ElectionFlags {
-    /// The same for the election.
+    /// The settings of the election for the library.
     pub(crate) fn settings(self) -> leader::Settings {
         let mode = match self.leader_election {
             LeaderElection::Kubernetes => leader::Mode::Kubernetes,
@@ -211,7 +211,7 @@ impl ElectionFlags {
     }
 }
 
-/// A name that no other process has. In a container the host's name is the pod's.
+/// A name that no other process has. In a container the host's name is the pod's name.
 fn some_identity() -> String {
     let uname = rustix::system::uname();
     format!(
@@ -231,7 +231,7 @@ pub(crate) enum TracesExporter {
     Otlp,
 }
 
-/// How a log line looks.
+/// Format of the log lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -251,8 +251,8 @@ impl From<Format> for LogFormat {
 }
 
 impl Run {
-    /// The part of the cluster that is asked for. The operators of two parts can't share an election: one of them would
-    /// stand by for ever, and nobody would look after its part.
+    /// The part of the cluster that is asked for. Operators of different parts can't share an election: one of them
+    /// would stand by for ever, and its part would have no operator.
     pub(crate) fn scope(&self) -> Result<Scope, clap::Error> {
         let scope = self.scope.scope();
         let elects = !matches!(self.election.leader_election, LeaderElection::Off);
@@ -268,7 +268,7 @@ impl Run {
 }
 
 impl ScopeFlags {
-    /// The same for the library.
+    /// The scope for the library.
     fn scope(&self) -> Scope {
         Scope {
             namespaces: self.namespaces.clone(),
@@ -278,7 +278,7 @@ impl ScopeFlags {
 }
 
 impl OperatorFlags {
-    /// The same for the library.
+    /// The settings for the library.
     pub(crate) fn settings(self, scope: Scope, election: leader::Settings) -> controller::Settings {
         controller::Settings {
             cluster_name: self.cluster_name,
