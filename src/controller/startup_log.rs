@@ -4,7 +4,7 @@
 use consul_client::{Client, Error};
 use consul_semaphore::holding::retry_until_ok;
 
-/// Asks until there is an answer. This needs no token.
+/// Retries until there is an answer. This needs no token.
 pub(super) async fn write(consul: Client) {
     retry_until_ok(|| consul.status(), complain).await;
     tracing::info!("Consul answers");
