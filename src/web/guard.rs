@@ -51,7 +51,7 @@ pub(super) enum Refusal {
         "the API server does not know this token: it has expired, or is for another cluster or audience"
     )]
     Unknown,
-    /// The API server did not answer.
+    /// The API server gave no usable answer.
     #[error("the API server can't be asked who may see this page: {0}")]
     Unable(String),
     /// The request is for another site, or from one.
