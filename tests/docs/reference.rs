@@ -1,4 +1,4 @@
-//! The docs, the dashboard and the alerts know every word that the operator says, and no other.
+//! The docs, the dashboard and the alerts contain every word that the operator uses, and no other.
 
 use std::{collections::BTreeSet, path::Path, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::page::text_of;
 const REFERENCE: &str = "docs/reference.md";
 const CHART_FILES: &str = "charts/consul-semaphore-operator/files";
 
-/// The variants of an enum, as its source has them.
+/// The variants of an enum, as in its source.
 fn variants(file: &str, name: &str) -> BTreeSet<String> {
     let text = text_of(Path::new(file));
     let (_, after) = text
@@ -22,7 +22,7 @@ fn variants(file: &str, name: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The rows of the tables in a section, but those above the rules.
+/// The rows of the tables in a section, without the header rows.
 fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
     let text = text_of(Path::new(page));
     let (_, after) = text
@@ -42,7 +42,7 @@ fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The words of the first column, of rows that say something in all others but those that may be empty.
+/// The words in the first column. All other columns must have text, except those that may be empty.
 fn documented(page: &str, section: &str, may_be_empty: &[usize]) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     for row in rows(page, section) {
@@ -103,7 +103,7 @@ fn it_has_every_metric() {
     let mut expected = BTreeSet::new();
     for family in families {
         let (name, kind) = family.split_once(' ').expect("a name and a type");
-        // Those of the process are in a sentence of their own.
+        // Those of the process are listed in one sentence.
         let Some(name) = name.strip_prefix("consul_semaphore_operator_") else {
             continue;
         };
@@ -114,7 +114,7 @@ fn it_has_every_metric() {
         };
         expected.insert(format!("{name}{end}"));
     }
-    // What nothing has happened to yet is not encoded.
+    // Metrics without events are not encoded.
     let source = text_of(Path::new("src/telemetry/metrics.rs"));
     let made =
         ["make.plain(", "make.seconds(", "Info::new("].map(|call| source.matches(call).count());
