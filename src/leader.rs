@@ -209,8 +209,8 @@ impl Timing {
         self.lease / 3
     }
 
-    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must be
-    /// renewed in time, and one that is free must be taken soon.
+    /// The pause before the next try, with jitter, so that replicas don't try together. It does not grow: a lead must
+    /// be renewed in time, and one that is free must be taken soon.
     fn pause(self) -> Duration {
         self.retry().mul_f64(fastrand::f64().mul_add(0.4, 0.8))
     }

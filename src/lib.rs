@@ -13,7 +13,7 @@
 //! | [`web`] | a page that shows the semaphores, and who may see it | the controller, Consul, the algorithm |
 //! | `call`, `watch_scope` | calls to the API server, bounded in time; which namespaces a watch sees | |
 //! | `connections` | HTTP connections, bounded in number and time | |
-//! | `streamed` | watches with streamed lists, so that their objects are never all in memory at once | what is watched |
+//! | `streamed` | watches with streamed lists, so that not all objects are in memory at once | what is watched |
 //! | [`crash`] | named points at which tests kill or freeze the operator | |
 //!
 //! Below it are five crates: [`consul_client`], which knows no semaphores, [`consul_semaphore`], the algorithm, which

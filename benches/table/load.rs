@@ -36,8 +36,8 @@ pub(crate) async fn each<F: Future>(count: usize, made: impl Fn(usize) -> F) -> 
     making.buffered(AT_ONCE).collect().await
 }
 
-/// Creates this many suspended Jobs, and waits until Kubernetes shows all of them as suspended; `describe` adds to each
-/// by its number. Their names are `<prefix>00000` and so on.
+/// Creates this many suspended Jobs, and waits until Kubernetes shows all of them as suspended; `describe` adds to
+/// each by its number. Their names are `<prefix>00000` and so on.
 pub(crate) async fn jobs(
     team: &Namespace,
     prefix: &str,

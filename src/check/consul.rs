@@ -1,7 +1,7 @@
 //! Reads Consul, and tries each step of the operator with its token.
 //!
-//! A scratch key exists only within one transaction, which also deletes it. The scratch session is destroyed even when
-//! this program is interrupted; if that fails, it expires.
+//! A scratch key exists only within one transaction, which also deletes it. The scratch session is destroyed even
+//! when this program is interrupted; if that fails, it expires.
 
 use std::time::Duration;
 

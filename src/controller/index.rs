@@ -82,11 +82,11 @@ struct IndexedQueue {
     /// Those of them that must not wait: a pass decides about them at any place in the queue.
     skippable: BTreeMap<Place, Uid>,
     bound: BTreeSet<Uid>,
-    /// Workloads that were queued since the last call.
+    /// Workloads that were queued since these were last taken.
     newcomers: BTreeSet<Uid>,
-    /// Workloads with a pod that has ended since the last call.
+    /// Workloads with a pod that has ended since these were last taken.
     touched: BTreeSet<Uid>,
-    /// What has changed since the last call; `None`: anything may have.
+    /// What has changed since these were last taken; `None`: anything may have.
     changes: Option<Changes>,
 }
 

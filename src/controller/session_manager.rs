@@ -57,7 +57,7 @@ struct Left {
 pub(super) struct Span {
     /// How long it lives without a renewal; `None`: for ever.
     pub(super) ttl: Option<Duration>,
-    /// How long nobody else may lock a key that it held when it expired.
+    /// How long nobody else may lock a key that it held when it ended.
     pub(super) lock_delay: Duration,
 }
 

@@ -119,7 +119,7 @@ impl LockCandidate {
         self.consul.readings(&self.key, options)
     }
 
-    /// Tries to lock the key with a live session. `None` if Consul refuses: somebody was faster, or the lock-delay runs.
+    /// Tries to lock the key with a live session. `None` if Consul refuses: another was faster, or the lock-delay runs.
     async fn acquire(&mut self) -> Result<Option<Moment>, consul::Error> {
         let (session, sent) = self.live_session().await?;
         let acquired = self.write(PutMode::Acquire(session.clone())).await;

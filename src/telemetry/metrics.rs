@@ -1,7 +1,7 @@
 //! The operator's metrics in Prometheus format (`OpenMetrics`).
 //!
-//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the namespaces
-//! and names of existing semaphores, and fixed words.
+//! Names follow Prometheus' conventions: one prefix, base units, the unit at the end. Labels are bounded: the
+//! namespaces and names of existing semaphores, and fixed words.
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;

@@ -86,8 +86,8 @@ impl Contenders {
 }
 
 impl Index {
-    /// Sets the workloads that a queue has contenders of, and returns those that exist. From now on the queue is marked
-    /// when one of them changes, whichever queue manages it.
+    /// Sets the workloads that a queue has contenders of, and returns those that exist. From now on the queue is
+    /// marked when one of them changes, whichever queue manages it.
     pub(in crate::controller) fn workloads_of(
         &self,
         queue: &QueueRef,

@@ -1,5 +1,5 @@
-//! Reads a `ConsulSemaphore`: the settings of its queues, what its status says of the limit, and whether its TTL is too
-//! short.
+//! Reads a `ConsulSemaphore`: the settings of its queues, what its status says of the limit, and whether its TTL is
+//! too short.
 
 use std::time::Duration;
 
