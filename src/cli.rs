@@ -134,8 +134,8 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAMES", default_value = "")]
     pub(crate) trusted_namespaces: TrustedNamespaces,
 
-    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among the
-    /// Jobs of this cluster, and to whoever is faster
+    /// Whether slots go by priority and age among all clusters and programs that wait at a prefix; false: only among
+    /// the Jobs of this cluster, and to whoever is faster
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
 }
@@ -148,8 +148,8 @@ pub(crate) struct ScopeFlags {
     #[arg(long, env, value_name = "NAMES", default_value_t)]
     pub(crate) namespaces: Namespaces,
 
-    /// Which ConsulSemaphores to look after, by their labels: a selector such as shard=a or 'shard in (a,b)'. The others
-    /// are another operator's [default: all]
+    /// Which ConsulSemaphores to look after, by their labels: a selector such as shard=a or 'shard in (a,b)'. The
+    /// others are another operator's [default: all]
     #[arg(long, env, value_name = "SELECTOR")]
     pub(crate) semaphore_selector: Option<SemaphoreSelector>,
 }
@@ -166,13 +166,13 @@ pub(crate) struct ElectionFlags {
     #[arg(long, env, value_name = "NAMESPACE", value_parser = name)]
     pub(crate) leader_election_namespace: Option<String>,
 
-    /// What the Lease is called, and with --leader-election=consul the key: the same for all replicas of an operator,
-    /// another one for each of several operators of a cluster
+    /// The name of the Lease, and with --leader-election=consul of the key: the same for all replicas of an operator,
+    /// and different for each operator of a cluster
     #[arg(long, env, value_name = "NAME", default_value = LeaseName::DEFAULT)]
     pub(crate) lease_name: LeaseName,
 
-    /// What this replica is called: different for each, and the same after a restart if it can be, for then it need
-    /// not wait for its own lease to run out [default: the host's name and something random]
+    /// The name of this replica: different for each, and the same after a restart if possible, so that it need not wait
+    /// for its own lease to run out [default: the host's name and a random part]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) leader_election_identity: Option<String>,
 
@@ -187,7 +187,8 @@ pub(crate) enum LeaderElection {
     /// By a Lease in Kubernetes
     #[default]
     Kubernetes,
-    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or with the --lease-name in place of leader
+    /// By a key in Consul: service/consul-semaphore-operator/<cluster>/leader, or with the --lease-name in place of
+    /// leader
     Consul,
     /// Nowhere: this is the only replica
     Off,

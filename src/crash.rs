@@ -66,7 +66,7 @@ points! {
     Renamed = "renamed",
     /// A Job that lost its slot is suspended.
     Suspended = "suspended",
-    /// A Job that no grant started is suspended.
+    /// A Job that ran without a grant is suspended.
     Stopped = "stopped",
     /// A Job has the record that it gives its slot back; the slot is still held.
     GivenBack = "given-back",

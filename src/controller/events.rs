@@ -51,7 +51,7 @@ pub(super) enum Reason {
     SlotCooling,
     SlotReleased,
     SlotLost,
-    /// A workload was deleted because it was not to wait.
+    /// A workload was deleted because it must not wait.
     Skipped,
     /// A user suspended a workload that ran.
     PutOnHold,

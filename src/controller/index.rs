@@ -91,7 +91,7 @@ struct IndexedQueue {
 }
 
 impl IndexedQueue {
-    /// A workload has changed that was started here or has a contender here.
+    /// Notes a change of a workload that was started here or has a contender here.
     fn note(&mut self, uid: &Uid) {
         if let Some(changes) = &mut self.changes {
             changes.workloads.insert(uid.clone());

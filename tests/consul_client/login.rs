@@ -198,7 +198,7 @@ async fn a_token_that_was_deleted_is_had_anew_and_nobody_notices() {
     client.renew_session(&session).await.unwrap();
     client.destroy_session(&session).await.unwrap();
 
-    // Reads notice as writes do.
+    // Reads notice a lost token like writes.
     house.delete_given().await;
     assert_eq!(client.list("ours/").await.unwrap().entries.len(), 1);
     let last = house.given().await;
