@@ -171,8 +171,8 @@ pub(crate) struct ElectionFlags {
     #[arg(long, env, value_name = "NAME", default_value = LeaseName::DEFAULT)]
     pub(crate) lease_name: LeaseName,
 
-    /// The name of this replica: different for each, and the same after a restart if possible, so that it need not wait
-    /// for its own lease to run out [default: the host's name and a random part]
+    /// The name of this replica: different for each, and the same after a restart if possible, so that it need not
+    /// wait for its own lease to run out [default: the host's name and a random part]
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) leader_election_identity: Option<String>,
 
